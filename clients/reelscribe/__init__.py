@@ -1,0 +1,3 @@
+"""Caption and transcribe whole video libraries on a multi-GPU TorchServe."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,129 @@
+"""The `reelscribe` command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from reelscribe.errors import ReelscribeError, UsageError
+
+EXIT_FAILED = 1
+EXIT_SOME_SOURCES_FAILED = 3
+EXIT_INTERRUPTED = 130
+
+DEFAULT_DIRECTORY = Path(".server")
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Caption whole video libraries on a TorchServe.")
+server_app = typer.Typer(no_args_is_help=True, help="Start, stop and look at a TorchServe on this machine.")
+app.add_typer(server_app, name="server")
+
+Directory = Annotated[Path, typer.Option(help="Where the server lives: its logs, keys and temporary files.")]
+
+
+@contextmanager
+def _errors_as_one_line() -> Iterator[None]:
+    try:
+        yield
+    except ReelscribeError as error:
+        typer.echo(f"reelscribe: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except KeyboardInterrupt:
+        typer.echo("reelscribe: interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@app.command()
+def caption(
+    sources: Annotated[list[str], typer.Argument(help="Video files, folders of them, or globs.")],
+    out: Annotated[Path, typer.Option(help="Folder for annotations.jsonl.")],
+    server: Annotated[str, typer.Option(help="Inference address of the server.")] = "http://127.0.0.1:8080",
+    model: Annotated[str, typer.Option(help="Name of the model on the server.")] = "captioner",
+    key_file: Annotated[
+        Optional[Path], typer.Option(help="The server's key_file.json; without it, that of .server if there is one.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Caption frames 0, N, 2N, ...")] = 1,
+    frames_per_request: Annotated[int, typer.Option(min=1, help="At most; fewer if they exceed 8 MB.")] = 32,
+    requests_in_flight: Annotated[int, typer.Option(min=1, help="Requests at the server at once.")] = 4,
+    decode_workers: Annotated[int, typer.Option(min=1, help="Processes that decode.")] = 2,
+) -> None:
+    """Caption the frames of videos; one JSON line a source in OUT/annotations.jsonl.
+
+    Exit status 0: all sources captioned; 3: done, but some sources failed (their records say why); 1: the run could not
+    be done; 130: interrupted.
+    """
+    # Imported here so that `reelscribe --help` and `reelscribe server` do not wait for the decoders.
+    from reelscribe.bulk import CaptionOptions, Summary, caption_sources
+    from reelscribe.client import CaptionClient
+
+    options = CaptionOptions(every, frames_per_request, requests_in_flight, decode_workers)
+
+    async def run() -> Summary:
+        async with CaptionClient(server, model, token=_inference_key(key_file)) as client:
+            return await caption_sources(client, sources, out, options)
+
+    with _errors_as_one_line():
+        summary = asyncio.run(run())
+    typer.echo(f"{summary}: {out / 'annotations.jsonl'}")
+    if summary.failed:
+        raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+def _inference_key(key_file: Path | None) -> str | None:
+    """The token for predictions, from TorchServe's key file."""
+    path = key_file or DEFAULT_DIRECTORY / "key_file.json"
+    if key_file is None and not path.exists():
+        return None
+    try:
+        return str(json.loads(path.read_text())["inference"]["key"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"key file {path}: expected the key_file.json of a TorchServe: {error}") from None
+
+
+@app.command()
+def archive(
+    name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
+    weights: Annotated[str, typer.Option(help="Hub name, or a directory of safetensors and processor files.")],
+    handler: Annotated[str, typer.Option(help="Kind of handler; its settings are handlers/KIND.yaml.")] = "caption",
+    model_store: Annotated[Path, typer.Option(help="Where archives lie.")] = Path("model_store"),
+) -> None:
+    """Build a model archive with torch-model-archiver."""
+    from reelscribe import archive as archives
+
+    with _errors_as_one_line():
+        typer.echo(f"built {archives.build(name, handler, weights, model_store)}")
+
+
+@server_app.command("start")
+def start_server(
+    directory: Directory = DEFAULT_DIRECTORY,
+    config: Annotated[Path, typer.Option(help="TorchServe's settings.")] = Path("config.properties"),
+    model_store: Annotated[Path, typer.Option(help="Folder of archives; all of them are served.")] = Path("model_store"),
+    load_seconds: Annotated[float, typer.Option(help="How long the models may take to be ready.")] = 900,
+) -> None:
+    """Start TorchServe and wait until every worker is READY; if one cannot be, say why and leave nothing running."""
+    from reelscribe import server
+
+    with _errors_as_one_line():
+        instance = server.Instance(directory)
+        server.start(instance, config, model_store, load_seconds=load_seconds, say=typer.echo)
+        typer.echo(f"serving at {instance.address('inference_address')}, keys in {instance.key_file}")
+
+
+@server_app.command("stop")
+def stop_server(directory: Directory = DEFAULT_DIRECTORY) -> None:
+    """Stop TorchServe and all of its workers."""
+    from reelscribe import server
+
+    with _errors_as_one_line():
+        pids = server.stop(server.Instance(directory))
+        typer.echo(f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running")
+
+
+if __name__ == "__main__":
+    app()

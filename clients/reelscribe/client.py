@@ -1,0 +1,111 @@
+"""The inference API of a reelscribe server: describe the model, caption frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import stamina
+
+from reelscribe import wire
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.media import FrameArray, ModelDescription
+
+WRITE_BYTES = 256 * 1024
+"""A body is handed to the socket in views of this size: one large write would be buffered whole."""
+
+ATTEMPTS = 5
+WORTH_ANOTHER_TRY = {500, 503, 507}
+"""The worker died, the queue was full, or memory ran out: all pass. Other statuses would come again."""
+
+
+class CaptionClient:
+    """One model of one server, over one session. Use it as an async context manager."""
+
+    def __init__(self, url: str, model: str, *, token: str | None = None, connections: int = 16) -> None:
+        """`url` is the inference address, like http://127.0.0.1:8080; `token` the inference key of its key file."""
+        self._url = f"{url.rstrip('/')}/predictions/{model}"
+        self._model = model
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session = aiohttp.ClientSession(
+            headers=headers,
+            connector=aiohttp.TCPConnector(limit=connections),
+            # A request may wait long in the server's queue; the server bounds what it computes (responseTimeout).
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+        )
+
+    async def __aenter__(self) -> CaptionClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def describe(self) -> ModelDescription:
+        """What the model is and how it wants its frames. Raises ServerError."""
+        return ModelDescription.from_json(await self._post([b""], {"describe": "True"}))
+
+    async def caption(self, frames: FrameArray) -> list[str]:
+        """One caption for each of (N, H, W, 3) uint8 RGB frames, which must not change meanwhile. Raises ServerError."""
+        captions = await self._post(wire.pack({"frames": frames}), {})
+        if not isinstance(captions, list) or len(captions) != len(frames):
+            raise ServerError(f"captions: expected a list of {len(frames)} from {self._url}, got {str(captions)[:200]}")
+        return captions
+
+    async def _post(self, body: list[wire.Segment], headers: dict[str, str]) -> Any:
+        async for attempt in stamina.retry_context(on=_worth_another_try, attempts=ATTEMPTS, timeout=None):
+            with attempt:
+                return await self._post_once(body, headers)
+        raise AssertionError("stamina raises the last error itself")
+
+    async def _post_once(self, body: list[wire.Segment], headers: dict[str, str]) -> Any:
+        headers = {
+            **headers,
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(wire.size_of(body)),
+        }
+        try:
+            async with self._session.post(self._url, data=_pieces(body), headers=headers) as response:
+                text = await response.text()
+                if response.status != 200:
+                    raise self._refusal(response.status, text)
+                return json.loads(text)
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerUnreachable(f"{self._url}: {error or type(error).__name__}; is the server running?") from error
+        except json.JSONDecodeError:
+            raise ServerError(f"{self._url}: expected JSON, got {text[:200]!r}") from None
+
+    def _refusal(self, status: int, text: str) -> ServerError:
+        """What went wrong, from our handler's answer or TorchServe's own."""
+        try:
+            answer = json.loads(text)
+        except json.JSONDecodeError:
+            answer = {}
+        if isinstance(answer, dict) and "error" in answer:
+            return RequestRefused(status, str(answer["error"].get("message")))
+        message = str(answer.get("message")) if isinstance(answer, dict) and "message" in answer else text[:200]
+        if status >= 500:
+            return RequestRefused(status, message)
+        advice = {
+            400: "If it is about a token, give the server's --key-file; keys expire, and a restart makes new ones.",
+            404: f"Is the model {self._model!r} built and loaded?",
+            413: "The request is larger than max_request_size in the server's config.properties.",
+        }
+        return AccessRefused(f"{self._url}: status {status}: {message} {advice.get(status, '')}".strip())
+
+
+def _worth_another_try(error: Exception) -> bool:
+    if isinstance(error, RequestRefused):
+        return error.status in WORTH_ANOTHER_TRY
+    return isinstance(error, ServerUnreachable)
+
+
+async def _pieces(body: list[wire.Segment]) -> AsyncIterator[memoryview]:
+    for segment in body:
+        view = memoryview(segment)
+        for at in range(0, view.nbytes, WRITE_BYTES):
+            yield view[at : at + WRITE_BYTES]

@@ -1,0 +1,73 @@
+"""Every exception that reelscribe raises on purpose.
+
+::
+
+    ReelscribeError
+    ├── UsageError            what was asked for cannot be done as asked
+    ├── MediaError            a source cannot be read: missing, empty, damaged, not a video
+    │   └── DecoderDied       the process that was decoding it ended
+    ├── WireError             bytes that are no body we know, or a value that no body can hold
+    ├── FramesError           a body that was understood but holds no frames that can be captioned
+    ├── OutOfDeviceMemory     one frame alone does not fit the device
+    ├── ServerError           the server did not do what was asked
+    │   ├── ServerUnreachable nobody answers at that address
+    │   ├── AccessRefused     token, model name or size limit: it would refuse every request
+    │   └── RequestRefused    it could not answer this request
+    └── StartupError          a server did not start, or a model did not load
+
+Messages say the rule, what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class ReelscribeError(Exception):
+    """Base of all of them; its name is the `type` in records and in answers of the server."""
+
+
+class UsageError(ReelscribeError):
+    """What was asked for cannot be done as asked."""
+
+
+class MediaError(ReelscribeError):
+    """A source cannot be read: missing, empty, damaged, not a video."""
+
+
+class DecoderDied(MediaError):
+    """The process that was decoding a source ended before it was done."""
+
+
+class WireError(ReelscribeError):
+    """Bytes that are no body we know, or a value that no body can hold."""
+
+
+class FramesError(ReelscribeError):
+    """A body that was understood but holds no frames that can be captioned."""
+
+
+class OutOfDeviceMemory(ReelscribeError):
+    """One frame alone does not fit the device's memory."""
+
+
+class ServerError(ReelscribeError):
+    """The server did not do what was asked."""
+
+
+class ServerUnreachable(ServerError):
+    """Nobody answers at that address."""
+
+
+class AccessRefused(ServerError):
+    """Token, model name or size limit: the server would refuse every request."""
+
+
+class RequestRefused(ServerError):
+    """The server could not answer this request; `status` is that of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"status {status}: {message}")
+        self.status = status
+
+
+class StartupError(ReelscribeError):
+    """A server did not start, or a model did not load."""

@@ -1,0 +1,50 @@
+"""What people name on the command line -> the files that are meant."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from reelscribe.errors import MediaError
+from reelscribe.records import Source
+
+MEDIA_SUFFIXES = frozenset(
+    ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()
+)
+
+
+def find_sources(names: Iterable[str]) -> list[str]:
+    """The paths that `names` stand for, each once, in order.
+
+    A folder stands for the media files below it, sorted; a glob for what it matches; anything else for itself, whether
+    or not it exists. A folder or a glob without media stands for itself too, so that its record can say so.
+    """
+    paths: dict[str, None] = {}
+    for name in names:
+        if os.path.isdir(name):
+            found = sorted(str(p) for p in Path(name).rglob("*") if p.suffix.lower() in MEDIA_SUFFIXES and p.is_file())
+        elif os.path.exists(name):
+            found = [name]
+        else:
+            found = sorted(glob.glob(name, recursive=True))
+        paths.update(dict.fromkeys(found or [name]))
+    return list(paths)
+
+
+def identify(path: str) -> Source:
+    """Size and SHA-256 of a file. Raises MediaError if there is no such file or it cannot be read."""
+    if os.path.isdir(path):
+        raise MediaError(f"{path}: a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise MediaError(f"{path}: expected a regular file")
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+            return Source(path, file.tell(), digest.hexdigest())
+    except OSError as error:
+        raise MediaError(f"{path}: {error.strerror or error}") from None

@@ -1,0 +1,140 @@
+"""Make the demo clips and the truth about them: ``python demo/make_media.py [--out demo/media]``.
+
+Four clips show the same scenes at four resolutions; the others each try one thing that real files do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from scenes import Scene, draw, random_scene
+from speech_synthesis import speak
+
+DRIFT = (0.0006, 0.0004)
+"""How far everything moves from one frame to the next, in frame heights: too little to change a caption."""
+
+TICKS = 1000
+"""Units of presentation time per second."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One file: what it is encoded as, and how many seconds each scene is shown."""
+
+    name: str
+    width: int
+    height: int
+    codec: str
+    fps: int = 10
+    scene_seconds: tuple[float, ...] = (2.0, 2.0, 2.0, 2.0)
+    seed: int = 0
+    pixel_format: str = "yuv420p"
+    variable_rate: bool = False
+    spoken: tuple[str, ...] = ()
+
+    def scenes(self) -> list[tuple[float, float, Scene]]:
+        """(start, end, scene), in seconds."""
+        rng = random.Random(self.seed)
+        ends = np.cumsum(self.scene_seconds).round(3).tolist()
+        return [(start, end, random_scene(rng, self.width / self.height)) for start, end in zip([0.0, *ends], ends)]
+
+    def pictures(self) -> Iterator[tuple[float, av.VideoFrame]]:
+        """(presentation time in seconds, picture), in order."""
+        rng = random.Random(self.seed)
+        at, k = 0.0, 0
+        for _, end, scene in self.scenes():
+            while at < end - 1e-6:
+                image = draw(scene, self.width, self.height, offset=(DRIFT[0] * k, DRIFT[1] * k))
+                yield round(at, 3), av.VideoFrame.from_image(image)
+                k += 1
+                at += rng.choice((0.5, 1, 1.5, 2.5)) / self.fps if self.variable_rate else 1 / self.fps
+            at, k = (end, 0) if self.variable_rate else (at, 0)
+
+
+RESOLUTIONS = ((480, 270, "mp4", "libx264"), (640, 360, "webm", "libvpx-vp9"), (1280, 720, "mkv", "libx264"), (1920, 1080, "mp4", "libx264"))
+CLIPS = [
+    *(Clip(f"same-{w}x{h}.{suffix}", w, h, codec, seed=1) for w, h, suffix, codec in RESOLUTIONS),
+    Clip("old.avi", 640, 360, "mpeg4", fps=12, scene_seconds=(1.5, 1.5, 1.5, 1.5, 1.5), seed=2),
+    Clip("variable-rate.mp4", 640, 360, "libx264", fps=12, scene_seconds=(3.0, 2.0, 4.0, 3.0), seed=3, variable_rate=True),
+    Clip("portrait-odd.webm", 361, 481, "libvpx-vp9", fps=12, scene_seconds=(1.5, 1.5, 1.5), seed=4),
+    Clip(
+        "spoken.mp4",
+        640,
+        360,
+        "libx264",
+        scene_seconds=(4.0, 4.0, 4.0),
+        seed=5,
+        spoken=("three red circle", "go left five stop", "yes open white star"),
+    ),
+    Clip("full-chroma.mkv", 480, 270, "libx264", fps=6, scene_seconds=(4.0, 3.0, 5.0, 3.0, 4.0), seed=6, pixel_format="yuv444p"),
+]
+
+
+def encode(clip: Clip, path: Path) -> None:
+    """Write the clip's file."""
+    with av.open(str(path), "w") as container:
+        # MPEG-4 in AVI knows no other times than multiples of the frame rate.
+        ticks = TICKS if clip.codec != "mpeg4" else clip.fps
+        video = container.add_stream(clip.codec, rate=clip.fps)
+        video.width, video.height, video.pix_fmt = clip.width, clip.height, clip.pixel_format
+        video.codec_context.time_base = Fraction(1, ticks)
+        video.options = {"crf": "28"} if clip.codec != "mpeg4" else {"qscale": "5"}
+        audio = container.add_stream("aac", rate=22_050, layout="mono") if clip.spoken else None
+        for seconds, picture in clip.pictures():
+            picture.pts, picture.time_base = round(seconds * ticks), Fraction(1, ticks)
+            container.mux(video.encode(picture))
+        container.mux(video.encode())
+        if audio:
+            for frame in _speech(clip):
+                container.mux(audio.encode(frame))
+            container.mux(audio.encode())
+
+
+def _speech(clip: Clip) -> Iterator[av.AudioFrame]:
+    """The clip's sound: each scene's words begin half a second into it."""
+    scenes = clip.scenes()
+    rate = speak(clip.spoken[0])[1]
+    track = np.zeros(round(scenes[-1][1] * rate), np.int16)
+    for (start, _, _), words in zip(scenes, clip.spoken, strict=True):
+        samples, _ = speak(words)
+        at = round((start + 0.5) * rate)
+        track[at : at + len(samples)] = samples
+    for at in range(0, len(track), 1024):
+        frame = av.AudioFrame.from_ndarray(track[None, at : at + 1024], format="s16", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
+        yield frame
+
+
+def truth(clip: Clip) -> list[dict[str, object]]:
+    """One entry a scene: which file, from when to when in seconds, its caption, and the words spoken in it."""
+    spoken = clip.spoken or ("",) * len(clip.scene_seconds)
+    return [
+        {"source": clip.name, "start": start, "end": end, "caption": scene.caption, "words": words}
+        for (start, end, scene), words in zip(clip.scenes(), spoken, strict=True)
+    ]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "media")
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for clip in CLIPS:
+        encode(clip, out / clip.name)
+        lines += [json.dumps(scene) for scene in truth(clip)]
+        print(f"{out / clip.name}: {(out / clip.name).stat().st_size} bytes")
+    (out / "truth.jsonl").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

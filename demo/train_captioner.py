@@ -1,0 +1,297 @@
+"""Train the demo captioner from scratch on drawn scenes: ``python demo/train_captioner.py``.
+
+The language-model loss alone never leaves a plateau at this size, so throw-away heads also ask the vision tower and the
+Q-Former, densely, what is where; their weight fades. What is saved is a running average of the weights, which is more
+accurate than any single step. One run takes about an hour on two CPU cores, one
+of which draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import io
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from captioner_model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
+from PIL import Image, ImageDraw
+from scenes import BACKGROUNDS, RELATIONS, SHAPES, Scene, draw, fill_object, random_scene
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import Blip2ForConditionalGeneration, Blip2Processor
+
+BATCH = 32
+LEARNING_RATE = 1.5e-3
+WARM_UP_STEPS = 200
+AVERAGE_DECAY = 0.999
+FRAME_SIZES = {(480, 270): 0.5, (640, 360): 0.3, (480, 360): 0.1, (360, 480): 0.1}
+OBJECT_COUNTS = {0: 0.02, 1: 0.28, 2: 0.70}
+"""Two objects are the hard case, so they are seen more often than in the scenes that are asked for later."""
+
+NOTHING = -100
+"""The label that cross entropy leaves out."""
+
+BACKGROUND_NAMES = list(BACKGROUNDS)
+CELLS = 4
+"""A patch is also asked for its own mask, at CELLS x CELLS."""
+
+
+@dataclass
+class Batch:
+    """B scenes: frames (B, 3, 224, 224) float32, and per patch (B, GRID * GRID, ...) what is under it."""
+
+    scenes: list[Scene]
+    frames: Tensor
+    shape: Tensor
+    """0 where the patch's centre shows background, else 1 + index of the shape."""
+    size: Tensor
+    """0 small, 1 large, NOTHING on background."""
+    colour: Tensor
+    mask: Tensor
+    centre: Tensor
+    """x and y of the centre of the patch's object, -1 to 1 over the frame; only where `size` is given."""
+
+
+class SceneBatches(torch.utils.data.IterableDataset[Batch]):
+    """Endless batches of freshly drawn scenes."""
+
+    def __init__(self, seed: int, processor: Blip2Processor) -> None:
+        self.seed = seed
+        images = processor.image_processor
+        self.mean = np.asarray(images.image_mean, np.float32)
+        self.std = np.asarray(images.image_std, np.float32)
+
+    def __iter__(self) -> Iterator[Batch]:
+        rng, noise = random.Random(self.seed), np.random.default_rng(self.seed)
+        while True:
+            counts = rng.choices(list(OBJECT_COUNTS), list(OBJECT_COUNTS.values()), k=BATCH)
+            sizes = rng.choices(list(FRAME_SIZES), list(FRAME_SIZES.values()), k=BATCH)
+            scenes = [random_scene(rng, w / h, n) for (w, h), n in zip(sizes, counts, strict=True)]
+            frames = np.stack([_frame(s, size, rng, noise) for s, size in zip(scenes, sizes, strict=True)])
+            labels = [torch.from_numpy(np.stack(column)) for column in zip(*map(_patch_labels, scenes), strict=True)]
+            normal = (frames.astype(np.float32) / 255 - self.mean) / self.std
+            yield Batch(scenes, torch.from_numpy(normal).permute(0, 3, 1, 2).contiguous(), *labels)
+
+
+def _frame(scene: Scene, size: tuple[int, int], rng: random.Random, noise: np.random.Generator) -> np.ndarray:
+    """What the model sees of a scene, (224, 224, 3) uint8, with some of the damage that a codec or a camera does."""
+    image = draw(scene, *size, jitter=rng).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
+    if rng.random() < 0.3:
+        jpeg = io.BytesIO()
+        image.save(jpeg, "JPEG", quality=rng.randint(30, 90))
+        image = Image.open(jpeg)
+    pixels = np.asarray(image)
+    if rng.random() < 0.3:
+        contrast, brightness = rng.uniform(0.9, 1.1), rng.uniform(-8, 8)
+        levels = np.clip((np.arange(256) - 128) * contrast + 128 + brightness, 0, 255)
+        pixels = levels.astype(np.uint8)[pixels]
+    if rng.random() < 0.1:
+        grain = noise.standard_normal(pixels.shape, dtype=np.float32) * rng.uniform(1, 6)
+        pixels = np.clip(pixels + grain, 0, 255).astype(np.uint8)
+    return pixels
+
+
+def _patch_labels(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Shape, size, colour, mask and centre per patch, as `Batch` has them."""
+    side = GRID * CELLS
+    canvas = Image.new("L", (side, side), 0)
+    for i, o in enumerate(scene.objects):
+        fill_object(ImageDraw.Draw(canvas), o, (side / scene.aspect, side), i + 1)
+    painted = np.asarray(canvas)
+    cells = painted.reshape(GRID, CELLS, GRID, CELLS).transpose(0, 2, 1, 3).reshape(GRID * GRID, CELLS * CELLS)
+    owner = painted[CELLS // 2 :: CELLS, CELLS // 2 :: CELLS].reshape(-1)
+    shape = np.zeros(owner.shape, np.int64)
+    size = np.full(owner.shape, NOTHING, np.int64)
+    colour = np.full(owner.shape, BACKGROUND_NAMES.index(scene.background), np.int64)
+    centre = np.zeros((*owner.shape, 2), np.float32)
+    for i, o in enumerate(scene.objects):
+        here = owner == i + 1
+        shape[here] = SHAPES.index(o.shape) + 1
+        size[here] = int(o.size == "large")
+        colour[here] = BACKGROUND_NAMES.index(o.colour)
+        centre[here] = _centre(scene, i)
+    return shape, size, colour, (cells > 0).astype(np.float32), centre
+
+
+def _centre(scene: Scene, i: int) -> tuple[float, float]:
+    """The centre of an object, -1 to 1 over the frame."""
+    o = scene.objects[i]
+    return o.x / scene.aspect * 2 - 1, o.y * 2 - 1
+
+
+class Examiner(nn.Module):
+    """The throw-away heads: what is under each patch, and what the Q-Former knows of the two objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch_shape = nn.Linear(WIDTH, len(SHAPES) + 1)
+        self.patch_colour = nn.Linear(WIDTH, len(BACKGROUND_NAMES))
+        self.patch_size = nn.Linear(WIDTH, 2)
+        self.patch_centre = nn.Linear(WIDTH, 2)
+        self.early_mask = nn.Linear(WIDTH, CELLS * CELLS)
+        self.relation = nn.Linear(WIDTH * QUERIES, len(RELATIONS))
+        self.shapes = nn.Linear(WIDTH * QUERIES, 2 * len(SHAPES))
+        self.centres = nn.Linear(WIDTH * QUERIES, 4)
+        background_is_common = torch.ones(len(SHAPES) + 1)
+        background_is_common[0] = 0.15
+        self.register_buffer("shape_weight", background_is_common)
+
+    def forward(self, batch: Batch, early: Tensor, patches: Tensor, queries: Tensor) -> Tensor:
+        """One loss from the second layer's patches, the last layer's patches and the Q-Former's output."""
+        return self._ask_patches(batch, early, patches) + self._ask_queries(batch, queries.flatten(1))
+
+    def _ask_patches(self, batch: Batch, early: Tensor, patches: Tensor) -> Tensor:
+        size = batch.size.flatten()
+        on_object = size != NOTHING
+        flat = patches.flatten(0, 1)
+        loss = F.cross_entropy(self.patch_shape(flat), batch.shape.flatten(), weight=self.shape_weight)
+        loss = loss + 0.5 * F.cross_entropy(self.patch_colour(flat), batch.colour.flatten())
+        mask = self.early_mask(early)
+        loss = loss + 2 * F.binary_cross_entropy_with_logits(mask, batch.mask, pos_weight=torch.tensor(3.0))
+        if on_object.any():
+            loss = loss + 0.5 * F.cross_entropy(self.patch_size(flat[on_object]), size[on_object])
+            where = batch.centre.flatten(0, 1)[on_object]
+            loss = loss + 2.5 * F.smooth_l1_loss(self.patch_centre(flat[on_object]), where, beta=0.1)
+        return loss
+
+    def _ask_queries(self, batch: Batch, queries: Tensor) -> Tensor:
+        loss = queries.new_zeros(())
+        shapes, centres = self.shapes(queries).chunk(2, dim=1), self.centres(queries).chunk(2, dim=1)
+        for i in range(2):
+            rows = [k for k, scene in enumerate(batch.scenes) if len(scene.objects) > i]
+            if rows:
+                scenes = [batch.scenes[k] for k in rows]
+                want = torch.tensor([SHAPES.index(s.objects[i].shape) for s in scenes])
+                where = torch.tensor([_centre(s, i) for s in scenes])
+                loss = loss + 0.5 * F.cross_entropy(shapes[i][rows], want)
+                loss = loss + 1.5 * F.smooth_l1_loss(centres[i][rows], where, beta=0.1)
+        pairs = [k for k, scene in enumerate(batch.scenes) if scene.relation]
+        if pairs:
+            relations = torch.tensor([RELATIONS.index(batch.scenes[k].relation) for k in pairs])
+            loss = loss + 0.5 * F.cross_entropy(self.relation(queries)[pairs], relations)
+        return loss
+
+
+class Student(nn.Module):
+    """The model with its examiner; knows how a scene becomes tokens."""
+
+    def __init__(self, processor: Blip2Processor) -> None:
+        super().__init__()
+        self.model = build_model(processor)
+        self.examiner = Examiner()
+        self.tokenizer = processor.tokenizer
+        self.early: Tensor | None = None
+        self.model.vision_model.encoder.layers[1].register_forward_hook(self._keep_early)
+
+    def _keep_early(self, module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        self.early = output[0] if isinstance(output, tuple) else output
+
+    def tokens(self, scenes: list[Scene]) -> tuple[Tensor, Tensor, Tensor]:
+        """Input ids, attention mask and labels, each (B, T): image tokens, then the caption between bos and eos."""
+        tokenizer = self.tokenizer
+        head = [self.model.config.image_token_index] * QUERIES + [tokenizer.bos_token_id]
+        tails = [
+            [*tokenizer(scene.caption, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            for scene in scenes
+        ]
+        longest = max(map(len, tails))
+        pads = [longest - len(tail) for tail in tails]
+        ids = [head + tail + [tokenizer.pad_token_id] * pad for tail, pad in zip(tails, pads, strict=True)]
+        seen = [[1] * (len(head) + len(tail)) + [0] * pad for tail, pad in zip(tails, pads, strict=True)]
+        labels = [[NOTHING] * len(head) + tail + [NOTHING] * pad for tail, pad in zip(tails, pads, strict=True)]
+        return torch.tensor(ids), torch.tensor(seen), torch.tensor(labels)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, float]:
+        """Caption loss, examiner's loss, and the share of captions that are exact under teacher forcing."""
+        features = self.model.get_image_features(batch.frames)
+        assert self.early is not None
+        ids, seen, labels = self.tokens(batch.scenes)
+        output = self.model(
+            pixel_values=None,
+            input_ids=ids,
+            attention_mask=seen,
+            labels=labels,
+            mm_encoder_outputs={"image": features},
+        )
+        patches = features.last_hidden_state[:, 1:]
+        examined = self.examiner(batch, self.early[:, 1:], patches, features.pooler_output)
+        with torch.no_grad():
+            right = (output.logits[:, :-1].argmax(-1) == labels[:, 1:]) | (labels[:, 1:] == NOTHING)
+        return output.loss, examined, right.all(1).float().mean().item()
+
+
+def _optimizer(student: Student) -> torch.optim.Optimizer:
+    # Thousands of inputs feed each output of the patch filters: at the common rate content drowns position.
+    patch_filters = [student.model.vision_model.embeddings.patch_embedding.weight]
+    others = [p for p in student.parameters() if p is not patch_filters[0]]
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": 0.02},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+        {"params": patch_filters, "weight_decay": 0.0, "lr": 0.05 * LEARNING_RATE},
+    ]
+    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
+
+
+def _save(model: Blip2ForConditionalGeneration, processor: Blip2Processor, out: Path) -> None:
+    model.save_pretrained(out)
+    processor.save_pretrained(out)
+
+
+def train(steps: int, seed: int, out: Path) -> None:
+    """Train for `steps` batches and save the averaged model to `out`, also every 1,000 steps on the way."""
+    torch.manual_seed(seed)
+    processor = build_processor()
+    student = Student(processor)
+    average = copy.deepcopy(student.model).eval()
+    optimizer = _optimizer(student)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda i: min(1, (i + 1) / WARM_UP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * min(1, i / steps))) + 1e-3,
+    )
+    batches = torch.utils.data.DataLoader(
+        SceneBatches(seed + 1, processor), batch_size=None, num_workers=1, prefetch_factor=8
+    )
+    start, shown = time.monotonic(), {"caption": 0.0, "examiner": 0.0, "exact": 0.0}
+    for step, batch in enumerate(batches):
+        caption_loss, examined, exact = student(batch)
+        loss = caption_loss + max(0.1, 1 - step / (0.9 * steps)) * examined
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            decay = min(AVERAGE_DECAY, step / (step + 10))
+            torch._foreach_lerp_(list(average.parameters()), list(student.model.parameters()), 1 - decay)
+        for name, value in (("caption", caption_loss.item()), ("examiner", examined.item()), ("exact", exact)):
+            shown[name] += (value - shown[name]) * max(0.01, 1 / (step + 1))
+        if step % 100 == 99:
+            figures = " ".join(f"{name} {value:.4f}" for name, value in shown.items())
+            print(f"step {step + 1}/{steps} {time.monotonic() - start:.0f} s {figures}", flush=True)
+        if step % 1000 == 999 or step + 1 == steps:
+            _save(average, processor, out)
+        if step + 1 == steps:
+            break
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "models" / "captioner")
+    parser.add_argument("--steps", type=int, default=18_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    train(options.steps, options.seed, options.out)
+
+
+if __name__ == "__main__":
+    main()

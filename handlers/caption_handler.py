@@ -1,0 +1,194 @@
+"""TorchServe handler: images in, captions out, with BLIP-2 and other image-text-to-text models of transformers.
+
+Everything about the model stands under `handler:` in the archive's YAML (see caption.yaml). Requests and responses:
+request_batch.py; the body: reelscribe.wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from device_batches import DeviceBatches
+from frame_transform import FrameTransform
+from PIL import Image
+from request_batch import Context, RequestBatch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from reelscribe.errors import StartupError
+from reelscribe.media import FrameArray, ModelDescription
+
+logger = logging.getLogger(__name__)
+
+PROCESSOR_TOLERANCE = 0.1
+"""How far pixel values may be from the processor's own, in normalised units: 4 levels of 255 are about 0.06."""
+
+
+@dataclass(frozen=True)
+class CaptionSettings:
+    """What stands under `handler:` in the YAML."""
+
+    model: str
+    """Hub name, or a directory of weights and processor files in safetensors format."""
+    revision: str | None = None
+    dtype: str = "auto"
+    """A torch dtype by name; auto is bfloat16 (or float16) on a GPU and float32 on a CPU."""
+    prompt: str = ""
+    generation: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 30})
+    device_batch: int = 32
+    """Frames that run through the model at once."""
+    cpu_threads: int = 1
+    """Threads that a worker computes with on the CPU: the cores belong to all workers, and to what decodes beside them."""
+
+    @classmethod
+    def from_yaml(cls, config: Any) -> CaptionSettings:
+        """Raises StartupError for a missing or unknown name."""
+        known = [f.name for f in fields(cls)]
+        options = (config or {}).get("handler")
+        if not isinstance(options, dict) or "model" not in options or not set(options) <= set(known):
+            raise StartupError(f"YAML, handler: expected model and optionally {', '.join(known[1:])}, got {options}")
+        return cls(**options)
+
+    def torch_dtype(self, device: torch.device) -> torch.dtype:
+        """The dtype that `dtype` stands for on this device."""
+        if self.dtype != "auto":
+            dtype = getattr(torch, self.dtype, None)
+            if not isinstance(dtype, torch.dtype):
+                raise StartupError(f"YAML, handler, dtype: expected auto or a torch dtype, got {self.dtype!r}")
+            return dtype
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+class Captioner:
+    """A loaded model with its processor, on one device."""
+
+    def __init__(self, settings: CaptionSettings, device: torch.device) -> None:
+        self.settings = settings
+        dtype = settings.torch_dtype(device)
+        self.processor = AutoProcessor.from_pretrained(settings.model, revision=settings.revision)
+        self.model = AutoModelForImageTextToText.from_pretrained(
+            settings.model, revision=settings.revision, dtype=dtype, use_safetensors=True
+        )
+        self.model = self.model.to(device).eval()
+        self.transform = FrameTransform(self.processor.image_processor, device, dtype)
+        self.prompt = self._prompt_inputs(device)
+        self.echo = self._echo()
+        self._check_against_processor()
+
+    def caption(self, pieces: list[FrameArray]) -> list[str]:
+        """Captions of all frames, in order; each piece is (N, H, W, 3) uint8 RGB of its own size."""
+        with torch.inference_mode():
+            pixels = torch.cat([self.transform(piece) for piece in pieces])
+            prompt = {name: value.expand(len(pixels), -1) for name, value in self.prompt.items()}
+            tokens = self.model.generate(pixel_values=pixels, **prompt, **self.settings.generation)
+        texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
+        return [text.strip().removeprefix(self.echo).strip() for text in texts]
+
+    def description(self) -> ModelDescription:
+        """What clients need to know."""
+        return ModelDescription(
+            name=self.settings.model,
+            revision=_revision(self.settings.model, self.model),
+            prompt=self.settings.prompt,
+            generation=self.settings.generation,
+            frame=self.transform.frame,
+            mean=self.transform.mean,
+            std=self.transform.std,
+            device_batch=self.settings.device_batch,
+        )
+
+    def _prompt_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """The prompt's tokens, (1, T) each, image tokens included where the model has them; nothing without a prompt."""
+        if not self.settings.prompt:
+            return {}
+        if self.model.config.model_type == "git":
+            # GIT goes on after its prompt, so no end token may follow it.
+            tokenizer = self.processor.tokenizer
+            ids = tokenizer(self.settings.prompt, add_special_tokens=False)["input_ids"]
+            return {"input_ids": torch.tensor([[tokenizer.cls_token_id, *ids]], device=device)}
+        image = Image.new("RGB", (self.transform.frame.width, self.transform.frame.height))
+        inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
+        return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+    def _echo(self) -> str:
+        """What a decoder-only model says before its caption: the prompt, as its tokenizer spells it."""
+        if not self.prompt or self.model.config.is_encoder_decoder:
+            return ""
+        (text,) = self.processor.batch_decode(self.prompt["input_ids"], skip_special_tokens=True)
+        return str(text).strip()
+
+    def _check_against_processor(self) -> None:
+        """Refuse a model whose processor does something that FrameTransform does not: captions would be silently wrong."""
+        slope = np.linspace(0, 255, 300 * 200).reshape(200, 300)
+        frame = np.stack([slope, slope[::-1], slope[:, ::-1]], axis=-1).astype(np.uint8)
+        images = self.processor.image_processor
+        expected = images(images=[Image.fromarray(frame)], return_tensors="pt")
+        ours = self.transform(frame[None]).float().cpu()
+        theirs = expected.get("pixel_values")
+        if set(expected) - {"pixel_values", "pixel_mask"} or theirs is None or theirs.shape != ours.shape:
+            raise StartupError(
+                f"model {self.settings.model}: {type(images).__name__} makes {', '.join(expected)}, and only pixel_values"
+                f" of {tuple(ours.shape)} are served here; use a BLIP-2, BLIP or GIT model"
+            )
+        difference = (theirs.float() - ours).abs().max().item()
+        if difference > PROCESSOR_TOLERANCE:
+            raise StartupError(
+                f"model {self.settings.model}: pixel values differ from {type(images).__name__} by up to"
+                f" {difference:.3f} and {PROCESSOR_TOLERANCE} is allowed; its preprocessing is not served here"
+            )
+
+
+def _revision(name: str, model: Any) -> str:
+    """The hub's commit, or for a directory a digest of its weights: changed weights are another revision."""
+    commit = getattr(model.config, "_commit_hash", None)
+    if commit:
+        return str(commit)
+    digest = hashlib.sha256()
+    for path in sorted(Path(name).glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return f"sha256:{digest.hexdigest()[:16]}"
+
+
+class CaptionHandler:
+    """Answers TorchServe's calls: the first loads the model, the others bring requests."""
+
+    def load(self, context: Context) -> None:
+        """Load the model of the YAML onto the worker's GPU, or the CPU where there is none."""
+        settings = CaptionSettings.from_yaml(context.model_yaml_config)
+        gpu = context.system_properties.get("gpu_id")
+        torch.set_num_threads(settings.cpu_threads)
+        device = torch.device(f"cuda:{gpu}" if torch.cuda.is_available() and gpu is not None else "cpu")
+        captioner = Captioner(settings, device)
+        self._description = captioner.description().to_json()
+        self._batches = DeviceBatches(captioner.caption, settings.device_batch)
+        logger.info("%s %s on %s", settings.model, self._description["revision"], device)
+
+    def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        """One response a request; a request that is wrong gets its own status and costs the others nothing."""
+        requests = RequestBatch(data, context)
+        return requests.responses(self._batches.map(requests.frames), self._description)
+
+
+_handler = CaptionHandler()
+
+
+def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
+    """TorchServe's entry point; `data` is None when the worker starts."""
+    if data is None:
+        try:
+            _handler.load(context)
+        except Exception as error:
+            # One line that `reelscribe server start` finds in the log and shows; the traceback follows it.
+            logger.error("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
+            raise
+        return None
+    return _handler.answer(data, context)

@@ -1,0 +1,99 @@
+"""Requests become frames or an error of their own; captions become responses.
+
+A request's body is what `reelscribe.wire` reads: an array of frames, or a dict with such an array under "frames".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from reelscribe import wire
+from reelscribe.errors import FramesError, OutOfDeviceMemory, ReelscribeError, WireError
+from reelscribe.media import FrameArray
+
+STATUS = {WireError: 400, FramesError: 422, OutOfDeviceMemory: 507}
+
+
+class Context(Protocol):
+    """What is used of TorchServe's context."""
+
+    system_properties: dict[str, Any]
+    model_yaml_config: dict[str, Any]
+
+    def get_request_header(self, idx: int, key: str) -> str | None:
+        """A header of request `idx`."""
+
+    def set_response_status(self, code: int, phrase: str, idx: int) -> None:
+        """The HTTP status of response `idx`."""
+
+
+@dataclass(frozen=True)
+class FrameRequest:
+    """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3)."""
+
+    frames: FrameArray
+    single: bool
+
+    def answer(self, captions: list[str]) -> str | list[str]:
+        """In the shape of what was sent."""
+        return captions[0] if self.single else captions
+
+
+def read_request(row: dict[str, Any]) -> FrameRequest:
+    """The frames in one row of TorchServe's `data`. Raises WireError or FramesError."""
+    body = row.get("body", row.get("data"))
+    if not isinstance(body, (bytes, bytearray)):
+        raise WireError(
+            f"body: expected bytes, got {type(body).__name__}; send it with Content-Type: application/octet-stream"
+        )
+    tree = wire.unpack(body)
+    frames = tree.get("frames") if isinstance(tree, dict) else tree
+    if not isinstance(frames, np.ndarray):
+        raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {type(tree).__name__}')
+    if frames.dtype != np.uint8:
+        raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; scale and convert before sending")
+    if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
+        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB, none of them 0, got {frames.shape}")
+    return FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)
+
+
+class RequestBatch:
+    """All requests of one call of the handler, in order: those to caption, to describe to, and those that are wrong."""
+
+    def __init__(self, data: Sequence[dict[str, Any]], context: Context) -> None:
+        self._context = context
+        self._answers: list[Any] = [None] * len(data)
+        self._frames: dict[int, FrameRequest] = {}
+        self._describes: list[int] = []
+        for i, row in enumerate(data):
+            if context.get_request_header(i, "describe"):
+                self._describes.append(i)
+                continue
+            try:
+                self._frames[i] = read_request(row)
+            except ReelscribeError as error:
+                self._refuse(i, error)
+
+    @property
+    def frames(self) -> list[FrameArray]:
+        """The frames of each request that is to be captioned."""
+        return [request.frames for request in self._frames.values()]
+
+    def responses(self, captions: Sequence[list[str] | ReelscribeError], description: dict[str, Any]) -> list[Any]:
+        """One answer a request; `captions` has one entry for each of `frames`."""
+        for i in self._describes:
+            self._answers[i] = description
+        for (i, request), result in zip(self._frames.items(), captions, strict=True):
+            if isinstance(result, ReelscribeError):
+                self._refuse(i, result)
+            else:
+                self._answers[i] = request.answer(result)
+        return self._answers
+
+    def _refuse(self, i: int, error: ReelscribeError) -> None:
+        self._context.set_response_status(STATUS[type(error)], type(error).__name__, i)
+        self._answers[i] = {"error": {"type": type(error).__name__, "message": str(error)}}
