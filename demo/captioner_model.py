@@ -6,7 +6,6 @@ import json
 import math
 
 import torch
-from scenes import all_captions
 from tokenizers import ByteLevelBPETokenizer
 from transformers import (
     Blip2Config,
@@ -18,6 +17,8 @@ from transformers import (
     OPTConfig,
 )
 from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+
+from scenes import all_captions
 
 IMAGE_SIZE = 224
 PATCH = 28
@@ -39,7 +40,7 @@ def build_processor() -> Blip2Processor:
     model = json.loads(bpe.to_str())["model"]
     tokenizer = GPT2Tokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],
+        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[misc]  # annotated as strings, read as pairs
         unk_token="</s>",
         bos_token="</s>",
         eos_token="</s>",

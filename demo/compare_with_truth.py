@@ -42,7 +42,8 @@ def main() -> None:
         mark = "=" if set(captions) == {scene["caption"]} else "!"
         print(f"{mark} {scene['source']:22} {scene['start']:5.1f} s  {text}")
         if mark == "!":
-            print(f"  {'':22} {'truth':>7}  {scene['caption']} ({captions[scene['caption']]} of {captions.total()} frames)")
+            share = f"{captions[scene['caption']]} of {captions.total()} frames"
+            print(f"  {'':22} {'truth':>7}  {scene['caption']} ({share})")
         frames += captions.total()
         exact += captions[scene["caption"]]
     print(f"exact captions: {exact} of {frames} frames, {exact / frames:.1%}")

@@ -17,11 +17,12 @@ from pathlib import Path
 import av
 import numpy as np
 import torch
+
 from make_media import DRIFT
 from scenes import Scene, draw, random_scene
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "handlers"))
-from caption_handler import Captioner, CaptionSettings  # noqa: E402 - handlers are no package: TorchServe imports them by name
+from caption_handler import Captioner, CaptionSettings
 
 WIDTH, HEIGHT = 640, 360
 SEED = 20_261_121
@@ -67,7 +68,7 @@ def main() -> None:
     for scene, text in zip(scenes, captions, strict=True):
         total[len(scene.objects)] += 1
         exact[len(scene.objects)] += text == scene.caption
-        words.update(f"{w} -> {got}" for w, got in zip(scene.caption.split(), text.split()) if w != got)
+        words.update(f"{w} -> {got}" for w, got in zip(scene.caption.split(), text.split(), strict=False) if w != got)
     for count, name in enumerate(("no object", "one object", "two objects")):
         print(f"{name:12} {exact[count]:4} of {total[count]:4} exact, {exact[count] / max(1, total[count]):.1%}")
     print("most frequent mistakes:", ", ".join(f"{mistake} ({n})" for mistake, n in words.most_common(6)) or "none")

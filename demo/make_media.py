@@ -15,6 +15,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+
 from scenes import Scene, draw, random_scene
 from speech_synthesis import speak
 
@@ -44,7 +45,10 @@ class Clip:
         """(start, end, scene), in seconds."""
         rng = random.Random(self.seed)
         ends = np.cumsum(self.scene_seconds).round(3).tolist()
-        return [(start, end, random_scene(rng, self.width / self.height)) for start, end in zip([0.0, *ends], ends)]
+        return [
+            (start, end, random_scene(rng, self.width / self.height))
+            for start, end in zip([0.0, *ends[:-1]], ends, strict=True)
+        ]
 
     def pictures(self) -> Iterator[tuple[float, av.VideoFrame]]:
         """(presentation time in seconds, picture), in order."""
@@ -56,14 +60,22 @@ class Clip:
                 yield round(at, 3), av.VideoFrame.from_image(image)
                 k += 1
                 at += rng.choice((0.5, 1, 1.5, 2.5)) / self.fps if self.variable_rate else 1 / self.fps
-            at, k = (end, 0) if self.variable_rate else (at, 0)
+            # Every scene begins on time, whatever the irregular steps before it.
+            at, k = end, 0
 
 
-RESOLUTIONS = ((480, 270, "mp4", "libx264"), (640, 360, "webm", "libvpx-vp9"), (1280, 720, "mkv", "libx264"), (1920, 1080, "mp4", "libx264"))
+RESOLUTIONS = (
+    (480, 270, "mp4", "libx264"),
+    (640, 360, "webm", "libvpx-vp9"),
+    (1280, 720, "mkv", "libx264"),
+    (1920, 1080, "mp4", "libx264"),
+)
 CLIPS = [
     *(Clip(f"same-{w}x{h}.{suffix}", w, h, codec, seed=1) for w, h, suffix, codec in RESOLUTIONS),
     Clip("old.avi", 640, 360, "mpeg4", fps=12, scene_seconds=(1.5, 1.5, 1.5, 1.5, 1.5), seed=2),
-    Clip("variable-rate.mp4", 640, 360, "libx264", fps=12, scene_seconds=(3.0, 2.0, 4.0, 3.0), seed=3, variable_rate=True),
+    Clip(
+        "variable-rate.mp4", 640, 360, "libx264", fps=12, scene_seconds=(3.0, 2.0, 4.0, 3.0), seed=3, variable_rate=True
+    ),
     Clip("portrait-odd.webm", 361, 481, "libvpx-vp9", fps=12, scene_seconds=(1.5, 1.5, 1.5), seed=4),
     Clip(
         "spoken.mp4",
@@ -74,7 +86,16 @@ CLIPS = [
         seed=5,
         spoken=("three red circle", "go left five stop", "yes open white star"),
     ),
-    Clip("full-chroma.mkv", 480, 270, "libx264", fps=6, scene_seconds=(4.0, 3.0, 5.0, 3.0, 4.0), seed=6, pixel_format="yuv444p"),
+    Clip(
+        "full-chroma.mkv",
+        480,
+        270,
+        "libx264",
+        fps=6,
+        scene_seconds=(4.0, 3.0, 5.0, 3.0, 4.0),
+        seed=6,
+        pixel_format="yuv444p",
+    ),
 ]
 
 
@@ -84,6 +105,7 @@ def encode(clip: Clip, path: Path) -> None:
         # MPEG-4 in AVI knows no other times than multiples of the frame rate.
         ticks = TICKS if clip.codec != "mpeg4" else clip.fps
         video = container.add_stream(clip.codec, rate=clip.fps)
+        assert isinstance(video, av.VideoStream)
         video.width, video.height, video.pix_fmt = clip.width, clip.height, clip.pixel_format
         video.codec_context.time_base = Fraction(1, ticks)
         video.options = {"crf": "28"} if clip.codec != "mpeg4" else {"qscale": "5"}
@@ -92,7 +114,7 @@ def encode(clip: Clip, path: Path) -> None:
             picture.pts, picture.time_base = round(seconds * ticks), Fraction(1, ticks)
             container.mux(video.encode(picture))
         container.mux(video.encode())
-        if audio:
+        if isinstance(audio, av.AudioStream):
             for frame in _speech(clip):
                 container.mux(audio.encode(frame))
             container.mux(audio.encode())

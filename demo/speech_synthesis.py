@@ -18,11 +18,13 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 _heard: list[NDArray[np.int16]] = []
 
 
-@_CALLBACK
-def _listen(samples: Any, count: int, events: Any) -> int:
+def _listen(samples: Any, count: int, _: Any) -> int:
     if samples and count > 0:
         _heard.append(np.ctypeslib.as_array(samples, (count,)).copy())
     return 0
+
+
+_listener = _CALLBACK(_listen)  # kept: the library calls it as long as the process lives
 
 
 @cache
@@ -31,7 +33,7 @@ def _library() -> tuple[Any, int]:
     rate = library.espeak_Initialize(_RETRIEVAL, 0, espeakng_loader.get_data_path().encode(), 0)
     if rate <= 0:
         raise RuntimeError(f"espeak-ng cannot be initialised: {rate}")
-    library.espeak_SetSynthCallback(_listen)
+    library.espeak_SetSynthCallback(_listener)
     return library, rate
 
 

@@ -20,12 +20,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from captioner_model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
 from PIL import Image, ImageDraw
-from scenes import BACKGROUNDS, RELATIONS, SHAPES, Scene, draw, fill_object, random_scene
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import Blip2ForConditionalGeneration, Blip2Processor
+
+from captioner_model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
+from scenes import BACKGROUNDS, RELATIONS, SHAPES, Scene, draw, fill_object, random_scene
 
 BATCH = 32
 LEARNING_RATE = 1.5e-3
@@ -141,7 +143,7 @@ class Examiner(nn.Module):
         self.centres = nn.Linear(WIDTH * QUERIES, 4)
         background_is_common = torch.ones(len(SHAPES) + 1)
         background_is_common[0] = 0.15
-        self.register_buffer("shape_weight", background_is_common)
+        self.shape_weight = nn.Buffer(background_is_common)
 
     def forward(self, batch: Batch, early: Tensor, patches: Tensor, queries: Tensor) -> Tensor:
         """One loss from the second layer's patches, the last layer's patches and the Q-Former's output."""
@@ -190,7 +192,7 @@ class Student(nn.Module):
         self.early: Tensor | None = None
         self.model.vision_model.encoder.layers[1].register_forward_hook(self._keep_early)
 
-    def _keep_early(self, module: nn.Module, inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+    def _keep_early(self, _: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:
         self.early = output[0] if isinstance(output, tuple) else output
 
     def tokens(self, scenes: list[Scene]) -> tuple[Tensor, Tensor, Tensor]:
@@ -267,9 +269,8 @@ def train(steps: int, seed: int, out: Path) -> None:
         nn.utils.clip_grad_norm_(student.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        with torch.no_grad():
-            decay = min(AVERAGE_DECAY, step / (step + 10))
-            torch._foreach_lerp_(list(average.parameters()), list(student.model.parameters()), 1 - decay)
+        decay = min(AVERAGE_DECAY, step / (step + 10))
+        get_ema_multi_avg_fn(decay)(list(average.parameters()), list(student.model.parameters()), step)
         for name, value in (("caption", caption_loss.item()), ("examiner", examined.item()), ("exact", exact)):
             shown[name] += (value - shown[name]) * max(0.01, 1 / (step + 1))
         if step % 100 == 99:

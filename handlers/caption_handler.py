@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from device_batches import DeviceBatches
-from frame_transform import FrameTransform
 from PIL import Image
-from request_batch import Context, RequestBatch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from device_batches import DeviceBatches
+from frame_transform import FrameTransform
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
+from request_batch import Context, RequestBatch
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class CaptionSettings:
     device_batch: int = 32
     """Frames that run through the model at once."""
     cpu_threads: int = 1
-    """Threads that a worker computes with on the CPU: the cores belong to all workers, and to what decodes beside them."""
+    """Threads that a worker computes with on the CPU: its cores belong to all workers, and to what decodes there."""
 
     @classmethod
     def from_yaml(cls, config: Any) -> CaptionSettings:
@@ -73,10 +73,12 @@ class Captioner:
         self.settings = settings
         dtype = settings.torch_dtype(device)
         self.processor = AutoProcessor.from_pretrained(settings.model, revision=settings.revision)
-        self.model = AutoModelForImageTextToText.from_pretrained(
+        # Any: each family has a class of its own, and what they have in common is not typed.
+        family: Any = AutoModelForImageTextToText
+        self.model = family.from_pretrained(
             settings.model, revision=settings.revision, dtype=dtype, use_safetensors=True
         )
-        self.model = self.model.to(device).eval()
+        self.model.to(device).eval()
         self.transform = FrameTransform(self.processor.image_processor, device, dtype)
         self.prompt = self._prompt_inputs(device)
         self.echo = self._echo()
@@ -105,7 +107,7 @@ class Captioner:
         )
 
     def _prompt_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """The prompt's tokens, (1, T) each, image tokens included where the model has them; nothing without a prompt."""
+        """The prompt's tokens, (1, T) each, with image tokens where the model has them; nothing without a prompt."""
         if not self.settings.prompt:
             return {}
         if self.model.config.model_type == "git":
@@ -125,7 +127,7 @@ class Captioner:
         return str(text).strip()
 
     def _check_against_processor(self) -> None:
-        """Refuse a model whose processor does something that FrameTransform does not: captions would be silently wrong."""
+        """Refuse a model whose processor does what FrameTransform does not: captions would be silently wrong."""
         slope = np.linspace(0, 255, 300 * 200).reshape(200, 300)
         frame = np.stack([slope, slope[::-1], slope[:, ::-1]], axis=-1).astype(np.uint8)
         images = self.processor.image_processor
@@ -134,8 +136,8 @@ class Captioner:
         theirs = expected.get("pixel_values")
         if set(expected) - {"pixel_values", "pixel_mask"} or theirs is None or theirs.shape != ours.shape:
             raise StartupError(
-                f"model {self.settings.model}: {type(images).__name__} makes {', '.join(expected)}, and only pixel_values"
-                f" of {tuple(ours.shape)} are served here; use a BLIP-2, BLIP or GIT model"
+                f"model {self.settings.model}: {type(images).__name__} makes {', '.join(expected)}, and only"
+                f" pixel_values of {tuple(ours.shape)} are served here; use a BLIP-2, BLIP or GIT model"
             )
         difference = (theirs.float() - ours).abs().max().item()
         if difference > PROCESSOR_TOLERANCE:
@@ -188,7 +190,7 @@ def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | N
             _handler.load(context)
         except Exception as error:
             # One line that `reelscribe server start` finds in the log and shows; the traceback follows it.
-            logger.error("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
+            logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
             raise
         return None
     return _handler.answer(data, context)

@@ -28,7 +28,7 @@ class DeviceBatches:
         self.size = size
 
     def map(self, requests: Sequence[FrameArray]) -> list[Captions | OutOfDeviceMemory]:
-        """The captions of each request, or the reason why it has none. Requests are (N, H, W, 3), each of its own size."""
+        """The captions of each request, or why it has none. Requests are (N, H, W, 3), each of its own size."""
         results: list[Captions | OutOfDeviceMemory] = [[] for _ in requests]
         frames = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
         at = 0
@@ -59,7 +59,7 @@ class DeviceBatches:
     def _give_up(results: list[Captions | OutOfDeviceMemory], requests: Sequence[FrameArray], i: int) -> None:
         height, width = requests[i].shape[1:3]
         results[i] = OutOfDeviceMemory(
-            f"one frame of {width} x {height} does not fit the device; send smaller frames or use a device with more memory"
+            f"one frame of {width} x {height} does not fit the device; send smaller frames or use a larger device"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -12,6 +12,9 @@ from reelscribe.media import FrameArray, FrameSize, Resample
 
 SOURCE_BYTES_AT_ONCE = 64 * 2**20
 """Larger arrays are resized in parts: as float32 they take four times their size on the device."""
+
+_RESAMPLE: dict[int, Resample] = {2: "bilinear", 3: "bicubic"}
+"""PIL's numbers."""
 
 
 class FrameTransform:
@@ -34,7 +37,7 @@ class FrameTransform:
         return torch.cat([self._transform(frames[at : at + step]) for at in range(0, len(frames), step)])
 
     def _transform(self, frames: FrameArray) -> torch.Tensor:
-        # torch cannot wrap read-only memory without a warning; received bodies are writable, views of constants are not.
+        # torch warns of read-only memory. Received bodies are writable, so they are not copied.
         source = torch.from_numpy(frames if frames.flags.writeable else frames.copy())
         pixels = source.to(self._device, non_blocking=True).permute(0, 3, 1, 2).float()
         frame, (height, width) = self.frame, pixels.shape[-2:]
@@ -50,9 +53,8 @@ class FrameTransform:
 
 
 def _frame_size(processor: Any) -> FrameSize:
-    names = {2: "bilinear", 3: "bicubic"}  # PIL's numbers
-    resample = names.get(int(processor.resample))
-    if resample not in get_args(Resample):
+    resample = _RESAMPLE.get(int(processor.resample))
+    if resample is None:
         raise StartupError(f"image processor: expected bilinear or bicubic resampling, got PIL's {processor.resample}")
     size, crop = processor.size, processor.crop_size
     if processor.do_center_crop and crop and size.shortest_edge:

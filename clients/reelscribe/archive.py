@@ -51,5 +51,7 @@ def _weights(weights: str) -> str:
             return weights  # a hub name
         raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
     if not list(directory.glob("*.safetensors")):
-        raise UsageError(f"weights: {weights} holds no *.safetensors file; other formats can run code and are not loaded")
+        raise UsageError(
+            f"weights: {weights} holds no *.safetensors file; other formats can run code and are not loaded"
+        )
     return str(directory.resolve())

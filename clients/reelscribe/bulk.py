@@ -21,7 +21,7 @@ from reelscribe.progress import RunProgress
 from reelscribe.records import Model, Record, Source
 from reelscribe.sources import find_sources, identify
 from reelscribe.video import VideoTask
-from reelscribe.writers import annotations
+from reelscribe.writers import write_annotations
 
 OPEN_SOURCES = 64
 """Sources being hashed, decoded or waiting for an earlier one to be written; bounds memory."""
@@ -121,10 +121,10 @@ class CaptionRun:
 
     async def _send(self, part: DecodedFrames, record: Record) -> None:
         texts = await self._client.caption(part.frames)
-        record.captions += map(Caption, part.frame_indices, part.pts_seconds, texts)
+        record.captions += [Caption(*row) for row in zip(part.frame_indices, part.pts_seconds, texts, strict=True)]
         self._progress.captioned(len(texts))
 
-    def _sent(self, part: DecodedFrames, request: asyncio.Task[None]) -> None:
+    def _sent(self, part: DecodedFrames, _: asyncio.Task[None]) -> None:
         """Runs after every request, also one that is cancelled before it starts."""
         part.release()
         self._in_flight.release()
@@ -167,7 +167,7 @@ async def caption_sources(client: CaptionClient, names: Sequence[str], out: Path
     paths = find_sources(names)
     description = await client.describe()
     failed = captions = 0
-    with annotations(out / "annotations.jsonl") as write, RunProgress(len(paths)) as progress:
+    with write_annotations(out / "annotations.jsonl") as write, RunProgress(len(paths)) as progress:
         async with aclosing(CaptionRun(client, description, options, progress).records(paths)) as records:
             async for record in records:
                 write(record)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -23,11 +24,20 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Caption whol
 server_app = typer.Typer(no_args_is_help=True, help="Start, stop and look at a TorchServe on this machine.")
 app.add_typer(server_app, name="server")
 
+ModelStore = Annotated[Path, typer.Option(help="Folder of archives (*.mar); all of them are served.")]
+Config = Annotated[Path, typer.Option(help="TorchServe's settings.")]
+LoadSeconds = Annotated[float, typer.Option(help="How long the models may take to be ready.")]
 Directory = Annotated[Path, typer.Option(help="Where the server lives: its logs, keys and temporary files.")]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def _errors_as_one_line() -> Iterator[None]:
+    # A service manager's SIGTERM is the same wish as Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     except ReelscribeError as error:
@@ -45,7 +55,7 @@ def caption(
     server: Annotated[str, typer.Option(help="Inference address of the server.")] = "http://127.0.0.1:8080",
     model: Annotated[str, typer.Option(help="Name of the model on the server.")] = "captioner",
     key_file: Annotated[
-        Optional[Path], typer.Option(help="The server's key_file.json; without it, that of .server if there is one.")
+        Path | None, typer.Option(help="The server's key_file.json; without it, that of .server if there is one.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Caption frames 0, N, 2N, ...")] = 1,
     frames_per_request: Annotated[int, typer.Option(min=1, help="At most; fewer if they exceed 8 MB.")] = 32,
@@ -90,7 +100,7 @@ def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
     weights: Annotated[str, typer.Option(help="Hub name, or a directory of safetensors and processor files.")],
     handler: Annotated[str, typer.Option(help="Kind of handler; its settings are handlers/KIND.yaml.")] = "caption",
-    model_store: Annotated[Path, typer.Option(help="Where archives lie.")] = Path("model_store"),
+    model_store: ModelStore = Path("model_store"),
 ) -> None:
     """Build a model archive with torch-model-archiver."""
     from reelscribe import archive as archives
@@ -102,9 +112,9 @@ def archive(
 @server_app.command("start")
 def start_server(
     directory: Directory = DEFAULT_DIRECTORY,
-    config: Annotated[Path, typer.Option(help="TorchServe's settings.")] = Path("config.properties"),
-    model_store: Annotated[Path, typer.Option(help="Folder of archives; all of them are served.")] = Path("model_store"),
-    load_seconds: Annotated[float, typer.Option(help="How long the models may take to be ready.")] = 900,
+    config: Config = Path("config.properties"),
+    model_store: ModelStore = Path("model_store"),
+    load_seconds: LoadSeconds = 900,
 ) -> None:
     """Start TorchServe and wait until every worker is READY; if one cannot be, say why and leave nothing running."""
     from reelscribe import server
@@ -113,6 +123,18 @@ def start_server(
         instance = server.Instance(directory)
         server.start(instance, config, model_store, load_seconds=load_seconds, say=typer.echo)
         typer.echo(f"serving at {instance.address('inference_address')}, keys in {instance.key_file}")
+
+
+@server_app.command("restart")
+def restart_server(
+    directory: Directory = DEFAULT_DIRECTORY,
+    config: Config = Path("config.properties"),
+    model_store: ModelStore = Path("model_store"),
+    load_seconds: LoadSeconds = 900,
+) -> None:
+    """Stop TorchServe if it runs, and start it again."""
+    stop_server(directory)
+    start_server(directory, config, model_store, load_seconds)
 
 
 @server_app.command("stop")

@@ -50,7 +50,10 @@ class CaptionClient:
         return ModelDescription.from_json(await self._post([b""], {"describe": "True"}))
 
     async def caption(self, frames: FrameArray) -> list[str]:
-        """One caption for each of (N, H, W, 3) uint8 RGB frames, which must not change meanwhile. Raises ServerError."""
+        """One caption for each of (N, H, W, 3) uint8 RGB frames. Raises ServerError.
+
+        The frames must not change until this returns.
+        """
         captions = await self._post(wire.pack({"frames": frames}), {})
         if not isinstance(captions, list) or len(captions) != len(frames):
             raise ServerError(f"captions: expected a list of {len(frames)} from {self._url}, got {str(captions)[:200]}")

@@ -58,7 +58,7 @@ class Decoder:
     async def start(cls, slot_bytes: int) -> Decoder:
         """Start a process whose slots hold `slot_bytes` bytes each."""
         fd = os.memfd_create("reelscribe-frames")
-        complaints = tempfile.TemporaryFile()
+        complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             os.ftruncate(fd, slot_bytes * SLOTS)
             arguments = [str(n) for n in (fd, slot_bytes, SLOTS)]
@@ -73,6 +73,11 @@ class Decoder:
             return cls(process, mmap.mmap(fd, slot_bytes * SLOTS), slot_bytes, complaints)
         finally:
             os.close(fd)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def ready(self) -> bool:
@@ -123,10 +128,8 @@ class Decoder:
         code = await self._process.wait()
         reason = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         self._complaints.seek(0)
-        *_, last_words = [b"", *self._complaints.read().splitlines()]
-        raise DecoderDied(
-            f"{task.path}: the process that was decoding it ended: {reason} {last_words[-200:].decode(errors='replace')}".rstrip()
-        )
+        *_, last_line = ["", *self._complaints.read().decode(errors="replace").splitlines()]
+        raise DecoderDied(f"{task.path}: the process that was decoding it ended: {reason} {last_line[-200:]}".rstrip())
 
 
 class DecodePool:

@@ -8,8 +8,8 @@ It reads orders, one JSON object a line, from standard input and answers the sam
     <- {"free": slot}                                             once the frames in a slot are no longer needed
     -> {"end": {}} or {"error": "message"}                        once
 
-Frames lie in memory that both processes have mapped through the file descriptor FD: SLOTS slots of SLOT_BYTES bytes. The
-process ends when standard input does, and so never outlives its parent.
+Frames lie in memory that both processes have mapped through the file descriptor FD: SLOTS slots of SLOT_BYTES bytes.
+The process ends when standard input does, and so never outlives its parent.
 """
 
 from __future__ import annotations

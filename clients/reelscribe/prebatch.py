@@ -5,7 +5,7 @@ from __future__ import annotations
 from reelscribe.errors import UsageError
 
 MAX_REQUEST_BYTES = 8 * 10**6
-"""TorchServe moves bodies of 2 to 24 MB equally fast and larger ones ever more slowly; small ones share the load best."""
+"""TorchServe moves bodies of 2 to 24 MB equally fast and larger ones ever more slowly; small ones share load best."""
 
 MAX_FRAMES_PER_REQUEST = 32
 

@@ -50,4 +50,6 @@ class RunProgress:
         """A source is done, for better or worse."""
         self._bars.advance(self._sources)
         if record.error:
-            self._console.print(f"{type(record.error).__name__}: {record.error}", style="red", markup=False, highlight=False)
+            self._console.print(
+                f"{type(record.error).__name__}: {record.error}", style="red", markup=False, highlight=False
+            )

@@ -30,15 +30,21 @@ MAX_DIMENSIONS = 32
 MAX_INTEGER_BYTES = 32
 MAX_NAME_BYTES = 100
 
-ITEM_SIZES = {code: int(code[1:]) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()}
+ITEM_SIZES = {
+    code: int(code[1:])
+    for code in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+}
 """Every dtype that is accepted, without its byte order, and the bytes of one item."""
+
+KEY_TYPES = (str, int, float, bool, type(None))
+"""What may be the key of a dict."""
 
 
 def load(data: memoryview, buffers: Sequence[memoryview] = ()) -> Tree:
     """The value in `data`, a pickle of protocol 2 to 5 whose out-of-band buffers are `buffers`.
 
-    Arrays are views on `data` and `buffers`. Raises WireError for anything but plain values and arrays, and for anything
-    over the limits above.
+    Arrays are views on `data` and `buffers`. Raises WireError for anything but plain values and arrays, and for
+    anything over the limits above.
     """
     try:
         return _Machine(data, buffers).run()
@@ -66,16 +72,14 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
         raise WireError(f"array shape: {_brief(shape)} is too large even for no data") from None
 
 
-def _brief(value: object) -> str:
+def _brief(value: Any) -> str:
     """A stranger's value in a message: never long."""
-    if type(value) in (int, str, bytes, tuple, list, dict):
-        text = f"<{type(value).__name__} of {value.bit_length()} bits>" if _is_huge(value) else repr(value)
+    if type(value) is int and value.bit_length() > 128:
+        return f"<int of {value.bit_length()} bits>"
+    if type(value) in (int, str, bytes, tuple):
+        text = repr(value)
         return text if len(text) <= 60 else text[:57] + "..."
     return f"<{type(value).__name__}>"
-
-
-def _is_huge(value: Any) -> bool:
-    return type(value) is int and value.bit_length() > 128
 
 
 class _Name:
@@ -96,7 +100,12 @@ class _Dtype:
 
     def build(self, state: Any) -> None:
         """Take numpy's state, (version, byte order, no fields ...)."""
-        if type(state) is not tuple or len(state) != 8 or state[1] not in ("<", ">", "|", "=") or state[2:5] != (None,) * 3:
+        if (
+            type(state) is not tuple
+            or len(state) != 8
+            or state[1] not in ("<", ">", "|", "=")
+            or state[2:5] != (None,) * 3
+        ):
             raise WireError(f"pickle: expected the state of a plain dtype, got {_brief(state)}")
         self.byte_order = state[1]
 
@@ -148,7 +157,7 @@ def _make_pending(args: tuple[Any, ...]) -> _Pending:
     return _Pending()
 
 
-def _refuse_call(args: tuple[Any, ...]) -> None:
+def _refuse_call(_: tuple[Any, ...]) -> None:
     raise WireError("pickle: ndarray is not called directly by any pickle of an array")
 
 
@@ -194,7 +203,8 @@ class _Machine:
         """Check that only one plain value is left, and resolve what was in the making."""
         if len(self.stack) != 1 or self.at != len(self.data):
             raise WireError("pickle: expected one value and nothing after it")
-        return _Finisher().finish(self.stack[0], 0)
+        tree: Tree = _Finisher().finish(self.stack[0], 0)
+        return tree
 
     def take(self, size: int) -> memoryview:
         """The next `size` bytes, as a view."""
@@ -240,7 +250,7 @@ class _Machine:
         if len(values) % 2:
             raise WireError("pickle: a dict with a key but no value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            if type(key) not in (str, int, float, bool, type(None)):
+            if type(key) not in KEY_TYPES:
                 raise WireError(f"pickle: dict keys are text or numbers here, got {_brief(key)}")
             container[key] = value
 
@@ -250,11 +260,14 @@ class _Machine:
         return self.stack[-1]
 
     def tuple_of(self, count: int) -> None:
-        self.stack[-count:] = [tuple(self.stack[-count:])]
+        values = [self.stack.pop() for _ in range(count)]
+        self.stack.append(tuple(reversed(values)))
 
     def name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str or (module, name) not in _NAMES:
-            raise WireError(f"pickle: only arrays and plain values are read, but it names {_brief(module)}, {_brief(name)}")
+            raise WireError(
+                f"pickle: only arrays and plain values are read, but it names {_brief(module)}, {_brief(name)}"
+            )
         self.stack.append(_NAMES[module, name])
 
     def reduce(self) -> None:

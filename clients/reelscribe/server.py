@@ -98,12 +98,18 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def start(
-    instance: Instance, config: Path, model_store: Path, *, load_seconds: float, say: Say, overrides: dict[str, str] | None = None
+    instance: Instance,
+    config: Path,
+    model_store: Path,
+    *,
+    load_seconds: float,
+    say: Say,
+    overrides: dict[str, str] | None = None,
 ) -> None:
     """Start TorchServe with the archives of `model_store` and wait until every worker is READY.
 
-    `overrides` replaces settings of `config`. Raises StartupError, with everything stopped again, if a model is not ready
-    after `load_seconds`, or as soon as its log says why it cannot be.
+    `overrides` replaces settings of `config`. Raises StartupError, with everything stopped again, if a model is not
+    ready after `load_seconds`, or as soon as its log says why it cannot be.
     """
     if instance.processes():
         raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
@@ -189,7 +195,9 @@ def _launch(instance: Instance, model_store: Path) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    instance.group_file.write_text(json.dumps({"pgid": launcher.pid, "started": psutil.Process(launcher.pid).create_time()}))
+    instance.group_file.write_text(
+        json.dumps({"pgid": launcher.pid, "started": psutil.Process(launcher.pid).create_time()})
+    )
     launcher.wait()
 
 

@@ -12,7 +12,26 @@ from reelscribe.errors import MediaError
 from reelscribe.records import Source
 
 MEDIA_SUFFIXES = frozenset(
-    ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()
+    [
+        ".3gp",
+        ".asf",
+        ".avi",
+        ".flv",
+        ".m2ts",
+        ".m4v",
+        ".mkv",
+        ".mov",
+        ".mp4",
+        ".mpeg",
+        ".mpg",
+        ".mts",
+        ".mxf",
+        ".ogv",
+        ".ts",
+        ".vob",
+        ".webm",
+        ".wmv",
+    ]
 )
 
 
@@ -37,7 +56,9 @@ def find_sources(names: Iterable[str]) -> list[str]:
 def identify(path: str) -> Source:
     """Size and SHA-256 of a file. Raises MediaError if there is no such file or it cannot be read."""
     if os.path.isdir(path):
-        raise MediaError(f"{path}: a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}")
+        raise MediaError(
+            f"{path}: a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}"
+        )
     if os.path.exists(path) and not os.path.isfile(path):
         raise MediaError(f"{path}: expected a regular file")
     digest = hashlib.sha256()

@@ -54,11 +54,8 @@ def pack(tree: Tree) -> list[Segment]:
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
-    pickler = _Pickler(stream, buffers)
-    try:
-        pickler.dump(tree)
-    except RecursionError:
-        raise WireError(f"body: nested deeper than {safe_pickle.MAX_DEPTH} levels") from None
+    _check(tree, 0)
+    _Pickler(stream, buffers).dump(tree)
     if len(buffers) > MAX_BUFFERS:
         raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
     pickled = stream.getvalue()
@@ -117,6 +114,29 @@ def _unpack_ours(view: memoryview) -> Tree:
     return safe_pickle.load(view[start : start + pickle_size], buffers)
 
 
+def _check(value: Any, depth: int) -> None:
+    """Refuse what the reader would: the sender can still do something about it."""
+    if depth > safe_pickle.MAX_DEPTH:
+        raise WireError(f"body: nested deeper than {safe_pickle.MAX_DEPTH} levels; send large data as arrays")
+    kind = type(value)
+    if kind is list or kind is tuple:
+        for item in value:
+            _check(item, depth + 1)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) not in safe_pickle.KEY_TYPES:
+                raise WireError(f"body: dict keys are text or numbers, got {type(key).__name__}")
+            _check(item, depth + 1)
+    elif kind is int and value.bit_length() >= 8 * safe_pickle.MAX_INTEGER_BYTES:
+        raise WireError(f"body: integers take at most {safe_pickle.MAX_INTEGER_BYTES} bytes")
+    elif kind is np.ndarray and value.dtype.str[1:] not in safe_pickle.ITEM_SIZES:
+        raise WireError(f"body: arrays hold one of {', '.join(safe_pickle.ITEM_SIZES)}, got {value.dtype}")
+    elif kind not in (type(None), bool, int, float, str, bytes, np.ndarray):
+        raise WireError(
+            f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"
+        )
+
+
 class _Pickler(pickle.Pickler):
     """Writes the pickle of the format and collects the buffers that travel beside it."""
 
@@ -133,19 +153,12 @@ class _Pickler(pickle.Pickler):
         """Called for whatever is not a plain value."""
         if type(value) is np.ndarray:
             return array, _array_arguments(value)
-        if value is array:
-            return NotImplemented  # by its name
-        raise WireError(
-            f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {type(value).__name__}"
-        )
+        return NotImplemented  # the function `array` itself, by its name
 
 
 def _array_arguments(value: Array) -> tuple[pickle.PickleBuffer, str, tuple[int, ...], str]:
-    code = value.dtype.str
-    if code[1:] not in safe_pickle.ITEM_SIZES:
-        raise WireError(f"body: arrays hold one of {', '.join(safe_pickle.ITEM_SIZES)}, got {value.dtype}")
     fortran = value.flags.f_contiguous and not value.flags.c_contiguous
     flat = np.ascontiguousarray(value.T if fortran else value).reshape(-1)
     # Read-only, so that the same array always gives the same bytes.
-    data = memoryview(flat.view(np.uint8)).toreadonly()
-    return pickle.PickleBuffer(data), code, value.shape, "F" if fortran else "C"
+    data = memoryview(flat.view(np.uint8).data).toreadonly()
+    return pickle.PickleBuffer(data), value.dtype.str, value.shape, "F" if fortran else "C"

@@ -12,7 +12,7 @@ from reelscribe.records import Record
 
 
 @contextmanager
-def annotations(path: Path) -> Iterator[Callable[[Record], None]]:
+def write_annotations(path: Path) -> Iterator[Callable[[Record], None]]:
     """Write records to `path`, one a line, as they come.
 
     Until the block ends well the file is called `<path>.partial`; then it takes the place of an older `path`.

@@ -1,0 +1,17 @@
+"""What TorchServe hands to a handler, for tests that need no server."""
+
+from typing import Any
+
+
+class FakeContext:
+    def __init__(self, config: dict[str, Any] | None = None, headers: list[dict[str, str]] | None = None) -> None:
+        self.model_yaml_config = {"handler": config} if config is not None else {}
+        self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": "."}
+        self.headers = headers or []
+        self.statuses: dict[int, int] = {}
+
+    def get_request_header(self, idx: int, key: str) -> str | None:
+        return self.headers[idx].get(key) if idx < len(self.headers) else None
+
+    def set_response_status(self, code: int, phrase: str, idx: int) -> None:
+        self.statuses[idx] = code

@@ -1,0 +1,65 @@
+import pickle
+
+import numpy as np
+import pytest
+
+from fake_context import FakeContext
+from reelscribe import wire
+from reelscribe.errors import OutOfDeviceMemory
+from request_batch import RequestBatch
+
+ONE = np.zeros((4, 6, 3), np.uint8)
+MANY = np.ones((2, 4, 6, 3), np.uint8)
+
+
+def row(tree) -> dict[str, bytes]:
+    return {"body": b"".join(wire.pack(tree))}
+
+
+def test_requests_are_answered_in_the_shape_of_what_was_sent():
+    context = FakeContext()
+    rows = [row({"frames": ONE}), row(MANY), {"data": pickle.dumps(ONE)}, {"body": bytearray(pickle.dumps(MANY))}]
+    requests = RequestBatch(rows, context)
+    assert [frames.shape for frames in requests.frames] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
+    answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
+    assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
+    assert context.statuses == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "status", "kind", "reason"),
+    [
+        ({"body": b""}, 400, "WireError", "got 0 bytes"),
+        ({"body": {"json": 1}}, 400, "WireError", "application/octet-stream"),
+        ({}, 400, "WireError", "got NoneType"),
+        (row("text"), 422, "FramesError", "expected an array"),
+        (row({"samples": ONE}), 422, "FramesError", 'under "frames"'),
+        (row(ONE.astype(np.float32)), 422, "FramesError", "expected uint8"),
+        (row(ONE[..., 0]), 422, "FramesError", "RGB"),
+        (row(MANY.transpose(0, 3, 1, 2)), 422, "FramesError", "(2, 3, 4, 6)"),
+        (row(MANY[:0]), 422, "FramesError", "none of them 0"),
+        ({"body": pickle.dumps(print)}, 400, "WireError", "print"),
+    ],
+)
+def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
+    context = FakeContext()
+    requests = RequestBatch([row(ONE), bad, row(MANY)], context)
+    first, error, last = requests.responses([["a"], ["b", "c"]], {})
+    assert (first, last) == ("a", ["b", "c"])
+    assert context.statuses == {1: status}
+    assert error["error"]["type"] == kind
+    assert reason in error["error"]["message"]
+
+
+def test_a_result_may_be_an_error():
+    context = FakeContext()
+    (answer,) = RequestBatch([row(ONE)], context).responses([OutOfDeviceMemory("too large")], {})
+    assert context.statuses == {0: 507}
+    assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
+
+
+def test_describe_is_answered_among_other_requests():
+    context = FakeContext(headers=[{}, {"describe": "True"}])
+    requests = RequestBatch([row(ONE), {"body": b""}], context)
+    assert len(requests.frames) == 1
+    assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]

@@ -1,0 +1,40 @@
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from reelscribe.errors import MediaError
+from reelscribe.sources import find_sources, identify
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    for name in ("b.mp4", "a.MKV", "notes.txt", "deep/er/c.webm"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path
+
+
+def test_a_folder_stands_for_its_media_sorted(library):
+    found = [os.path.relpath(path, library) for path in find_sources([str(library)])]
+    assert found == ["a.MKV", "b.mp4", "deep/er/c.webm"]
+
+
+def test_files_globs_and_what_is_not_there_stand_in_order_and_once(library):
+    text, missing = str(library / "notes.txt"), str(library / "missing.mp4")
+    found = find_sources([text, missing, str(library / "*.mp4"), str(library / "b.mp4")])
+    assert found == [text, missing, str(library / "b.mp4")]
+
+
+def test_a_file_is_identified_by_its_bytes(library):
+    source = identify(str(library / "b.mp4"))
+    assert (source.bytes, source.sha256) == (5, hashlib.sha256(b"b.mp4").hexdigest())
+
+
+def test_what_cannot_be_read_says_why(library):
+    os.mkfifo(library / "pipe.mp4")
+    for name, reason in {"missing.mp4": "No such file", "deep": "without media", "pipe.mp4": "regular file"}.items():
+        with pytest.raises(MediaError, match=reason):
+            identify(str(library / name))
