@@ -88,7 +88,8 @@ class Captioner:
         """Captions of all frames, in order; each piece is (N, H, W, 3) uint8 RGB of its own size."""
         with torch.inference_mode():
             pixels = torch.cat([self.transform(piece) for piece in pieces])
-            prompt = {name: value.expand(len(pixels), -1) for name, value in self.prompt.items()}
+            # Copies, not views: BLIP writes into its prompt.
+            prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
             tokens = self.model.generate(pixel_values=pixels, **prompt, **self.settings.generation)
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip().removeprefix(self.echo).strip() for text in texts]

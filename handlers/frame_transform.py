@@ -43,13 +43,17 @@ class FrameTransform:
         frame, (height, width) = self.frame, pixels.shape[-2:]
         if (width, height) != (frame.width, frame.height):
             scaled_width, scaled_height = frame.scaled(width, height)
-            pixels = F.interpolate(
-                pixels, (scaled_height, scaled_width), mode=frame.resample, antialias=True, align_corners=False
-            )
+            # As PIL does it for wide frames: across, then down, with whole levels of 0 to 255 after each.
+            pixels = self._resize(pixels, height, scaled_width)
+            pixels = self._resize(pixels, scaled_height, scaled_width)
             left, top = frame.cut(scaled_width, scaled_height)
             pixels = pixels[..., top : top + frame.height, left : left + frame.width]
-            pixels = pixels.round_().clamp_(0, 255)  # the processor goes on from uint8
         return torch.addcmul(self._shift, pixels, self._scale).to(self._dtype)
+
+    def _resize(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        mode = self.frame.resample
+        resized = F.interpolate(pixels, (height, width), mode=mode, antialias=True, align_corners=False)
+        return resized.round_().clamp_(0, 255)
 
 
 def _frame_size(processor: Any) -> FrameSize:
