@@ -1,3 +1,4 @@
+import gc
 import pickle
 
 import numpy as np
@@ -69,6 +70,14 @@ def test_large_arrays_are_neither_copied_on_the_way_out_nor_on_the_way_in():
     assert np.shares_memory(np.frombuffer(segments[-1], np.uint8), FRAMES)
     received = bytearray(body({"frames": FRAMES}))
     assert np.shares_memory(wire.unpack(received)["frames"], np.frombuffer(received, np.uint8))
+
+
+def test_segments_in_a_cycle_can_be_collected():
+    for _ in range(20):
+        cycle: list = wire.pack({"frames": FRAMES})
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
 
 
 def test_buffers_are_aligned():

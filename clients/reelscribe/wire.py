@@ -159,6 +159,9 @@ class _Pickler(pickle.Pickler):
 def _array_arguments(value: Array) -> tuple[pickle.PickleBuffer, str, tuple[int, ...], str]:
     fortran = value.flags.f_contiguous and not value.flags.c_contiguous
     flat = np.ascontiguousarray(value.T if fortran else value).reshape(-1)
-    # Read-only, so that the same array always gives the same bytes.
-    data = memoryview(flat.view(np.uint8).data).toreadonly()
-    return pickle.PickleBuffer(data), value.dtype.str, value.shape, "F" if fortran else "C"
+    data = flat.view(np.uint8)
+    # Read-only, so that the same array always gives the same bytes. The buffer is the array's own, not a memoryview's:
+    # CPython 3.11 crashes when it collects a cycle that holds a memoryview with another one made from it.
+    data.flags.writeable = False
+    buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]  # arrays are buffers; numpy says so from 3.12 on
+    return buffer, value.dtype.str, value.shape, "F" if fortran else "C"

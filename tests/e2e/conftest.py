@@ -1,0 +1,84 @@
+"""One real TorchServe with the real handler and the demo model, for all tests here."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from reelscribe import archive, server
+from reelscribe.cli import app
+from reelscribe.client import CaptionClient
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "config.properties"
+
+
+def free_ports() -> dict[str, str]:
+    """Settings that keep an instance out of every other one's way."""
+    names = [
+        "inference_address",
+        "management_address",
+        "metrics_address",
+        "grpc_inference_port",
+        "grpc_management_port",
+    ]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = [s.getsockname()[1] for s in sockets]
+    return {n: f"http://127.0.0.1:{p}" if "address" in n else str(p) for n, p in zip(names, ports, strict=True)}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs, and how to reach it."""
+
+    instance: server.Instance
+
+    @property
+    def url(self) -> str:
+        return self.instance.address("inference_address")
+
+    @property
+    def token(self) -> str:
+        return json.loads(self.instance.key_file.read_text())["inference"]["key"]
+
+    def client(self) -> CaptionClient:
+        return CaptionClient(self.url, "captioner", token=self.token)
+
+    def workers(self) -> list[int]:
+        return [p.pid for p in self.instance.processes() if "model_service_worker" in " ".join(p.cmdline())]
+
+    def caption(self, *arguments: str | Path) -> Result:
+        """`reelscribe caption` with these arguments against this server."""
+        access = ["--server", self.url, "--key-file", str(self.instance.key_file)]
+        return CliRunner().invoke(app, ["caption", *access, *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("server")
+    archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
+    instance = server.Instance(directory / "instance")
+    server.start(instance, CONFIG, directory / "store", load_seconds=120, say=print, overrides=free_ports())
+    try:
+        yield Running(instance)
+    finally:
+        server.stop(instance)
+    assert instance.processes() == []
+
+
+def read_records(out: Path) -> list[dict]:
+    return [json.loads(line) for line in (out / "annotations.jsonl").read_text().splitlines()]
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+    """Until `condition` holds; fails if the process ends first."""
+    while not condition():
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.02)

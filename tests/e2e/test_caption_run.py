@@ -1,0 +1,135 @@
+"""The main job: real files through the real command, a real TorchServe and the trained model."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compare_with_truth import scenes_with_captions
+from e2e.conftest import read_records, wait_until
+
+
+@pytest.fixture(scope="module")
+def demo_out(running, media, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("demo")
+    result = running.caption(media, "--out", out)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_every_frame_of_every_clip_is_captioned(demo_out, media):
+    records = read_records(demo_out)
+    names = [Path(record["source"]["path"]).name for record in records]
+    assert names == sorted(path.name for path in media.iterdir() if path.suffix != ".jsonl")
+    for record in records:
+        assert record["status"] == "ok"
+        indices = [caption["frame_index"] for caption in record["captions"]]
+        assert indices == list(range(record["media"]["frames"]))
+
+
+def test_captions_are_true(demo_out):
+    scenes = scenes_with_captions(demo_out / "annotations.jsonl")
+    frames = sum(captions.total() for _, captions in scenes)
+    exact = sum(captions[scene["caption"]] for scene, captions in scenes)
+    assert exact / frames >= 0.95
+
+
+def test_the_same_scenes_have_the_same_captions_at_every_resolution(demo_out):
+    captions = {
+        (record["media"]["width"], record["media"]["height"]): [caption["text"] for caption in record["captions"]]
+        for record in read_records(demo_out)
+        if "same-" in record["source"]["path"]
+    }
+    assert set(captions) == {(480, 270), (640, 360), (1280, 720), (1920, 1080)}
+    assert len(set(map(tuple, captions.values()))) == 1
+
+
+def test_a_second_run_gives_the_same_bytes(running, demo_out, media, tmp_path):
+    assert running.caption(media, "--out", tmp_path, "--frames-per-request", "5").exit_code == 0
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (demo_out / "annotations.jsonl").read_bytes()
+
+
+def test_every_nth_frame(running, demo_out, media, tmp_path):
+    assert running.caption(media / "old.avi", "--out", tmp_path, "--every", "30").exit_code == 0
+    (record,) = read_records(tmp_path)
+    whole = next(r for r in read_records(demo_out) if r["source"]["path"].endswith("old.avi"))
+    assert record["captions"] == whole["captions"][::30]
+    assert record["settings"]["every"] == 30
+
+
+def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_path):
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "x.mp4").write_text("this is text\n" * 100)
+    (library / "empty.mkv").touch()
+    (library / "cut.avi").write_bytes((media / "old.avi").read_bytes()[:90_000])
+    shutil.copy(media / "portrait-odd.webm", library / "good.webm")
+    (tmp_path / "nothing here").mkdir()
+    result = running.caption(library, tmp_path / "nothing here", tmp_path / "missing.mp4", "--out", tmp_path / "out")
+    assert result.exit_code == 3
+    cut, empty, good, text, folder, missing = read_records(tmp_path / "out")
+    assert (good["status"], len(good["captions"])) == ("ok", 54)
+    assert cut["captions"]
+    reasons = {
+        "empty": (empty, "the file is empty"),
+        "text": (text, "not a media file"),
+        "folder": (folder, "without media"),
+    }
+    for record, reason in [*reasons.values(), (missing, "No such file")]:
+        assert record["status"] == "error"
+        assert record["captions"] == []
+        assert record["error"]["type"] == "MediaError"
+        assert reason in record["error"]["message"]
+
+
+def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_out):
+    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(media), "--out", str(tmp_path)]
+    command += ["--server", running.url, "--key-file", str(running.instance.key_file)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        partial = tmp_path / "annotations.jsonl.partial"
+        wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+        (worker,) = running.workers()
+        os.kill(worker, signal.SIGKILL)
+        _, complaints = run.communicate(timeout=120)
+    assert run.returncode == 0, complaints
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (demo_out / "annotations.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process_and_no_finished_looking_file(running, media, tmp_path, sig):
+    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(media), "--out", str(tmp_path)]
+    command += ["--server", running.url, "--key-file", str(running.instance.key_file)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        partial = tmp_path / "annotations.jsonl.partial"
+        wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+        decoders = psutil.Process(run.pid).children()
+        assert decoders
+        run.send_signal(sig)
+        _, complaints = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert complaints.decode().strip().splitlines()[-1] == "reelscribe: interrupted"
+    assert not (tmp_path / "annotations.jsonl").exists()
+    assert psutil.wait_procs(decoders, timeout=10)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"--key-file": "KEYS"}, "--key-file"),
+        ({"--model": "other"}, "'other' built and loaded"),
+        ({"--server": "http://127.0.0.1:9"}, "is the server running"),
+    ],
+)
+def test_what_would_fail_for_every_source_ends_the_run_with_advice(running, media, tmp_path, options, advice):
+    keys = tmp_path / "key_file.json"
+    keys.write_text('{"inference": {"key": "wrong"}}')
+    words = [str(keys) if word == "KEYS" else word for option in options.items() for word in option]
+    result = running.caption(media / "old.avi", "--out", tmp_path / "out", *words)
+    assert result.exit_code == 1
+    assert advice in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,134 @@
+"""The real server from outside: what strangers send, and how it starts and stops."""
+
+import asyncio
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+
+import aiohttp
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from e2e.conftest import CONFIG, ROOT, free_ports, wait_until
+from reelscribe import archive, server, wire
+from reelscribe.errors import StartupError
+from reelscribe.media import FrameSize
+
+FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
+BLUE = "a plain blue background"
+
+
+async def post(running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {running.token}", **(headers or {})}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{running.url}/predictions/captioner", data=io.BytesIO(body), headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_describe(running):
+    async with running.client() as client:
+        description = await client.describe()
+    assert description.frame == FrameSize(224, 224)
+    assert description.revision.startswith("sha256:")
+
+
+async def test_good_and_bad_bodies_at_once_get_what_each_deserves(running):
+    workers = running.workers()
+    many = np.stack([FRAME] * 3)
+    bodies = {
+        "one frame": (pickle.dumps(FRAME), 200, BLUE),
+        "many frames": (b"".join(wire.pack({"frames": many})), 200, json.dumps([BLUE] * 3)),
+        "many frames, pickled": (pickle.dumps(many, protocol=4), 200, json.dumps([BLUE] * 3)),
+        "no body": (b"", 400, "WireError"),
+        "noise": (os.urandom(1000), 400, "WireError"),
+        "a hostile pickle": (b"cos\nsystem\n(S'echo'\ntR.", 400, "WireError"),
+        "half a body": (b"".join(wire.pack(many))[:-1], 400, "WireError"),
+        "floats": (pickle.dumps(FRAME / 255), 422, "FramesError"),
+        "grey": (pickle.dumps(FRAME[..., 0]), 422, "FramesError"),
+    }
+    answers = await asyncio.gather(*(post(running, body) for body, _, _ in bodies.values()))
+    for (name, (_, status, text)), (got_status, got_text) in zip(bodies.items(), answers, strict=True):
+        assert (name, got_status) == (name, status)
+        if status == 200:
+            assert json.dumps(json.loads(got_text)) == text if text.startswith("[") else got_text == text
+        else:
+            assert json.loads(got_text)["error"]["type"] == text
+    assert running.workers() == workers
+
+
+async def test_without_a_token_nothing_is_answered(running):
+    status, text = await post(running, pickle.dumps(FRAME), {"Authorization": ""})
+    assert status == 400
+    assert "oken" in text
+
+
+async def test_frames_of_every_size(running):
+    sides = [(1, 1), (1, 500), (500, 1), (224, 224), (1080, 1920), (3, 7)]
+    answers = await asyncio.gather(*(post(running, pickle.dumps(np.full((*s, 3), 245, np.uint8))) for s in sides))
+    assert answers == [(200, "a plain white background")] * len(sides)
+
+
+def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(running):
+    before = {p.pid for p in running.instance.processes()}
+    with pytest.raises(StartupError, match="a server is running there already"):
+        server.start(running.instance, CONFIG, ROOT / "model_store", load_seconds=1, say=print)
+    assert {p.pid for p in running.instance.processes()} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"model": "/no/such/weights"}, "/no/such/weights"), ({"modle": "x"}, "YAML, handler: expected model")],
+)
+def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_path, demo_model, settings, reason):
+    handlers = tmp_path / "handlers"
+    handlers.mkdir()
+    for path in (ROOT / "handlers").iterdir():
+        if path.is_file():
+            (handlers / path.name).write_bytes(path.read_bytes())
+    store = tmp_path / "store"
+    mar = archive.build("broken", "caption", demo_model, store, handlers=handlers)
+    _replace_settings(mar, settings)
+    instance = server.Instance(tmp_path / "instance")
+    with pytest.raises(StartupError, match="broken cannot be loaded") as error:
+        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+    assert instance.processes() == []
+    assert not instance.key_file.exists()
+
+
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
+    archive.build("captioner", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
+    config = tmp_path / "config.properties"
+    settings = {**server.read_properties(CONFIG.read_text()), **free_ports()}
+    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(tmp_path / "instance")]
+    command += ["--config", str(config), "--model-store", str(tmp_path / "store")]
+    instance = server.Instance(tmp_path / "instance")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as start:
+        wait_until(instance.processes, start)
+        left = instance.processes()
+        start.terminate()
+        output, _ = start.communicate(timeout=60)
+    assert start.returncode == 130, output
+    assert psutil.wait_procs(left, timeout=10)[1] == []
+    assert instance.processes() == []
+
+
+def _replace_settings(mar, handler_settings: dict[str, str]) -> None:
+    """Put other settings for the handler into an archive."""
+    with zipfile.ZipFile(mar) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    settings = yaml.safe_load(files["model-config.yaml"])
+    files["model-config.yaml"] = yaml.safe_dump({**settings, "handler": handler_settings}).encode()
+    with zipfile.ZipFile(mar, "w") as new:
+        for name, data in files.items():
+            new.writestr(name, data)

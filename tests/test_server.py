@@ -1,0 +1,46 @@
+"""What needs no running TorchServe; that is in e2e/."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from reelscribe.errors import StartupError
+from reelscribe.server import Instance, read_properties, start, stop
+
+CONFIG = Path(__file__).parents[1] / "config.properties"
+
+
+def test_properties_are_read_as_java_reads_them():
+    assert read_properties("# comment\n a = b \n\nurl=http://x:1/?a=b\nempty=\n") == {
+        "a": "b",
+        "url": "http://x:1/?a=b",
+        "empty": "",
+    }
+
+
+def test_the_settings_are_for_loopback_with_tokens():
+    settings = read_properties(CONFIG.read_text())
+    addresses = [value for name, value in settings.items() if name.endswith("_address")]
+    assert len(addresses) == 5
+    assert all(address.removeprefix("http://").startswith("127.0.0.1") for address in addresses)
+    assert settings["disable_token_authorization"] == "false"
+    assert settings["enable_model_api"] == "false"
+
+
+def test_no_archive_no_server(tmp_path):
+    with pytest.raises(StartupError, match="no archive to serve; build one"):
+        start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print)
+
+
+def test_a_port_that_is_taken_is_named(tmp_path):
+    (tmp_path / "x.mar").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        overrides = {"inference_address": f"http://127.0.0.1:{port}"}
+        with pytest.raises(StartupError, match=f"inference_address: port {port} of 127.0.0.1 is taken"):
+            start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print, overrides=overrides)
+
+
+def test_stopping_what_does_not_run_is_no_error(tmp_path):
+    assert stop(Instance(tmp_path)) == []
