@@ -33,19 +33,19 @@ def scenes_with_captions(annotations: Path) -> list[tuple[dict[str, Any], Counte
 
 
 def main() -> None:
-    """Command line: one line a scene, then the share of frames whose caption is exactly right."""
+    """Command line: the first scene of each clip and every one that is not right, then the share of exact frames."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("annotations", type=Path)
     frames = exact = 0
     for scene, captions in scenes_with_captions(parser.parse_args().annotations):
-        text, _ = captions.most_common(1)[0]
-        mark = "=" if set(captions) == {scene["caption"]} else "!"
-        print(f"{mark} {scene['source']:22} {scene['start']:5.1f} s  {text}")
-        if mark == "!":
-            share = f"{captions[scene['caption']]} of {captions.total()} frames"
-            print(f"  {'':22} {'truth':>7}  {scene['caption']} ({share})")
+        truth = scene["caption"]
         frames += captions.total()
-        exact += captions[scene["caption"]]
+        exact += captions[truth]
+        if scene["start"] == 0 or captions[truth] < captions.total():
+            text, _ = captions.most_common(1)[0]
+            where = f"{scene['source']} {scene['start']:.1f} to {scene['end']:.1f} s"
+            print(f"{where}: {captions[truth]} of {captions.total()} frames exactly right")
+            print(f"    caption  {text}\n    truth    {truth}")
     print(f"exact captions: {exact} of {frames} frames, {exact / frames:.1%}")
 
 

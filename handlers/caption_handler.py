@@ -83,6 +83,8 @@ class Captioner:
         self.prompt = self._prompt_inputs(device)
         self.echo = self._echo()
         self._check_against_processor()
+        # A model that cannot caption should not load, and no request should pay for what starts lazily.
+        self.caption([np.zeros((1, self.transform.frame.height, self.transform.frame.width, 3), np.uint8)])
 
     def caption(self, pieces: list[FrameArray]) -> list[str]:
         """Captions of all frames, in order; each piece is (N, H, W, 3) uint8 RGB of its own size."""

@@ -24,7 +24,7 @@ from reelscribe.video import VideoTask
 from reelscribe.writers import write_annotations
 
 OPEN_SOURCES = 64
-"""Sources being hashed, decoded or waiting for an earlier one to be written; bounds memory."""
+"""Sources that are being decoded or wait, for a decoder or for an earlier one to be written; bounds memory."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class CaptionRun:
     async def _record(self, path: str, pool: DecodePool) -> Record:
         record = Record(Source(path), self._model, self._settings)
         try:
-            record.source = await asyncio.to_thread(identify, path)
             await self._caption(path, pool, record)
         except (MediaError, RequestRefused) as error:
             record.fail(error)
@@ -105,6 +104,8 @@ class CaptionRun:
         """Add a request for every part that is decoded. Damage is returned: what came before it is still captioned."""
         try:
             async with pool.decoder() as decoder:
+                # Here, not earlier: the file is read from disk once, and no more files at a time than are decoded.
+                record.source = await asyncio.to_thread(identify, path)
                 async for part in decoder.decode(VideoTask(path, self._frame, self._options.every)):
                     if isinstance(part, VideoInfo):
                         record.media = part

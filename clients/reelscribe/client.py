@@ -17,7 +17,9 @@ from reelscribe.media import FrameArray, ModelDescription
 WRITE_BYTES = 256 * 1024
 """A body is handed to the socket in views of this size: one large write would be buffered whole."""
 
-ATTEMPTS = 5
+ATTEMPTS = 8
+"""Of one request, within about 20 seconds: as long as a busy server takes to make room, or a small one to restart."""
+
 WORTH_ANOTHER_TRY = {500, 503, 507}
 """The worker died, the queue was full, or memory ran out: all pass. Other statuses would come again."""
 
@@ -46,26 +48,25 @@ class CaptionClient:
         await self._session.close()
 
     async def describe(self) -> ModelDescription:
-        """What the model is and how it wants its frames. Raises ServerError."""
-        return ModelDescription.from_json(await self._post([b""], {"describe": "True"}))
+        """What the model is and how it wants its frames. Raises ServerError, at once: who starts a run is waiting."""
+        return ModelDescription.from_json(await self._post([], {"describe": "True"}))
 
     async def caption(self, frames: FrameArray) -> list[str]:
         """One caption for each of (N, H, W, 3) uint8 RGB frames. Raises ServerError.
 
         The frames must not change until this returns.
         """
-        captions = await self._post(wire.pack({"frames": frames}), {})
+        body = wire.pack({"frames": frames})
+        async for attempt in stamina.retry_context(
+            on=_worth_another_try, attempts=ATTEMPTS, timeout=None, wait_initial=0.2, wait_max=5.0
+        ):
+            with attempt:
+                captions = await self._post(body, {})
         if not isinstance(captions, list) or len(captions) != len(frames):
             raise ServerError(f"captions: expected a list of {len(frames)} from {self._url}, got {str(captions)[:200]}")
         return captions
 
     async def _post(self, body: list[wire.Segment], headers: dict[str, str]) -> Any:
-        async for attempt in stamina.retry_context(on=_worth_another_try, attempts=ATTEMPTS, timeout=None):
-            with attempt:
-                return await self._post_once(body, headers)
-        raise AssertionError("stamina raises the last error itself")
-
-    async def _post_once(self, body: list[wire.Segment], headers: dict[str, str]) -> Any:
         headers = {
             **headers,
             "Content-Type": "application/octet-stream",

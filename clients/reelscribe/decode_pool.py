@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import IO, Any, Union
+from typing import IO, Any
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class Decoder:
         """Whether it can be given another file."""
         return self._process.returncode is None and not self._reading
 
-    async def decode(self, task: VideoTask) -> AsyncIterator[Union[VideoInfo, DecodedFrames]]:
+    async def decode(self, task: VideoTask) -> AsyncIterator[VideoInfo | DecodedFrames]:
         """First what the video is, then its frames; every DecodedFrames must be released. Raises MediaError."""
         self._reading = True
         self._order(decode=asdict(task))

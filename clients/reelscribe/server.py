@@ -159,7 +159,7 @@ def _prepare(instance: Instance, config: Path, overrides: dict[str, str]) -> Non
     """An empty house: nothing that an earlier run left can be mistaken for this one's."""
     if not config.is_file():
         raise StartupError(f"{config}: no such file; it holds TorchServe's settings")
-    instance.directory.mkdir(parents=True, exist_ok=True)
+    instance.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds keys and the workers' sockets
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()

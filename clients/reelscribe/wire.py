@@ -26,7 +26,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +43,7 @@ MAX_BUFFERS = 4096
 _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
 
-Segment = Union[bytes, memoryview]
+Segment = bytes | memoryview
 
 
 def pack(tree: Tree) -> list[Segment]:
