@@ -2,39 +2,30 @@
 
 `pickle.Unpickler` can be told which classes to find, but it still allocates what a few hostile bytes claim to hold.
 This reader is its own small stack machine instead. It knows the opcodes that protocols 2 to 5 use for plain values and
-for numpy arrays, and a fixed table of names, each standing for a checked constructor of ours; no name is ever imported.
-Byte strings are views on the body until an array or a `bytes` value is made of them.
+for numpy arrays, and the names of `pickled_arrays`, each standing for a checked constructor of ours; no name is ever
+imported. Byte strings are views on the body until an array or a `bytes` value is made of them.
 
-Opcodes: `pickletools` of the standard library. Array spellings: `ndarray.__reduce__` of numpy 1 and 2.
+Opcodes: `pickletools` of the standard library.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reelscribe.errors import WireError
+from reelscribe.pickled_arrays import NAMES, Array, ArrayInTheMaking, DtypeInTheMaking, Name, brief
 
-Array = NDArray[Any]
 Tree = Union[None, bool, int, float, str, bytes, Array, "list[Tree]", "tuple[Tree, ...]", "dict[Tree, Tree]"]
 
 MAX_OPCODES = 200_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 32
-MAX_DIMENSIONS = 32
 MAX_INTEGER_BYTES = 32
 MAX_NAME_BYTES = 100
-
-ITEM_SIZES = {
-    code: int(code[1:])
-    for code in ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
-}
-"""Every dtype that is accepted, without its byte order, and the bytes of one item."""
 
 KEY_TYPES = (str, int, float, bool, type(None))
 """What may be the key of a dict."""
@@ -50,129 +41,6 @@ def load(data: memoryview, buffers: Sequence[memoryview] = ()) -> Tree:
         return _Machine(data, buffers).run()
     except (IndexError, struct.error):
         raise WireError("pickle: it ends early or takes values that it never put; send it again whole") from None
-
-
-def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
-    """An array on `buffer` (bytes-like): `dtype` like "<f4", `shape` of ints, `order` "C" or "F". Raises WireError."""
-    code = dtype.lstrip("<>|=") if isinstance(dtype, str) else ""
-    if code not in ITEM_SIZES or len(dtype) > len(code) + 1:
-        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {_brief(dtype)}")
-    if type(shape) is not tuple or len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError(f"array shape: expected up to {MAX_DIMENSIONS} lengths of 0 or more, got {_brief(shape)}")
-    if order not in ("C", "F"):
-        raise WireError(f'array order: expected "C" or "F", got {_brief(order)}')
-    if not isinstance(buffer, (bytes, bytearray, memoryview)):
-        raise WireError(f"array data: expected bytes, got {_brief(buffer)}")
-    size, expected = memoryview(buffer).nbytes, math.prod(shape) * ITEM_SIZES[code]
-    if size != expected:
-        raise WireError(f"array data: {dtype} of shape {_brief(shape)} takes {expected} bytes, got {size}")
-    try:
-        return np.ndarray(shape, np.dtype(dtype), buffer if size else None, order=order)
-    except (ValueError, MemoryError):  # lengths whose product overflows beside one of 0
-        raise WireError(f"array shape: {_brief(shape)} is too large even for no data") from None
-
-
-def _brief(value: Any) -> str:
-    """A stranger's value in a message: never long."""
-    if type(value) is int and value.bit_length() > 128:
-        return f"<int of {value.bit_length()} bits>"
-    if type(value) in (int, str, bytes, tuple):
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
-    return f"<{type(value).__name__}>"
-
-
-class _Name:
-    """A name that the pickle wants called; `make` is what we do instead."""
-
-    def __init__(self, make: Callable[[tuple[Any, ...]], Any]) -> None:
-        self.make = make
-
-
-class _Dtype:
-    """A dtype in the making: its code, then its byte order."""
-
-    def __init__(self, code: str) -> None:
-        self.code, self.byte_order = code, "|"
-
-    def __str__(self) -> str:
-        return self.byte_order + self.code
-
-    def build(self, state: Any) -> None:
-        """Take numpy's state, (version, byte order, no fields ...)."""
-        if (
-            type(state) is not tuple
-            or len(state) != 8
-            or state[1] not in ("<", ">", "|", "=")
-            or state[2:5] != (None,) * 3
-        ):
-            raise WireError(f"pickle: expected the state of a plain dtype, got {_brief(state)}")
-        self.byte_order = state[1]
-
-
-class _Pending:
-    """An array in the making: `_reconstruct` makes it empty, its state fills it."""
-
-    value: Array | None = None
-
-    def build(self, state: Any) -> None:
-        """Take numpy's state, (version, shape, dtype, is Fortran, data)."""
-        if type(state) is not tuple or len(state) != 5 or type(state[2]) is not _Dtype:
-            raise WireError("pickle: expected the state of a plain numeric array, with its data as bytes")
-        _, shape, dtype, fortran, data = state
-        self.value = checked_array(data, str(dtype), shape, "F" if fortran is True else "C")
-
-
-def _make_dtype(args: tuple[Any, ...]) -> _Dtype:
-    if args[0] not in ITEM_SIZES:
-        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {_brief(args[0])}")
-    return _Dtype(args[0])
-
-
-def _make_latin1(args: tuple[Any, ...]) -> bytes:
-    """How protocol 2 spells bytes."""
-    text, encoding = args
-    if type(text) is not str or encoding != "latin1":
-        raise WireError("pickle: _codecs.encode is understood for latin1 text only")
-    try:
-        return text.encode("latin1")
-    except UnicodeEncodeError:
-        raise WireError("pickle: bytes spelled as text hold a character over 255") from None
-
-
-def _make_empty_bytes(args: tuple[Any, ...]) -> bytes:
-    if args:
-        raise WireError("pickle: bytes() is understood without arguments only")
-    return b""
-
-
-def _make_frombuffer(args: tuple[Any, ...]) -> Array:
-    buffer, dtype, shape, order = args
-    return checked_array(buffer, str(dtype) if type(dtype) is _Dtype else dtype, shape, order)
-
-
-def _make_pending(args: tuple[Any, ...]) -> _Pending:
-    if len(args) != 3 or args[0] is not _NDARRAY:
-        raise WireError("pickle: only plain arrays can be reconstructed, no subclass")
-    return _Pending()
-
-
-def _refuse_call(_: tuple[Any, ...]) -> None:
-    raise WireError("pickle: ndarray is not called directly by any pickle of an array")
-
-
-_NDARRAY = _Name(_refuse_call)
-_NAMES = {
-    ("reelscribe.wire", "array"): _Name(_make_frombuffer),
-    ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): _Name(_make_dtype),
-    ("numpy.core.multiarray", "_reconstruct"): _Name(_make_pending),
-    ("numpy._core.multiarray", "_reconstruct"): _Name(_make_pending),
-    ("numpy.core.numeric", "_frombuffer"): _Name(_make_frombuffer),
-    ("numpy._core.numeric", "_frombuffer"): _Name(_make_frombuffer),
-    ("_codecs", "encode"): _Name(_make_latin1),
-    ("__builtin__", "bytes"): _Name(_make_empty_bytes),
-}
 
 
 class _Machine:
@@ -251,7 +119,7 @@ class _Machine:
             raise WireError("pickle: a dict with a key but no value")
         for key, value in zip(values[::2], values[1::2], strict=True):
             if type(key) not in KEY_TYPES:
-                raise WireError(f"pickle: dict keys are text or numbers here, got {_brief(key)}")
+                raise WireError(f"pickle: dict keys are text or numbers here, got {brief(key)}")
             container[key] = value
 
     def _container(self, kind: type) -> Any:
@@ -264,15 +132,15 @@ class _Machine:
         self.stack.append(tuple(reversed(values)))
 
     def name(self, module: Any, name: Any) -> None:
-        if type(module) is not str or type(name) is not str or (module, name) not in _NAMES:
+        if type(module) is not str or type(name) is not str or (module, name) not in NAMES:
             raise WireError(
-                f"pickle: only arrays and plain values are read, but it names {_brief(module)}, {_brief(name)}"
+                f"pickle: only arrays and plain values are read, but it names {brief(module)}, {brief(name)}"
             )
-        self.stack.append(_NAMES[module, name])
+        self.stack.append(NAMES[module, name])
 
     def reduce(self) -> None:
         args, name = self.stack.pop(), self.stack.pop()
-        if type(name) is not _Name or type(args) is not tuple:
+        if type(name) is not Name or type(args) is not tuple:
             raise WireError("pickle: a call of something that is no array constructor")
         try:
             self.stack.append(name.make(args))
@@ -281,7 +149,7 @@ class _Machine:
 
     def build(self) -> None:
         state = self.stack.pop()
-        if type(self.stack[-1]) not in (_Pending, _Dtype):
+        if type(self.stack[-1]) not in (ArrayInTheMaking, DtypeInTheMaking):
             raise WireError("pickle: a state for something that is no array")
         self.stack[-1].build(state)
 
@@ -323,7 +191,7 @@ class _Finisher:
             if id(value) not in self.copies:
                 self.copies[id(value)] = bytes(value)
             return self.copies[id(value)]
-        if kind is _Pending and value.value is not None:
+        if kind is ArrayInTheMaking and value.value is not None:
             return value.value
         raise WireError("pickle: what is left is neither an array nor a plain value")
 

@@ -14,8 +14,8 @@ Format, version 1; integers are little-endian and unsigned::
 
 The pickle holds a tree of dict, list, tuple, str, bytes, int, float, bool, None and arrays. An array is written as
 ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it is smaller than
-`INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `reelscribe.safe_pickle`, which
-also holds the limits on counts, depth, dtypes and shapes.
+`INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `reelscribe.safe_pickle` and
+`reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes and shapes.
 
 `unpack` also reads a plain ``pickle.dumps(array)`` of protocols 2 to 5. Everything wrong is a WireError.
 """
@@ -32,7 +32,8 @@ import numpy as np
 
 from reelscribe import safe_pickle
 from reelscribe.errors import WireError
-from reelscribe.safe_pickle import Array, Tree
+from reelscribe.pickled_arrays import ITEM_SIZES, Array, checked_array
+from reelscribe.safe_pickle import Tree
 
 MAGIC = b"\x93RSBODY"
 VERSION = 1
@@ -89,7 +90,7 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
 
 def array(data: Segment, dtype: str, shape: tuple[int, ...], order: str) -> Array:
     """What the pickle calls an array by; `dtype` like "<f4", `order` "C" or "F". Raises WireError."""
-    return safe_pickle.checked_array(data, dtype, shape, order)
+    return checked_array(data, dtype, shape, order)
 
 
 def _unpack_ours(view: memoryview) -> Tree:
@@ -129,8 +130,8 @@ def _check(value: Any, depth: int) -> None:
             _check(item, depth + 1)
     elif kind is int and value.bit_length() >= 8 * safe_pickle.MAX_INTEGER_BYTES:
         raise WireError(f"body: integers take at most {safe_pickle.MAX_INTEGER_BYTES} bytes")
-    elif kind is np.ndarray and value.dtype.str[1:] not in safe_pickle.ITEM_SIZES:
-        raise WireError(f"body: arrays hold one of {', '.join(safe_pickle.ITEM_SIZES)}, got {value.dtype}")
+    elif kind is np.ndarray and value.dtype.str[1:] not in ITEM_SIZES:
+        raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
     elif kind not in (type(None), bool, int, float, str, bytes, np.ndarray):
         raise WireError(
             f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"

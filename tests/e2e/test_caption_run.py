@@ -87,12 +87,17 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_pat
         assert reason in record["error"]["message"]
 
 
-def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_out):
-    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(media), "--out", str(tmp_path)]
+def run_that_has_written_a_record(running, media: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(media), "--out", str(out)]
     command += ["--server", running.url, "--key-file", str(running.instance.key_file)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
-        partial = tmp_path / "annotations.jsonl.partial"
-        wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    partial = out / "annotations.jsonl.partial"
+    wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+    return run
+
+
+def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_out):
+    with run_that_has_written_a_record(running, media, tmp_path) as run:
         (worker,) = running.workers()
         os.kill(worker, signal.SIGKILL)
         _, complaints = run.communicate(timeout=120)
@@ -102,11 +107,7 @@ def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_ou
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_no_finished_looking_file(running, media, tmp_path, sig):
-    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(media), "--out", str(tmp_path)]
-    command += ["--server", running.url, "--key-file", str(running.instance.key_file)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
-        partial = tmp_path / "annotations.jsonl.partial"
-        wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+    with run_that_has_written_a_record(running, media, tmp_path) as run:
         decoders = psutil.Process(run.pid).children()
         assert decoders
         run.send_signal(sig)
