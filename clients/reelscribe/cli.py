@@ -18,10 +18,13 @@ EXIT_FAILED = 1
 EXIT_SOME_SOURCES_FAILED = 3
 EXIT_INTERRUPTED = 130
 
-DEFAULT_DIRECTORY = Path(".server")
+DIRECTORY = Path(".server")
+CONFIG = Path("config.properties")
+MODEL_STORE = Path("model_store")
+LOAD_SECONDS = 900.0
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Caption whole video libraries on a TorchServe.")
-server_app = typer.Typer(no_args_is_help=True, help="Start, stop and look at a TorchServe on this machine.")
+server_app = typer.Typer(no_args_is_help=True, help="Start and stop a TorchServe on this machine.")
 app.add_typer(server_app, name="server")
 
 ModelStore = Annotated[Path, typer.Option(help="Folder of archives (*.mar); all of them are served.")]
@@ -36,12 +39,20 @@ def _interrupt(*_: object) -> None:
 
 @contextmanager
 def _errors_as_one_line() -> Iterator[None]:
+    """Around each command, its imports included: they wait until needed, and may be missing."""
     # A service manager's SIGTERM is the same wish as Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     except ReelscribeError as error:
         typer.echo(f"reelscribe: {error}", err=True)
+        raise typer.Exit(EXIT_FAILED) from None
+    except ModuleNotFoundError as error:
+        typer.echo(
+            f"reelscribe: the package {error.name} is missing; to caption: pip install 'reelscribe[client]';"
+            " to build archives and serve them: pip install 'reelscribe[server]'",
+            err=True,
+        )
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
         typer.echo("reelscribe: interrupted", err=True)
@@ -67,17 +78,16 @@ def caption(
     Exit status 0: all sources captioned; 3: done, but some sources failed (their records say why); 1: the run could not
     be done; 130: interrupted.
     """
-    # Imported here so that `reelscribe --help` and `reelscribe server` do not wait for the decoders.
-    from reelscribe.bulk import CaptionOptions, Summary, caption_sources
-    from reelscribe.client import CaptionClient
-
-    options = CaptionOptions(every, frames_per_request, requests_in_flight, decode_workers)
-
-    async def run() -> Summary:
-        async with CaptionClient(server, model, token=_inference_key(key_file)) as client:
-            return await caption_sources(client, sources, out, options)
-
     with _errors_as_one_line():
+        from reelscribe.bulk import CaptionOptions, Summary, caption_sources
+        from reelscribe.client import CaptionClient
+
+        options = CaptionOptions(every, frames_per_request, requests_in_flight, decode_workers)
+
+        async def run() -> Summary:
+            async with CaptionClient(server, model, token=_inference_key(key_file)) as client:
+                return await caption_sources(client, sources, out, options)
+
         summary = asyncio.run(run())
     typer.echo(f"{summary}: {out / 'annotations.jsonl'}")
     if summary.failed:
@@ -86,7 +96,7 @@ def caption(
 
 def _inference_key(key_file: Path | None) -> str | None:
     """The token for predictions, from TorchServe's key file."""
-    path = key_file or DEFAULT_DIRECTORY / "key_file.json"
+    path = key_file or DIRECTORY / "key_file.json"
     if key_file is None and not path.exists():
         return None
     try:
@@ -100,26 +110,26 @@ def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
     weights: Annotated[str, typer.Option(help="Hub name, or a directory of safetensors and processor files.")],
     handler: Annotated[str, typer.Option(help="Kind of handler; its settings are handlers/KIND.yaml.")] = "caption",
-    model_store: ModelStore = Path("model_store"),
+    model_store: ModelStore = MODEL_STORE,
 ) -> None:
     """Build a model archive with torch-model-archiver."""
-    from reelscribe import archive as archives
-
     with _errors_as_one_line():
+        from reelscribe import archive as archives
+
         typer.echo(f"built {archives.build(name, handler, weights, model_store)}")
 
 
 @server_app.command("start")
 def start_server(
-    directory: Directory = DEFAULT_DIRECTORY,
-    config: Config = Path("config.properties"),
-    model_store: ModelStore = Path("model_store"),
-    load_seconds: LoadSeconds = 900,
+    directory: Directory = DIRECTORY,
+    config: Config = CONFIG,
+    model_store: ModelStore = MODEL_STORE,
+    load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
     """Start TorchServe and wait until every worker is READY; if one cannot be, say why and leave nothing running."""
-    from reelscribe import server
-
     with _errors_as_one_line():
+        from reelscribe import server
+
         instance = server.Instance(directory)
         server.start(instance, config, model_store, load_seconds=load_seconds, say=typer.echo)
         typer.echo(f"serving at {instance.address('inference_address')}, keys in {instance.key_file}")
@@ -127,10 +137,10 @@ def start_server(
 
 @server_app.command("restart")
 def restart_server(
-    directory: Directory = DEFAULT_DIRECTORY,
-    config: Config = Path("config.properties"),
-    model_store: ModelStore = Path("model_store"),
-    load_seconds: LoadSeconds = 900,
+    directory: Directory = DIRECTORY,
+    config: Config = CONFIG,
+    model_store: ModelStore = MODEL_STORE,
+    load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
     """Stop TorchServe if it runs, and start it again."""
     stop_server(directory)
@@ -138,11 +148,11 @@ def restart_server(
 
 
 @server_app.command("stop")
-def stop_server(directory: Directory = DEFAULT_DIRECTORY) -> None:
+def stop_server(directory: Directory = DIRECTORY) -> None:
     """Stop TorchServe and all of its workers."""
-    from reelscribe import server
-
     with _errors_as_one_line():
+        from reelscribe import server
+
         pids = server.stop(server.Instance(directory))
         typer.echo(f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running")
 

@@ -17,7 +17,8 @@ import yaml
 
 from e2e.conftest import CONFIG, ROOT, free_ports, wait_until
 from reelscribe import archive, server, wire
-from reelscribe.errors import StartupError
+from reelscribe.errors import AccessRefused, StartupError
+from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
@@ -38,6 +39,21 @@ async def test_describe(running):
         description = await client.describe()
     assert description.frame == FrameSize(224, 224)
     assert description.revision.startswith("sha256:")
+
+
+async def test_management_knows_the_model_and_its_worker(running):
+    key = json.loads(running.instance.key_file.read_text())["management"]["key"]
+    async with ManagementClient(running.instance.address("management_address"), token=key) as management:
+        assert await management.models() == ["captioner"]
+        (worker,) = await management.workers("captioner")
+    assert worker.ready
+    assert [worker.pid] == running.workers()
+
+
+async def test_the_wrong_key_does_not_manage(running):
+    async with ManagementClient(running.instance.address("management_address"), token=running.token) as management:
+        with pytest.raises(AccessRefused, match="status 400"):
+            await management.models()
 
 
 async def test_good_and_bad_bodies_at_once_get_what_each_deserves(running):
