@@ -83,6 +83,21 @@ HOSTILE = {
     "text that is no UTF-8": b"\x80\x05\x8c\x01\xff.",
     "no end": b"\x80\x02N",
     "nothing": b"",
+    "a dict key that is a doubling tuple": b"\x80\x02})" + b"q\x00h\x00\x86" * 40 + b"Ns.",
+    "a shape that is a deep tuple": b"\x80\x05\x8c\x0freelscribe.wire\x8c\x05array\x93(C\x01x\x8c\x03|u1)"
+    + b"\x85" * 5000
+    + b"\x8c\x01CtR.",
+    "text encoded again and again": b"\x80\x02c_codecs\nencode\nq\x00X\x00\x00\x01\x00"
+    + b"x" * 65536
+    + b"X\x06\x00\x00\x00latin1\x86q\x01R"
+    + b"h\x00h\x01R" * 30_000
+    + b".",
+    "integers that collide": b"\x80\x02}("
+    + b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(60_000))
+    + b"u.",
+    "a dtype's state with arrays": b"\x80\x05cnumpy\ndtype\n\x8c\x02u1\x89\x88\x87R(K\x03"
+    + ARRAY[13:-1].replace(b"\x94", b"")
+    + b"NNNNNNtb.",
 }
 
 

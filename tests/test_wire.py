@@ -101,7 +101,9 @@ def test_other_layouts_survive(array):
         object(),
         np.float32(1),
         2**300,
-        {(1, 2): 3},
+        {1: 2},
+        [None] * 100_000,
+        np.zeros((1,) * 40),
         np.array([object()]),
         np.array(["text"]),
         np.zeros(2, "M8[s]"),
@@ -109,7 +111,7 @@ def test_other_layouts_survive(array):
     ],
 )
 def test_what_no_body_can_hold_is_refused_by_the_sender(value):
-    with pytest.raises(WireError, match=r"expected|hold one of|at most|keys are"):
+    with pytest.raises(WireError, match=r"expected|hold one of|at most|keys are|over"):
         body([value])
 
 
@@ -127,7 +129,7 @@ def test_bytes_after_the_end_are_refused():
 def test_a_newer_version_is_named():
     newer = bytearray(body(FRAMES))
     newer[7] = 2
-    with pytest.raises(WireError, match="version 2 is newer than 1"):
+    with pytest.raises(WireError, match="expected format version 1, got 2"):
         wire.unpack(newer)
 
 

@@ -24,12 +24,12 @@ ITEM_SIZES = {code: int(code[1:]) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 
 
 def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
     """An array on `buffer` (bytes-like): `dtype` like "<f4", `shape` of ints, `order` "C" or "F". Raises WireError."""
-    code = dtype.lstrip("<>|=") if isinstance(dtype, str) else ""
+    code = dtype.lstrip("<>|=") if type(dtype) is str else ""
     if code not in ITEM_SIZES or len(dtype) > len(code) + 1:
         raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(dtype)}")
     if type(shape) is not tuple or len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise WireError(f"array shape: expected up to {MAX_DIMENSIONS} lengths of 0 or more, got {brief(shape)}")
-    if order not in ("C", "F"):
+    if type(order) is not str or order not in ("C", "F"):
         raise WireError(f'array order: expected "C" or "F", got {brief(order)}')
     if not isinstance(buffer, (bytes, bytearray, memoryview)):
         raise WireError(f"array data: expected bytes, got {brief(buffer)}")
@@ -37,18 +37,19 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
     if size != expected:
         raise WireError(f"array data: {dtype} of shape {brief(shape)} takes {expected} bytes, got {size}")
     try:
-        return np.ndarray(shape, np.dtype(dtype), buffer if size else None, order=order)
+        return np.ndarray(shape, np.dtype(dtype), buffer if size else None, order="F" if order == "F" else "C")
     except (ValueError, MemoryError):  # lengths whose product overflows beside one of 0
         raise WireError(f"array shape: {brief(shape)} is too large even for no data") from None
 
 
 def brief(value: Any) -> str:
-    """A stranger's value in a message: never long."""
-    if type(value) is int and value.bit_length() > 128:
-        return f"<int of {value.bit_length()} bits>"
-    if type(value) in (int, str, bytes, tuple):
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
+    """A stranger's value in a message: never long, and never slow to make."""
+    if type(value) is int:
+        return repr(value) if value.bit_length() <= 128 else f"<int of {value.bit_length()} bits>"
+    if type(value) in (str, bytes):
+        return repr(value[:60]) + ("..." if len(value) > 60 else "")
+    if type(value) is tuple and len(value) <= 8 and all(type(item) is int for item in value):
+        return f"({', '.join(map(brief, value))})"
     return f"<{type(value).__name__}>"
 
 
@@ -70,12 +71,8 @@ class DtypeInTheMaking:
 
     def build(self, state: Any) -> None:
         """Take numpy's state, (version, byte order, no fields ...)."""
-        if (
-            type(state) is not tuple
-            or len(state) != 8
-            or state[1] not in ("<", ">", "|", "=")
-            or state[2:5] != (None,) * 3
-        ):
+        plain = type(state) is tuple and len(state) == 8 and all(field is None for field in state[2:5])
+        if not plain or type(state[1]) is not str or state[1] not in ("<", ">", "|", "="):
             raise WireError(f"pickle: expected the state of a plain dtype, got {brief(state)}")
         self.byte_order = state[1]
 
@@ -94,15 +91,16 @@ class ArrayInTheMaking:
 
 
 def _make_dtype(args: tuple[Any, ...]) -> DtypeInTheMaking:
-    if args[0] not in ITEM_SIZES:
-        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(args[0])}")
-    return DtypeInTheMaking(args[0])
+    code, *_ = args
+    if type(code) is not str or code not in ITEM_SIZES:
+        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(code)}")
+    return DtypeInTheMaking(code)
 
 
 def _make_latin1(args: tuple[Any, ...]) -> bytes:
     """How protocol 2 spells bytes."""
     text, encoding = args
-    if type(text) is not str or encoding != "latin1":
+    if type(text) is not str or type(encoding) is not str or encoding != "latin1":
         raise WireError("pickle: _codecs.encode is understood for latin1 text only")
     try:
         return text.encode("latin1")

@@ -12,10 +12,10 @@ Format, version 1; integers are little-endian and unsigned::
                       then each buffer, from the next multiple of 64 (counted from the start of the body) on, the
                       bytes between being 0; the body ends with the last buffer, or with the pickle if there is none
 
-The pickle holds a tree of dict, list, tuple, str, bytes, int, float, bool, None and arrays. An array is written as
-``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it is smaller than
-`INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `reelscribe.safe_pickle` and
-`reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes and shapes.
+The pickle holds a tree of dict (its keys are text), list, tuple, str, bytes, int, float, bool, None and arrays. An array
+is written as ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it is
+smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `reelscribe.safe_pickle`
+and `reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes and shapes.
 
 `unpack` also reads a plain ``pickle.dumps(array)`` of protocols 2 to 5. Everything wrong is a WireError.
 """
@@ -32,7 +32,7 @@ import numpy as np
 
 from reelscribe import safe_pickle
 from reelscribe.errors import WireError
-from reelscribe.pickled_arrays import ITEM_SIZES, Array, checked_array
+from reelscribe.pickled_arrays import ITEM_SIZES, MAX_DIMENSIONS, Array, checked_array
 from reelscribe.safe_pickle import Tree
 
 MAGIC = b"\x93RSBODY"
@@ -55,7 +55,7 @@ def pack(tree: Tree) -> list[Segment]:
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
-    _check(tree, 0)
+    _check(tree)
     _Pickler(stream, buffers).dump(tree)
     if len(buffers) > MAX_BUFFERS:
         raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
@@ -98,7 +98,9 @@ def _unpack_ours(view: memoryview) -> Tree:
         raise WireError(f"body: the header takes {_HEADER.size} bytes, got {view.nbytes}; send it again whole")
     _, version, pickle_size, count = _HEADER.unpack_from(view)
     if version != VERSION:
-        raise WireError(f"body: format version {version} is newer than {VERSION}, the one read here; update reelscribe")
+        raise WireError(
+            f"body: expected format version {VERSION}, got {version}; use the same reelscribe on both sides"
+        )
     if count > MAX_BUFFERS:
         raise WireError(f"body: {count} buffers; at most {MAX_BUFFERS} fit one request")
     start = _HEADER.size + 8 * count
@@ -115,24 +117,41 @@ def _unpack_ours(view: memoryview) -> Tree:
     return safe_pickle.load(view[start : start + pickle_size], buffers)
 
 
-def _check(value: Any, depth: int) -> None:
+def _check(tree: Any) -> None:
     """Refuse what the reader would: the sender can still do something about it."""
-    if depth > safe_pickle.MAX_DEPTH:
-        raise WireError(f"body: nested deeper than {safe_pickle.MAX_DEPTH} levels; send large data as arrays")
+    values = 0
+
+    def visit(value: Any, depth: int) -> None:
+        nonlocal values
+        values += 1
+        if depth > safe_pickle.MAX_DEPTH or values > safe_pickle.MAX_VALUES:
+            limits = f"{safe_pickle.MAX_VALUES} values or {safe_pickle.MAX_DEPTH} levels"
+            raise WireError(f"body: over {limits}; send large data as arrays")
+        kind = type(value)
+        if kind is list or kind is tuple:
+            for item in value:
+                visit(item, depth + 1)
+        elif kind is dict:
+            for key, item in value.items():
+                if type(key) is not str:
+                    raise WireError(f"body: dict keys are text, got {type(key).__name__}")
+                visit(item, depth + 1)
+        else:
+            _check_leaf(value)
+
+    visit(tree, 0)
+
+
+def _check_leaf(value: Any) -> None:
     kind = type(value)
-    if kind is list or kind is tuple:
-        for item in value:
-            _check(item, depth + 1)
-    elif kind is dict:
-        for key, item in value.items():
-            if type(key) not in safe_pickle.KEY_TYPES:
-                raise WireError(f"body: dict keys are text or numbers, got {type(key).__name__}")
-            _check(item, depth + 1)
+    if kind is np.ndarray:
+        if value.dtype.str[1:] not in ITEM_SIZES:
+            raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
+        if value.ndim > MAX_DIMENSIONS:
+            raise WireError(f"body: arrays have at most {MAX_DIMENSIONS} dimensions, got {value.ndim}")
     elif kind is int and value.bit_length() >= 8 * safe_pickle.MAX_INTEGER_BYTES:
         raise WireError(f"body: integers take at most {safe_pickle.MAX_INTEGER_BYTES} bytes")
-    elif kind is np.ndarray and value.dtype.str[1:] not in ITEM_SIZES:
-        raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
-    elif kind not in (type(None), bool, int, float, str, bytes, np.ndarray):
+    elif kind not in (type(None), bool, int, float, str, bytes):
         raise WireError(
             f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"
         )

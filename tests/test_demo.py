@@ -1,0 +1,75 @@
+"""The demo: its scenes, its media and their truth, its model, and the scripts that made them."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from make_media import CLIPS, encode, truth
+from reelscribe.media import FrameSize
+from reelscribe.video import Video, VideoTask
+from scenes import BACKGROUNDS, all_captions, draw, random_scene
+from speech_synthesis import speak
+
+DEMO = Path(__file__).parents[1] / "demo"
+
+
+@pytest.mark.parametrize("aspect", [16 / 9, 4 / 3, 3 / 4])
+def test_every_scene_has_a_caption_of_the_grammar(aspect):
+    captions = set(all_captions())
+    rng = random.Random(0)
+    assert {random_scene(rng, aspect).caption for _ in range(300)} <= captions
+
+
+def test_the_same_scene_is_drawn_alike_and_a_plain_one_has_one_colour():
+    plain = random_scene(random.Random(0), count=0)
+    colours = np.asarray(draw(plain, 64, 36)).reshape(-1, 3)
+    assert np.array_equal(np.unique(colours, axis=0), [BACKGROUNDS[plain.background]])
+    scene = random_scene(random.Random(1), count=2)
+    assert np.array_equal(np.asarray(draw(scene, 64, 36)), np.asarray(draw(scene, 64, 36)))
+
+
+def test_the_truth_is_what_the_clips_are_made_from(media):
+    lines = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
+    assert lines == [scene for clip in CLIPS for scene in truth(clip)]
+    assert {scene["source"] for scene in lines} == {path.name for path in media.iterdir()} - {"truth.jsonl"}
+
+
+def test_a_clip_can_be_made_anew(tmp_path, media):
+    clip = next(clip for clip in CLIPS if clip.variable_rate)
+    encode(clip, tmp_path / clip.name)
+    made, kept = (Video(VideoTask(str(d / clip.name), FrameSize(64, 64))) for d in (tmp_path, media))
+    times = [[seconds for _, seconds, _ in video.frames()] for video in (made, kept)]
+    assert times[0] == times[1]
+
+
+def test_words_become_sound():
+    samples, rate = speak("red circle")
+    assert 0.5 < len(samples) / rate < 3
+    assert np.abs(samples.astype(int)).max() > 1000
+
+
+def test_what_is_committed_is_small(media):
+    assert sum(path.stat().st_size for path in media.iterdir()) <= 3e6
+    assert (DEMO / "models" / "captioner" / "model.safetensors").stat().st_size <= 5e6
+
+
+def run(script: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", str(DEMO / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_model_is_right_about_scenes_it_never_saw():
+    (exact,) = re.findall(r"exact captions: (\d+) of 100 held-out", run("evaluate_captioner.py", "--frames", "100"))
+    assert int(exact) >= 96
+
+
+def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_path):
+    run("train_captioner.py", "--steps", "2", "--out", str(tmp_path))
+    output = run("evaluate_captioner.py", "--frames", "4", "--model", str(tmp_path))
+    assert "exact captions: 0 of 4" in output
