@@ -16,8 +16,8 @@ from fake_context import FakeContext
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.video import Video, VideoTask
 from tiny_models import save_blip, save_git
+from videos import read
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 def scenes(media: Path) -> list[tuple[str, np.ndarray]]:
     """The truth and a full-size frame of each scene of one clip."""
     truth = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
-    frames = list(Video(VideoTask(str(media / "same-1280x720.mkv"), FrameSize(1280, 720))).frames())
+    frames = read(media / "same-1280x720.mkv", FrameSize(1280, 720))
     return [
         (scene["caption"], next(frame for _, seconds, frame in frames if seconds >= scene["start"] + 0.5))
         for scene in truth
@@ -87,7 +87,7 @@ def test_other_families_give_what_transformers_gives(request, media, family, pro
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     directory = request.getfixturevalue(family)
-    frames = [frame for _, _, frame in Video(VideoTask(str(media / "old.avi"), FrameSize(640, 360), 40)).frames()]
+    frames = [frame for _, _, frame in read(media / "old.avi", FrameSize(640, 360), 40)]
     options = {"max_new_tokens": 8, "do_sample": False}
     captioner = Captioner(CaptionSettings(directory, prompt=prompt, generation=options), CPU)
     got = captioner.caption([np.stack(frames)])

@@ -8,6 +8,7 @@ from reelscribe.decode_pool import SLOTS, DecodedFrames, DecodePool
 from reelscribe.errors import DecoderDied, MediaError
 from reelscribe.media import FrameSize, VideoInfo
 from reelscribe.video import Video, VideoTask
+from videos import read
 
 SIZE = FrameSize(64, 64)
 
@@ -17,7 +18,7 @@ async def decode_all(decoder, task):
     async for part in decoder.decode(task):
         if isinstance(part, VideoInfo):
             info = part
-        else:
+        elif isinstance(part, DecodedFrames):
             rows += [*zip(part.frame_indices, part.pts_seconds, part.frames.copy(), strict=True)]
             part.release()
     return info, rows
@@ -27,11 +28,11 @@ async def test_frames_arrive_as_the_reader_gives_them(media):
     task = VideoTask(str(media / "old.avi"), SIZE, every=4)
     async with DecodePool(1, 5 * SIZE.nbytes) as pool, pool.decoder() as decoder:
         info, rows = await decode_all(decoder, task)
-    video = Video(task)
-    assert info == video.info
-    for got, expected in zip(rows, video.frames(), strict=True):
-        assert got[:2] == expected[:2]
-        assert np.array_equal(got[2], expected[2])
+    with Video(task) as video:
+        assert info == video.info
+        for got, expected in zip(rows, video.frames(), strict=True):
+            assert got[:2] == expected[:2]
+            assert np.array_equal(got[2], expected[2])
 
 
 async def test_a_slot_keeps_its_frames_until_it_is_released(media):
@@ -39,12 +40,11 @@ async def test_a_slot_keeps_its_frames_until_it_is_released(media):
     async with DecodePool(1, 5 * SIZE.nbytes) as pool, pool.decoder() as decoder:
         held: list[DecodedFrames] = []
         async for part in decoder.decode(task):
-            if isinstance(part, VideoInfo):
-                continue
-            held.append(part)
+            if isinstance(part, DecodedFrames):
+                held.append(part)
             if len(held) == SLOTS:
                 break
-        expected = [frame for _, _, frame in Video(task).frames()][: 5 * SLOTS]
+        expected = [frame for _, _, frame in read(media / "old.avi", SIZE)][: 5 * SLOTS]
         assert np.array_equal(np.concatenate([part.frames for part in held]), expected)
 
 
@@ -72,6 +72,18 @@ async def test_a_process_that_dies_costs_its_file_and_is_replaced(media, sig):
         async with pool.decoder() as second:
             _, rows = await decode_all(second, task)
         assert second is not first
+        assert len(rows) == 90
+
+
+async def test_an_idle_process_that_dies_costs_no_file(media):
+    task = VideoTask(str(media / "old.avi"), SIZE)
+    async with DecodePool(1, 5 * SIZE.nbytes) as pool:
+        async with pool.decoder() as first:
+            await decode_all(first, task)
+        os.kill(first.pid, signal.SIGKILL)
+        await first.wait()
+        async with pool.decoder() as second:
+            _, rows = await decode_all(second, task)
         assert len(rows) == 90
 
 

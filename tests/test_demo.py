@@ -12,9 +12,9 @@ import pytest
 
 from make_media import CLIPS, encode, truth
 from reelscribe.media import FrameSize
-from reelscribe.video import Video, VideoTask
 from scenes import BACKGROUNDS, all_captions, draw, random_scene
 from speech_synthesis import speak
+from videos import read
 
 DEMO = Path(__file__).parents[1] / "demo"
 
@@ -43,9 +43,8 @@ def test_the_truth_is_what_the_clips_are_made_from(media):
 def test_a_clip_can_be_made_anew(tmp_path, media):
     clip = next(clip for clip in CLIPS if clip.variable_rate)
     encode(clip, tmp_path / clip.name)
-    made, kept = (Video(VideoTask(str(d / clip.name), FrameSize(64, 64))) for d in (tmp_path, media))
-    times = [[seconds for _, seconds, _ in video.frames()] for video in (made, kept)]
-    assert times[0] == times[1]
+    made, kept = (read(directory / clip.name, FrameSize(64, 64)) for directory in (tmp_path, media))
+    assert [seconds for _, seconds, _ in made] == [seconds for _, seconds, _ in kept]
 
 
 def test_words_become_sound():

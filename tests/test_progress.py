@@ -3,8 +3,9 @@ import io
 from rich.console import Console
 
 from reelscribe.errors import MediaError
+from reelscribe.media import Source
 from reelscribe.progress import RunProgress
-from reelscribe.records import Model, Record, Source
+from reelscribe.records import Model, Record
 
 
 def shown(*, terminal: bool) -> str:

@@ -3,8 +3,8 @@ import re
 from pathlib import Path
 
 from reelscribe.errors import MediaError
-from reelscribe.media import Caption, VideoInfo
-from reelscribe.records import Model, Record, Source
+from reelscribe.media import Caption, Source, VideoInfo
+from reelscribe.records import Model, Record
 
 RECORD = Record(
     Source("vidéo.mp4", 10, "00ff"),

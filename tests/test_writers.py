@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.records import Model, Record, Source
+from reelscribe.media import Source
+from reelscribe.records import Model, Record
 from reelscribe.writers import write_annotations
 
 RECORD = Record(Source("a.mp4"), Model("m", "r"), {})

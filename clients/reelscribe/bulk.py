@@ -15,11 +15,11 @@ from typing import Any
 from reelscribe.client import CaptionClient
 from reelscribe.decode_pool import DecodedFrames, DecodePool
 from reelscribe.errors import MediaError, RequestRefused
-from reelscribe.media import Caption, ModelDescription, VideoInfo
+from reelscribe.media import Caption, ModelDescription, Source, VideoInfo
 from reelscribe.prebatch import frames_per_request
 from reelscribe.progress import RunProgress
-from reelscribe.records import Model, Record, Source
-from reelscribe.sources import find_sources, identify
+from reelscribe.records import Model, Record
+from reelscribe.sources import find_sources
 from reelscribe.video import VideoTask
 from reelscribe.writers import write_annotations
 
@@ -104,9 +104,10 @@ class CaptionRun:
         """Add a request for every part that is decoded. Damage is returned: what came before it is still captioned."""
         try:
             async with pool.decoder() as decoder:
-                # Here, not earlier: the file is read from disk once, and no more files at a time than are decoded.
-                record.source = await asyncio.to_thread(identify, path)
                 async for part in decoder.decode(VideoTask(path, self._frame, self._options.every)):
+                    if isinstance(part, Source):
+                        record.source = part
+                        continue
                     if isinstance(part, VideoInfo):
                         record.media = part
                         self._progress.expect(len(range(0, part.frames, self._options.every)))

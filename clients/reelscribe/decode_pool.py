@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 
 from reelscribe.errors import DecoderDied, MediaError
-from reelscribe.media import FrameArray, VideoInfo
+from reelscribe.media import FrameArray, Source, VideoInfo
 from reelscribe.video import VideoTask
 
 SLOTS = 3
@@ -61,6 +61,7 @@ class Decoder:
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             os.ftruncate(fd, slot_bytes * SLOTS)
+            memory = mmap.mmap(fd, slot_bytes * SLOTS)
             arguments = [str(n) for n in (fd, slot_bytes, SLOTS)]
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "reelscribe.decode_process", *arguments),
@@ -70,9 +71,12 @@ class Decoder:
                 pass_fds=[fd],
                 start_new_session=True,  # Ctrl-C is for the parent to handle
             )
-            return cls(process, mmap.mmap(fd, slot_bytes * SLOTS), slot_bytes, complaints)
+        except BaseException:
+            complaints.close()
+            raise
         finally:
             os.close(fd)
+        return cls(process, memory, slot_bytes, complaints)
 
     @property
     def pid(self) -> int:
@@ -84,13 +88,15 @@ class Decoder:
         """Whether it can be given another file."""
         return self._process.returncode is None and not self._reading
 
-    async def decode(self, task: VideoTask) -> AsyncIterator[VideoInfo | DecodedFrames]:
-        """First what the video is, then its frames; every DecodedFrames must be released. Raises MediaError."""
+    async def decode(self, task: VideoTask) -> AsyncIterator[Source | VideoInfo | DecodedFrames]:
+        """What the file is, what the video is, then its frames, each to be released. Raises MediaError."""
         self._reading = True
         self._order(decode=asdict(task))
         while self._reading:
             answer = await self._answer(task)
-            if "info" in answer:
+            if "source" in answer:
+                yield Source(**answer["source"])
+            elif "info" in answer:
                 yield VideoInfo(**answer["info"])
             elif "frames" in answer:
                 yield self._frames(task, **answer["frames"])
@@ -104,11 +110,15 @@ class Decoder:
         if self._process.returncode is None:
             self._order(free=slot)
 
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self._process.wait()
+
     async def kill(self) -> None:
         """End it at once, whatever it is doing."""
         if self._process.returncode is None:
             self._process.kill()
-        await self._process.wait()
+        await self.wait()
         self._complaints.close()
 
     def _frames(self, task: VideoTask, slot: int, frame_indices: list[int], pts_seconds: list[float]) -> DecodedFrames:
@@ -153,17 +163,25 @@ class DecodePool:
     async def decoder(self) -> AsyncIterator[Decoder]:
         """A decoder of one's own for one file."""
         async with self._seats:
-            decoder = self._idle.pop() if self._idle else await self._start()
+            decoder = await self._next()
             try:
                 yield decoder
             finally:
                 if decoder.ready:
                     self._idle.append(decoder)
                 else:  # dead, or in the middle of a file that nobody wants any more
-                    self._all.discard(decoder)
-                    await decoder.kill()
+                    await self._discard(decoder)
 
-    async def _start(self) -> Decoder:
+    async def _next(self) -> Decoder:
+        while self._idle:
+            decoder = self._idle.pop()
+            if decoder.ready:
+                return decoder
+            await self._discard(decoder)  # it died while nobody looked
         decoder = await Decoder.start(self._slot_bytes)
         self._all.add(decoder)
         return decoder
+
+    async def _discard(self, decoder: Decoder) -> None:
+        self._all.discard(decoder)
+        await decoder.kill()

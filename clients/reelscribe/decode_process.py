@@ -3,7 +3,8 @@
 It reads orders, one JSON object a line, from standard input and answers the same way on standard output::
 
     <- {"decode": {"path", "frame": {...}, "every"}}
-    -> {"info": {...}}                                            once
+    -> {"source": {"path", "bytes", "sha256"}}                    once, if the file can be read
+    -> {"info": {...}}                                            once, if it is a video
     -> {"frames": {"slot", "frame_indices", "pts_seconds"}}       for each filled slot
     <- {"free": slot}                                             once the frames in a slot are no longer needed
     -> {"end": {}} or {"error": "message"}                        once
@@ -25,6 +26,7 @@ import numpy as np
 
 from reelscribe.errors import MediaError
 from reelscribe.media import FrameSize
+from reelscribe.sources import identify
 from reelscribe.video import Video, VideoTask
 
 
@@ -48,9 +50,11 @@ class DecodeProcess:
 
     def _decode(self, task: VideoTask) -> None:
         try:
-            video = Video(task)
-            self._say(info=asdict(video.info))
-            self._send_frames(video, task)
+            # Here, where a file that is huge or a disk that is dead can be given up by killing the process.
+            self._say(source=asdict(identify(task.path)))
+            with Video(task) as video:
+                self._say(info=asdict(video.info))
+                self._send_frames(video, task)
         except MediaError as error:
             self._say(error=str(error))
         else:

@@ -86,8 +86,17 @@ class ModelDescription:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A file as it was given; `bytes` and `sha256` are None if it could not be read."""
+
+    path: str
+    bytes: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
 class VideoInfo:
-    """What a video file says of itself, and how many frames it really gives."""
+    """What a video file says of itself, and how many frames its packets really hold."""
 
     duration_seconds: float
     width: int

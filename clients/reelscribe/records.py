@@ -8,16 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from reelscribe.errors import ReelscribeError
-from reelscribe.media import Caption, VideoInfo
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file as it was given; `bytes` and `sha256` are None if it could not be read."""
-
-    path: str
-    bytes: int | None = None
-    sha256: str | None = None
+from reelscribe.media import Caption, Source, VideoInfo
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from reelscribe.errors import MediaError
-from reelscribe.records import Source
+from reelscribe.media import Source
 
 MEDIA_SUFFIXES = frozenset(
     [

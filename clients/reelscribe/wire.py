@@ -12,10 +12,10 @@ Format, version 1; integers are little-endian and unsigned::
                       then each buffer, from the next multiple of 64 (counted from the start of the body) on, the
                       bytes between being 0; the body ends with the last buffer, or with the pickle if there is none
 
-The pickle holds a tree of dict (its keys are text), list, tuple, str, bytes, int, float, bool, None and arrays. An array
-is written as ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it is
-smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `reelscribe.safe_pickle`
-and `reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes and shapes.
+The pickle holds a tree of dict (its keys are text), list, tuple, str, bytes, int, float, bool, None and arrays. An
+array is written as ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it
+is smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see
+`reelscribe.safe_pickle` and `reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes, shapes.
 
 `unpack` also reads a plain ``pickle.dumps(array)`` of protocols 2 to 5. Everything wrong is a WireError.
 """

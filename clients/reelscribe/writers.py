@@ -20,7 +20,7 @@ def write_annotations(path: Path) -> Iterator[Callable[[Record], None]]:
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = partial.open("w", encoding="utf-8")
+        file = partial.open("w", encoding="utf-8", errors="backslashreplace")  # file names need not be UTF-8
     except OSError as error:
         raise UsageError(f"output: {path.parent} cannot be written to: {error}") from None
     with file:
