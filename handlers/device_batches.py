@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,7 +21,8 @@ Run = Callable[[list[FrameArray]], Captions]
 class DeviceBatches:
     """Joins and splits requests into batches of up to `size` frames.
 
-    When the device runs out of memory, `size` is halved for good and the batch runs again in smaller ones.
+    When the device runs out of memory, the batch runs again in halves; if both fit, it was the number of frames that
+    was too large, and `size` stays at the half. If one frame alone does not fit, its request is given up.
     """
 
     def __init__(self, run: Run, size: int) -> None:
@@ -29,38 +31,44 @@ class DeviceBatches:
 
     def map(self, requests: Sequence[FrameArray]) -> list[Captions | OutOfDeviceMemory]:
         """The captions of each request, or why it has none. Requests are (N, H, W, 3), each of its own size."""
-        results: list[Captions | OutOfDeviceMemory] = [[] for _ in requests]
-        frames = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
-        at = 0
-        while at < len(frames):
-            batch = frames[at : at + self.size]
-            try:
-                captions = self._run(_slices(requests, batch))
-            except (MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                # The traceback holds the tensors that were too many.
-                error.__traceback__ = None
-                torch.cuda.empty_cache()
-                if len(batch) > 1:
-                    self.size = len(batch) // 2
-                    logger.warning("out of device memory at %d frames; device_batch is now %d", len(batch), self.size)
-                    continue
-                self._give_up(results, requests, batch[0][0])
-            else:
-                for (i, _), caption in zip(batch, captions, strict=True):
-                    result = results[i]
-                    if isinstance(result, list):
-                        result.append(caption)
-            at += len(batch)
-        return results
+        captions: list[Captions] = [[] for _ in requests]
+        given_up: dict[int, OutOfDeviceMemory] = {}
+        waiting = deque((i, k) for i, request in enumerate(requests) for k in range(len(request)))
+        while waiting:
+            batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
+            for (i, _), caption in zip(batch, self._halving(requests, batch), strict=True):
+                if caption is None and i not in given_up:
+                    given_up[i] = _does_not_fit(requests[i])
+                    waiting = deque(frame for frame in waiting if frame[0] != i)
+                elif caption is not None:
+                    captions[i].append(caption)
+        return [given_up.get(i, captions[i]) for i in range(len(requests))]
 
-    @staticmethod
-    def _give_up(results: list[Captions | OutOfDeviceMemory], requests: Sequence[FrameArray], i: int) -> None:
-        height, width = requests[i].shape[1:3]
-        results[i] = OutOfDeviceMemory(
-            f"one frame of {width} x {height} does not fit the device; send smaller frames or use a larger device"
-        )
+    def _halving(self, requests: Sequence[FrameArray], batch: list[tuple[int, int]]) -> list[str | None]:
+        """A caption for each frame of the batch, None for one that does not fit even alone."""
+        try:
+            return list(self._run(_slices(requests, batch)))
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            # The traceback holds the tensors that were too many.
+            error.__traceback__ = None
+        torch.cuda.empty_cache()
+        if len(batch) == 1:
+            return [None]
+        half = (len(batch) + 1) // 2
+        captions = self._halving(requests, batch[:half]) + self._halving(requests, batch[half:])
+        if None not in captions and half < self.size:
+            self.size = half
+            logger.warning("out of device memory at %d frames; device_batch is now %d", len(batch), half)
+        return captions
+
+
+def _does_not_fit(request: FrameArray) -> OutOfDeviceMemory:
+    height, width = request.shape[1:3]
+    return OutOfDeviceMemory(
+        f"one frame of {width} x {height} does not fit the device; send smaller frames or use a larger device"
+    )
 
 
 def _slices(requests: Sequence[FrameArray], batch: list[tuple[int, int]]) -> list[FrameArray]:

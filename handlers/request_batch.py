@@ -15,6 +15,9 @@ from reelscribe import wire
 from reelscribe.errors import FramesError, OutOfDeviceMemory, ReelscribeError, WireError
 from reelscribe.media import FrameArray
 
+MAX_ASPECT = 32
+"""How many times longer than the other a side may be: models that keep the aspect would scale a line to gigabytes."""
+
 STATUS = {WireError: 400, FramesError: 422, OutOfDeviceMemory: 507}
 
 
@@ -32,6 +35,27 @@ class Context(Protocol):
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What one request may hold."""
+
+    frames: int
+    side: int
+    """Pixels of the longer side of a frame."""
+
+    def check(self, frames: FrameArray) -> None:
+        """Raises FramesError if (N, H, W, 3) frames are too many or too large."""
+        count, height, width, _ = frames.shape
+        if count > self.frames:
+            raise FramesError(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
+        long, short = max(height, width), min(height, width)
+        if long > self.side or long > MAX_ASPECT * short:
+            raise FramesError(
+                f"frames: sides of at most {self.side} pixels, neither over {MAX_ASPECT} times the other,"
+                f" got {width} x {height}; scale or cut them"
+            )
+
+
+@dataclass(frozen=True)
 class FrameRequest:
     """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3)."""
 
@@ -43,7 +67,7 @@ class FrameRequest:
         return captions[0] if self.single else captions
 
 
-def read_request(row: dict[str, Any]) -> FrameRequest:
+def read_request(row: dict[str, Any], limits: Limits) -> FrameRequest:
     """The frames in one row of TorchServe's `data`. Raises WireError or FramesError."""
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
@@ -58,13 +82,15 @@ def read_request(row: dict[str, Any]) -> FrameRequest:
         raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; scale and convert before sending")
     if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
         raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB, none of them 0, got {frames.shape}")
-    return FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)
+    request = FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)
+    limits.check(request.frames)
+    return request
 
 
 class RequestBatch:
     """All requests of one call of the handler, in order: those to caption, to describe to, and those that are wrong."""
 
-    def __init__(self, data: Sequence[dict[str, Any]], context: Context) -> None:
+    def __init__(self, data: Sequence[dict[str, Any]], context: Context, limits: Limits) -> None:
         self._context = context
         self._answers: list[Any] = [None] * len(data)
         self._frames: dict[int, FrameRequest] = {}
@@ -74,7 +100,7 @@ class RequestBatch:
                 self._describes.append(i)
                 continue
             try:
-                self._frames[i] = read_request(row)
+                self._frames[i] = read_request(row, limits)
             except ReelscribeError as error:
                 self._refuse(i, error)
 

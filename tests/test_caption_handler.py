@@ -1,6 +1,5 @@
 """The handler with real models: the trained demo captioner, and tiny random ones of other families."""
 
-import importlib
 import json
 import pickle
 from pathlib import Path
@@ -13,6 +12,7 @@ from PIL import Image
 import caption_handler
 from caption_handler import Captioner, CaptionSettings
 from fake_context import FakeContext
+from frame_transform import FrameTransform
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameSize, ModelDescription
@@ -46,7 +46,6 @@ def git(tmp_path_factory) -> str:
 
 def load(model: str, **settings) -> FakeContext:
     """Start a worker's handler as TorchServe does."""
-    importlib.reload(caption_handler)
     context = FakeContext({"model": model, **settings})
     assert caption_handler.handle(None, context) is None
     return context
@@ -133,7 +132,29 @@ def test_a_model_that_is_not_there_is_one_line_in_the_log(tmp_path, caplog):
     assert "cannot load: OSError: " in caplog.text
 
 
-def test_a_processor_that_does_something_else_is_refused(demo_model, monkeypatch):
-    monkeypatch.setattr(caption_handler.FrameTransform, "_resize", lambda self, pixels, h, w: pixels[..., :h, :w])
-    with pytest.raises(StartupError, match=r"its preprocessing is not served here|pixel_values"):
-        caption_handler.Captioner(caption_handler.CaptionSettings(demo_model), CPU)
+def resized(mode: str, antialias: bool):
+    def resize(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        options = {} if mode == "nearest" else {"antialias": antialias, "align_corners": False}
+        return torch.nn.functional.interpolate(pixels, (height, width), mode=mode, **options).round().clamp(0, 255)
+
+    return resize
+
+
+@pytest.mark.parametrize(("mode", "antialias"), [("nearest", False), ("bilinear", True), ("bicubic", False)])
+def test_a_processor_that_resizes_in_another_way_is_refused(demo_model, monkeypatch, mode, antialias):
+    monkeypatch.setattr(FrameTransform, "_resize", resized(mode, antialias))
+    with pytest.raises(StartupError, match="its preprocessing is not served here"):
+        Captioner(CaptionSettings(demo_model), CPU)
+
+
+def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model):
+    context = FakeContext({"model": demo_model})
+    context.system_properties["gpu_id"] = 1
+    with pytest.raises(StartupError, match="GPU 1, but torch sees none"):
+        caption_handler.CaptionHandler().load(context)
+
+
+def test_other_dtypes(demo_model, scenes):
+    captioner = Captioner(CaptionSettings(demo_model, dtype="bfloat16"), CPU)
+    assert captioner.description().dtype == "bfloat16"
+    assert [captioner.caption([frame[None]]) for _, frame in scenes] == [[truth] for truth, _ in scenes]

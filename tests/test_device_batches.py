@@ -47,15 +47,20 @@ def test_too_little_memory_halves_the_device_batch(error):
     batches = DeviceBatches(device, size=8)
     assert batches.map([request(*range(9))]) == [[str(n) for n in range(9)]]
     assert batches.size == 2
-    assert device.sizes == [8, 4, 2, 2, 2, 2, 1]
+    assert device.sizes == [8, 4, 2, 2, 4, 2, 2, 1]
+    assert batches.map([request(*range(9))]) == [[str(n) for n in range(9)]]
+    assert max(device.sizes[8:]) == 2
 
 
 def test_a_frame_that_never_fits_costs_its_request_alone():
     device = Device(room=8, poison="5")
-    results = DeviceBatches(device, size=4).map([request(1, 2), request(4, 5, 6), request(7)])
+    batches = DeviceBatches(device, size=4)
+    results = batches.map([request(1, 2), request(4, *[5] * 50), request(7)])
     assert results[0] == ["1", "2"]
     assert isinstance(results[1], OutOfDeviceMemory)
     assert results[2] == ["7"]
+    assert batches.size == 4  # it was not the number of frames
+    assert len(device.sizes) < 10  # the rest of a lost request is not tried
 
 
 def test_other_errors_are_not_hidden():

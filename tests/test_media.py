@@ -11,7 +11,10 @@ DESCRIPTION = ModelDescription(
     frame=FrameSize(224, 224),
     mean=(0.5, 0.5, 0.5),
     std=(0.5, 0.5, 0.5),
+    dtype="float32",
     device_batch=32,
+    max_frames=512,
+    max_side=8192,
 )
 
 

@@ -6,10 +6,12 @@ import pytest
 from fake_context import FakeContext
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
-from request_batch import RequestBatch
+from request_batch import Limits, RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
 MANY = np.ones((2, 4, 6, 3), np.uint8)
+
+LIMITS = Limits(frames=4, side=100)
 
 
 def row(tree) -> dict[str, bytes]:
@@ -19,7 +21,7 @@ def row(tree) -> dict[str, bytes]:
 def test_requests_are_answered_in_the_shape_of_what_was_sent():
     context = FakeContext()
     rows = [row({"frames": ONE}), row(MANY), {"data": pickle.dumps(ONE)}, {"body": bytearray(pickle.dumps(MANY))}]
-    requests = RequestBatch(rows, context)
+    requests = RequestBatch(rows, context, LIMITS)
     assert [frames.shape for frames in requests.frames] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
     answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
     assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
@@ -38,12 +40,15 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         (row(ONE[..., 0]), 422, "FramesError", "RGB"),
         (row(MANY.transpose(0, 3, 1, 2)), 422, "FramesError", "(2, 3, 4, 6)"),
         (row(MANY[:0]), 422, "FramesError", "none of them 0"),
+        (row(np.zeros((5, 4, 6, 3), np.uint8)), 422, "FramesError", "at most 4 a request, got 5"),
+        (row(np.zeros((101, 50, 3), np.uint8)), 422, "FramesError", "got 50 x 101"),
+        (row(np.zeros((2, 66, 3), np.uint8)), 422, "FramesError", "32 times the other"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "print"),
     ],
 )
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
-    requests = RequestBatch([row(ONE), bad, row(MANY)], context)
+    requests = RequestBatch([row(ONE), bad, row(MANY)], context, LIMITS)
     first, error, last = requests.responses([["a"], ["b", "c"]], {})
     assert (first, last) == ("a", ["b", "c"])
     assert context.statuses == {1: status}
@@ -53,13 +58,13 @@ def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, ki
 
 def test_a_result_may_be_an_error():
     context = FakeContext()
-    (answer,) = RequestBatch([row(ONE)], context).responses([OutOfDeviceMemory("too large")], {})
+    (answer,) = RequestBatch([row(ONE)], context, LIMITS).responses([OutOfDeviceMemory("too large")], {})
     assert context.statuses == {0: 507}
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
 
 
 def test_describe_is_answered_among_other_requests():
     context = FakeContext(headers=[{}, {"describe": "True"}])
-    requests = RequestBatch([row(ONE), {"body": b""}], context)
+    requests = RequestBatch([row(ONE), {"body": b""}], context, LIMITS)
     assert len(requests.frames) == 1
     assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]

@@ -29,6 +29,7 @@ def write(path: Path, codec: str, levels: Iterable[int], *, options: dict[str, s
     """A clip of 10 grey frames a second; each frame tells its number by its level."""
     with av.open(str(path), "w", options=container) as file:
         stream = file.add_stream(codec, rate=10)
+        stream.bit_rate = 4_000_000  # enough to keep the levels apart
         stream.width, stream.height, stream.pix_fmt, stream.options = 64, 48, "yuv420p", options
         for k, level in enumerate(levels):
             picture = av.VideoFrame.from_ndarray(np.full((48, 64, 3), level, np.uint8), format="rgb24")

@@ -64,7 +64,13 @@ class ModelDescription:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Per channel, of values from 0 to 1; the server subtracts and divides."""
+    dtype: str
+    """What the model computes in, by torch's name."""
     device_batch: int
+    max_frames: int
+    """Per request."""
+    max_side: int
+    """Pixels of the longer side of a frame."""
 
     def to_json(self) -> dict[str, Any]:
         """As the handler sends it."""
