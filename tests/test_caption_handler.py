@@ -147,7 +147,8 @@ def test_a_processor_that_resizes_in_another_way_is_refused(demo_model, monkeypa
         Captioner(CaptionSettings(demo_model), CPU)
 
 
-def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model):
+def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     context = FakeContext({"model": demo_model})
     context.system_properties["gpu_id"] = 1
     with pytest.raises(StartupError, match="GPU 1, but torch sees none"):

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from reelscribe import wire
-from reelscribe.client import ATTEMPTS, CaptionClient
+from reelscribe.client import ATTEMPTS, MOST_DEATHS, CaptionClient
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (40, 100, 100, 3), np.uint8)
@@ -55,7 +55,7 @@ async def test_frames_arrive_whole_with_length_and_token():
 
 @pytest.mark.parametrize("status", [500, 503, 507])
 async def test_what_passes_is_tried_again(status):
-    statuses = [status, status, 200]
+    statuses = [status, 503, 200]
 
     def answer(request, body):
         assert len(wire.unpack(body)["frames"]) == 40
@@ -66,17 +66,28 @@ async def test_what_passes_is_tried_again(status):
     assert statuses == []
 
 
-async def test_what_does_not_pass_is_given_up():
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (503, {"code": 503, "message": "no worker"}, ATTEMPTS),
+        (502, {"error": "Bad gateway"}, ATTEMPTS),
+        (504, "\udcff", ATTEMPTS),
+        (500, {"code": 500, "message": "Worker died."}, MOST_DEATHS),
+        (507, {"error": {"type": "OutOfDeviceMemory", "message": "does not fit"}}, 1),
+    ],
+)
+async def test_what_does_not_pass_is_given_up(status, body, expected):
     tries = []
 
-    def answer(request, body):
+    def answer(request, _):
         tries.append(1)
-        return web.json_response({"code": 503, "message": "no worker"}, status=503)
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(status=status, body=text.encode(errors="surrogateescape"))
 
     async with serving(answer) as client:
-        with pytest.raises(RequestRefused, match="status 503: no worker"):
+        with pytest.raises(RequestRefused, match=f"status {status}"):
             await client.caption(FRAMES)
-    assert len(tries) == ATTEMPTS
+    assert len(tries) == expected
 
 
 @pytest.mark.parametrize(

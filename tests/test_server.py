@@ -8,10 +8,11 @@ import pytest
 from reelscribe.errors import StartupError
 from reelscribe.server import Instance, read_properties, start, stop
 
+FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
 CONFIG = Path(__file__).parents[1] / "config.properties"
 
 
-def test_properties_are_read_as_java_reads_them():
+def test_properties_are_names_and_values():
     assert read_properties("# comment\n a = b \n\nurl=http://x:1/?a=b\nempty=\n") == {
         "a": "b",
         "url": "http://x:1/?a=b",
@@ -42,5 +43,24 @@ def test_a_port_that_is_taken_is_named(tmp_path):
             start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print, overrides=overrides)
 
 
-def test_stopping_what_does_not_run_is_no_error(tmp_path):
+def test_stopping_what_does_not_run_is_no_error_and_deletes_nothing(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "key_file.json").touch()
     assert stop(Instance(tmp_path)) == []
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_with_other_things_is_not_emptied(tmp_path):
+    (tmp_path / "x.mar").touch()
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(StartupError, match="expected an empty folder or a server's"):
+        start(Instance(tmp_path), CONFIG, tmp_path, load_seconds=1, say=print, overrides=FREE)
+    assert (tmp_path / "logs").exists()
+
+
+def test_settings_without_an_address_are_refused(tmp_path):
+    (tmp_path / "x.mar").touch()
+    config = tmp_path / "config.properties"
+    config.write_text("inference_address=http://127.0.0.1:1\n")
+    with pytest.raises(StartupError, match="management_address: expected an address like"):
+        start(Instance(tmp_path / "server"), config, tmp_path, load_seconds=1, say=print)

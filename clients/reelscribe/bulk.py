@@ -48,10 +48,12 @@ class CaptionRun:
         self._client, self._options, self._progress = client, options, progress
         self._frame = description.frame
         self._model = Model(description.name, description.revision)
-        self._frames_per_request = frames_per_request(description.frame.nbytes, options.frames_per_request)
+        most = min(options.frames_per_request, description.max_frames)
+        self._frames_per_request = frames_per_request(description.frame.nbytes, most)
         self._settings: dict[str, Any] = {
             "every": options.every,
             "resize": "exact",
+            "dtype": description.dtype,
             "width": description.frame.width,
             "height": description.frame.height,
             "prompt": description.prompt,

@@ -19,9 +19,11 @@ EXIT_SOME_SOURCES_FAILED = 3
 EXIT_INTERRUPTED = 130
 
 DIRECTORY = Path(".server")
+LOCAL_KEYS = DIRECTORY / "key_file.json"
 CONFIG = Path("config.properties")
 MODEL_STORE = Path("model_store")
 LOAD_SECONDS = 900.0
+INFERENCE_ADDRESS = "http://127.0.0.1:8080"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Caption whole video libraries on a TorchServe.")
 server_app = typer.Typer(no_args_is_help=True, help="Start and stop a TorchServe on this machine.")
@@ -63,10 +65,10 @@ def _errors_as_one_line() -> Iterator[None]:
 def caption(
     sources: Annotated[list[str], typer.Argument(help="Video files, folders of them, or globs.")],
     out: Annotated[Path, typer.Option(help="Folder for annotations.jsonl.")],
-    server: Annotated[str, typer.Option(help="Inference address of the server.")] = "http://127.0.0.1:8080",
+    server: Annotated[str, typer.Option(help="Inference address of the server.")] = INFERENCE_ADDRESS,
     model: Annotated[str, typer.Option(help="Name of the model on the server.")] = "captioner",
     key_file: Annotated[
-        Path | None, typer.Option(help="The server's key_file.json; without it, that of .server if there is one.")
+        Path | None, typer.Option(help="The server's key_file.json; for the server on this machine, that of .server.")
     ] = None,
     every: Annotated[int, typer.Option(min=1, help="Caption frames 0, N, 2N, ...")] = 1,
     frames_per_request: Annotated[int, typer.Option(min=1, help="At most; fewer if they exceed 8 MB.")] = 32,
@@ -85,7 +87,10 @@ def caption(
         options = CaptionOptions(every, frames_per_request, requests_in_flight, decode_workers)
 
         async def run() -> Summary:
-            async with CaptionClient(server, model, token=_inference_key(key_file)) as client:
+            # The key of the server here is for no other one.
+            keys = key_file or (LOCAL_KEYS if server == INFERENCE_ADDRESS and LOCAL_KEYS.exists() else None)
+            token = _inference_key(keys) if keys else None
+            async with CaptionClient(server, model, token=token, connections=requests_in_flight) as client:
                 return await caption_sources(client, sources, out, options)
 
         summary = asyncio.run(run())
@@ -94,15 +99,12 @@ def caption(
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
-def _inference_key(key_file: Path | None) -> str | None:
+def _inference_key(key_file: Path) -> str:
     """The token for predictions, from TorchServe's key file."""
-    path = key_file or DIRECTORY / "key_file.json"
-    if key_file is None and not path.exists():
-        return None
     try:
-        return str(json.loads(path.read_text())["inference"]["key"])
+        return str(json.loads(key_file.read_text())["inference"]["key"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"key file {path}: expected the key_file.json of a TorchServe: {error}") from None
+        raise UsageError(f"key file {key_file}: expected the key_file.json of a TorchServe: {error}") from None
 
 
 @app.command()

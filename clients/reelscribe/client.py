@@ -20,15 +20,21 @@ WRITE_BYTES = 256 * 1024
 ATTEMPTS = 8
 """Of one request, within about 20 seconds: as long as a busy server takes to make room, or a small one to restart."""
 
-WORTH_ANOTHER_TRY = {500, 503, 507}
-"""The worker died, the queue was full, or memory ran out: all pass. Other statuses would come again."""
+WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
+"""The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
+
+MOST_DEATHS = 2
+"""A request that was being worked on when so many workers died is taken for the reason."""
 
 
 class CaptionClient:
     """One model of one server, over one session. Use it as an async context manager."""
 
-    def __init__(self, url: str, model: str, *, token: str | None = None, connections: int = 16) -> None:
-        """`url` is the inference address, like http://127.0.0.1:8080; `token` the inference key of its key file."""
+    def __init__(self, url: str, model: str, *, token: str | None = None, connections: int = 4) -> None:
+        """`url` is the inference address, like http://127.0.0.1:8080; `token` the inference key of its key file.
+
+        At most `connections` requests are sent at once.
+        """
         self._url = f"{url.rstrip('/')}/predictions/{model}"
         self._model = model
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -56,12 +62,17 @@ class CaptionClient:
 
         The frames must not change until this returns.
         """
-        body = wire.pack({"frames": frames})
+        body, deaths = wire.pack({"frames": frames}), 0
         async for attempt in stamina.retry_context(
             on=_worth_another_try, attempts=ATTEMPTS, timeout=None, wait_initial=0.2, wait_max=5.0
         ):
             with attempt:
-                captions = await self._post(body, {})
+                try:
+                    captions = await self._post(body, {})
+                except RequestRefused as error:
+                    deaths += error.status == 500
+                    error.final = error.final or deaths >= MOST_DEATHS
+                    raise
         if not isinstance(captions, list) or len(captions) != len(frames):
             raise ServerError(f"captions: expected a list of {len(frames)} from {self._url}, got {str(captions)[:200]}")
         return captions
@@ -74,7 +85,7 @@ class CaptionClient:
         }
         try:
             async with self._session.post(self._url, data=_pieces(body), headers=headers) as response:
-                text = await response.text()
+                text = await response.text(errors="replace")
                 if response.status != 200:
                     raise self._refusal(response.status, text)
                 return json.loads(text)
@@ -89,9 +100,11 @@ class CaptionClient:
             answer = json.loads(text)
         except json.JSONDecodeError:
             answer = {}
-        if isinstance(answer, dict) and "error" in answer:
-            return RequestRefused(status, str(answer["error"].get("message")))
-        message = str(answer.get("message")) if isinstance(answer, dict) and "message" in answer else text[:200]
+        answer = answer if isinstance(answer, dict) else {}
+        error = answer.get("error")
+        if isinstance(error, dict):  # our handler's word, which would be the same again
+            return RequestRefused(status, str(error.get("message")), final=True)
+        message = str(answer.get("message", text[:200]))
         if status >= 500:
             return RequestRefused(status, message)
         advice = {
@@ -104,7 +117,7 @@ class CaptionClient:
 
 def _worth_another_try(error: Exception) -> bool:
     if isinstance(error, RequestRefused):
-        return error.status in WORTH_ANOTHER_TRY
+        return error.status in WORTH_ANOTHER_TRY and not error.final
     return isinstance(error, ServerUnreachable)
 
 

