@@ -43,7 +43,7 @@ class FrameTransform:
         frame, (height, width) = self.frame, pixels.shape[-2:]
         if (width, height) != (frame.width, frame.height):
             scaled_width, scaled_height = frame.scaled(width, height)
-            # As PIL does it for wide frames: across, then down, with whole levels of 0 to 255 after each.
+            # As PIL does it for most frames: across, then down, with whole levels of 0 to 255 after each.
             pixels = self._resize(pixels, height, scaled_width)
             pixels = self._resize(pixels, scaled_height, scaled_width)
             left, top = frame.cut(scaled_width, scaled_height)

@@ -33,7 +33,7 @@ def test_pixel_values_are_the_processors(media, name, clip):
     ours = FrameTransform(processor, torch.device("cpu"), torch.float32)(frames)
     levels = (ours - expected).abs() * torch.tensor(processor.image_std).view(1, 3, 1, 1) * 255
     assert ours.shape == expected.shape
-    # Newer Pillow scales tall frames down before across; then saturated edges differ, in some 40 of 3 million values.
+    # Pillow 13 scales some tall frames down before across; then saturated edges differ, in some 40 of 3 million values.
     assert levels.max() <= (6.01 if clip == "portrait-odd.webm" else 1.01)
     assert levels.mean() <= 0.05
 

@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import numpy as np
@@ -15,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from e2e.conftest import CONFIG, ROOT, free_ports, wait_until
+from e2e.conftest import CONFIG, ROOT, Running, free_ports, wait_until
 from reelscribe import archive, server, wire
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management import ManagementClient
@@ -23,6 +25,20 @@ from reelscribe.media import FrameSize
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
+
+
+@pytest.fixture(scope="module")
+def joining(tmp_path_factory, demo_model) -> Iterator[Running]:
+    """A server that joins up to 16 requests for one call of the handler."""
+    directory = tmp_path_factory.mktemp("joining")
+    mar = archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
+    _change_settings(mar, batchSize=16, maxBatchDelay=500)
+    instance = server.Instance(directory / "instance")
+    server.start(instance, CONFIG, directory / "store", load_seconds=120, say=print, overrides=free_ports())
+    try:
+        yield Running(instance)
+    finally:
+        server.stop(instance)
 
 
 async def post(running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -57,6 +73,14 @@ async def test_the_wrong_key_does_not_manage(running):
 
 
 async def test_good_and_bad_bodies_at_once_get_what_each_deserves(running):
+    await assert_good_and_bad_bodies_get_what_each_deserves(running)
+
+
+async def test_so_they_do_when_the_server_joins_them(joining):
+    await assert_good_and_bad_bodies_get_what_each_deserves(joining)
+
+
+async def assert_good_and_bad_bodies_get_what_each_deserves(running: Running) -> None:
     workers = running.workers()
     many = np.stack([FRAME] * 3)
     bodies = {
@@ -68,6 +92,8 @@ async def test_good_and_bad_bodies_at_once_get_what_each_deserves(running):
         "a hostile pickle": (b"cos\nsystem\n(S'echo'\ntR.", 400, "WireError"),
         "half a body": (b"".join(wire.pack(many))[:-1], 400, "WireError"),
         "floats": (pickle.dumps(FRAME / 255), 422, "FramesError"),
+        "a line": (pickle.dumps(np.zeros((1, 33, 3), np.uint8)), 422, "FramesError"),
+        "too many": (pickle.dumps(np.zeros((513, 1, 1, 3), np.uint8)), 422, "FramesError"),
         "grey": (pickle.dumps(FRAME[..., 0]), 422, "FramesError"),
     }
     answers = await asyncio.gather(*(post(running, body) for body, _, _ in bodies.values()))
@@ -87,7 +113,7 @@ async def test_without_a_token_nothing_is_answered(running):
 
 
 async def test_frames_of_every_size(running):
-    sides = [(1, 1), (1, 500), (500, 1), (224, 224), (1080, 1920), (3, 7)]
+    sides = [(1, 1), (1, 32), (320, 10), (224, 224), (1080, 1920), (3, 7)]
     answers = await asyncio.gather(*(post(running, pickle.dumps(np.full((*s, 3), 245, np.uint8))) for s in sides))
     assert answers == [(200, "a plain white background")] * len(sides)
 
@@ -104,14 +130,9 @@ def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(runn
     [({"model": "/no/such/weights"}, "/no/such/weights"), ({"modle": "x"}, "YAML, handler: expected model")],
 )
 def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_path, demo_model, settings, reason):
-    handlers = tmp_path / "handlers"
-    handlers.mkdir()
-    for path in (ROOT / "handlers").iterdir():
-        if path.is_file():
-            (handlers / path.name).write_bytes(path.read_bytes())
     store = tmp_path / "store"
-    mar = archive.build("broken", "caption", demo_model, store, handlers=handlers)
-    _replace_settings(mar, settings)
+    mar = archive.build("broken", "caption", demo_model, store, handlers=ROOT / "handlers")
+    _change_settings(mar, handler=settings)
     instance = server.Instance(tmp_path / "instance")
     with pytest.raises(StartupError, match="broken cannot be loaded") as error:
         server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
@@ -139,12 +160,12 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
     assert instance.processes() == []
 
 
-def _replace_settings(mar, handler_settings: dict[str, str]) -> None:
-    """Put other settings for the handler into an archive."""
+def _change_settings(mar: Path, **changes: object) -> None:
+    """Put other settings into an archive."""
     with zipfile.ZipFile(mar) as old:
         files = {name: old.read(name) for name in old.namelist()}
     settings = yaml.safe_load(files["model-config.yaml"])
-    files["model-config.yaml"] = yaml.safe_dump({**settings, "handler": handler_settings}).encode()
+    files["model-config.yaml"] = yaml.safe_dump({**settings, **changes}).encode()
     with zipfile.ZipFile(mar, "w") as new:
         for name, data in files.items():
             new.writestr(name, data)
