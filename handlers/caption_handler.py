@@ -131,7 +131,7 @@ class Captioner:
 
     def _echo(self) -> str:
         """What a decoder-only model says before its caption: the prompt, as its tokenizer spells it."""
-        if not self.prompt or self.model.config.is_encoder_decoder:
+        if not self.prompt or self.model.config.get_text_config().is_encoder_decoder:
             return ""
         (text,) = self.processor.batch_decode(self.prompt["input_ids"], skip_special_tokens=True)
         return str(text).strip()
