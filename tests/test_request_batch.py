@@ -25,6 +25,7 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
     assert [frames.shape for frames in requests.frames] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
     answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
     assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
+    assert context.content_types == dict(enumerate(["text/plain; charset=utf-8", "application/json"] * 2))
     assert context.statuses == {}
 
 
@@ -39,7 +40,7 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         (row(ONE.astype(np.float32)), 422, "FramesError", "expected uint8"),
         (row(ONE[..., 0]), 422, "FramesError", "RGB"),
         (row(MANY.transpose(0, 3, 1, 2)), 422, "FramesError", "(2, 3, 4, 6)"),
-        (row(MANY[:0]), 422, "FramesError", "none of them 0"),
+        (row(MANY[:0]), 422, "FramesError", "at least one pixel"),
         (row(np.zeros((5, 4, 6, 3), np.uint8)), 422, "FramesError", "at most 4 a request, got 5"),
         (row(np.zeros((101, 50, 3), np.uint8)), 422, "FramesError", "got 50 x 101"),
         (row(np.zeros((2, 66, 3), np.uint8)), 422, "FramesError", "32 times the other"),
@@ -64,7 +65,7 @@ def test_a_result_may_be_an_error():
 
 
 def test_describe_is_answered_among_other_requests():
-    context = FakeContext(headers=[{}, {"describe": "True"}])
+    context = FakeContext(headers=[{}, {"Describe": "True"}])
     requests = RequestBatch([row(ONE), {"body": b""}], context, LIMITS)
     assert len(requests.frames) == 1
     assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]

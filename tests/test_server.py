@@ -1,6 +1,7 @@
 """What needs no running TorchServe; that is in e2e/."""
 
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,13 @@ from reelscribe.errors import StartupError
 from reelscribe.server import Instance, read_properties, start, stop
 
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
+FREE |= {"grpc_inference_port": "1", "grpc_management_port": "1"}
 CONFIG = Path(__file__).parents[1] / "config.properties"
+
+
+def archive(store: Path) -> None:
+    with zipfile.ZipFile(store / "x.mar", "w") as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", "{}")
 
 
 def test_properties_are_names_and_values():
@@ -34,13 +41,21 @@ def test_no_archive_no_server(tmp_path):
         start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print)
 
 
-def test_a_port_that_is_taken_is_named(tmp_path):
-    (tmp_path / "x.mar").touch()
+@pytest.mark.parametrize("name", ["inference_address", "metrics_address", "grpc_inference_port"])
+def test_a_port_that_is_taken_is_named(tmp_path, name):
+    archive(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        overrides = {"inference_address": f"http://127.0.0.1:{port}"}
-        with pytest.raises(StartupError, match=f"inference_address: port {port} of 127.0.0.1 is taken"):
+        overrides = {**FREE, name: f"http://127.0.0.1:{port}" if "address" in name else str(port)}
+        with pytest.raises(StartupError, match=f"port {port} of 127.0.0.1 is taken"):
             start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print, overrides=overrides)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x05\x06" + bytes(18)])
+def test_a_damaged_archive_is_named(tmp_path, content):
+    (tmp_path / "bad.mar").write_bytes(content)
+    with pytest.raises(StartupError, match=r"bad\.mar: not a model archive"):
+        start(Instance(tmp_path / "server"), CONFIG, tmp_path, load_seconds=1, say=print, overrides=FREE)
 
 
 def test_stopping_what_does_not_run_is_no_error_and_deletes_nothing(tmp_path):
@@ -51,7 +66,7 @@ def test_stopping_what_does_not_run_is_no_error_and_deletes_nothing(tmp_path):
 
 
 def test_a_folder_with_other_things_is_not_emptied(tmp_path):
-    (tmp_path / "x.mar").touch()
+    archive(tmp_path)
     (tmp_path / "logs").mkdir()
     with pytest.raises(StartupError, match="expected an empty folder or a server's"):
         start(Instance(tmp_path), CONFIG, tmp_path, load_seconds=1, say=print, overrides=FREE)
@@ -59,7 +74,7 @@ def test_a_folder_with_other_things_is_not_emptied(tmp_path):
 
 
 def test_settings_without_an_address_are_refused(tmp_path):
-    (tmp_path / "x.mar").touch()
+    archive(tmp_path)
     config = tmp_path / "config.properties"
     config.write_text("inference_address=http://127.0.0.1:1\n")
     with pytest.raises(StartupError, match="management_address: expected an address like"):

@@ -18,8 +18,11 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_a_folder_stands_for_its_media_sorted(library):
+    (library / "._b.mp4").touch()
+    (library / "folder.mp4").mkdir()
+    (library / "gone.mp4").symlink_to("nowhere")
     found = [os.path.relpath(path, library) for path in find_sources([str(library)])]
-    assert found == ["a.MKV", "b.mp4", "deep/er/c.webm"]
+    assert found == ["a.MKV", "b.mp4", "deep/er/c.webm", "gone.mp4"]
 
 
 def test_files_globs_and_what_is_not_there_stand_in_order_and_once(library):

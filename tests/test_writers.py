@@ -29,6 +29,22 @@ def test_a_run_that_breaks_off_leaves_an_older_file_alone(tmp_path: Path):
     assert path.with_name("annotations.jsonl.partial").read_text() == RECORD.to_line() + "\n"
 
 
+def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path):
+    path = tmp_path / "annotations.jsonl"
+    with write_annotations(path) as write:
+        write(RECORD)
+        with pytest.raises(UsageError, match="another run is writing"), write_annotations(path):
+            pass
+        write(RECORD)
+    assert path.read_text() == (RECORD.to_line() + "\n") * 2
+
+
+def test_a_folder_in_the_place_of_the_file_is_seen_at_once(tmp_path: Path):
+    (tmp_path / "annotations.jsonl").mkdir()
+    with pytest.raises(UsageError, match="is a folder"), write_annotations(tmp_path / "annotations.jsonl"):
+        pass
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written to"), write_annotations(tmp_path / "file" / "a.jsonl"):

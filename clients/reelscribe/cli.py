@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from reelscribe import __version__
 from reelscribe.errors import ReelscribeError, UsageError
 
 EXIT_FAILED = 1
@@ -23,6 +24,7 @@ LOCAL_KEYS = DIRECTORY / "key_file.json"
 CONFIG = Path("config.properties")
 MODEL_STORE = Path("model_store")
 LOAD_SECONDS = 900.0
+RETRIES_UNTOLD = 3
 INFERENCE_ADDRESS = "http://127.0.0.1:8080"
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Caption whole video libraries on a TorchServe.")
@@ -51,14 +53,29 @@ def _errors_as_one_line() -> Iterator[None]:
         raise typer.Exit(EXIT_FAILED) from None
     except ModuleNotFoundError as error:
         typer.echo(
-            f"reelscribe: the package {error.name} is missing; to caption: pip install 'reelscribe[client]';"
-            " to build archives and serve them: pip install 'reelscribe[server]'",
+            f"reelscribe: the package {error.name} is missing; in the project's folder, pip install '.[client]' to"
+            " caption or '.[server]' to build archives and serve them",
             err=True,
         )
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
         typer.echo("reelscribe: interrupted", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -78,13 +95,22 @@ def caption(
     """Caption the frames of videos; one JSON line a source in OUT/annotations.jsonl.
 
     Exit status 0: all sources captioned; 3: done, but some sources failed (their records say why); 1: the run could not
-    be done; 130: interrupted.
+    be done; 2: an option is wrong; 130: interrupted.
     """
     with _errors_as_one_line():
+        from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+
         from reelscribe.bulk import CaptionOptions, Summary, caption_sources
         from reelscribe.client import CaptionClient
 
         options = CaptionOptions(every, frames_per_request, requests_in_flight, decode_workers)
+
+        def tell(details: RetryDetails) -> None:
+            # The first tries again are nothing unusual: queues are full for a moment.
+            if details.retry_num == RETRIES_UNTOLD:
+                typer.echo(f"trying again for some seconds: {details.caused_by}", err=True)
+
+        set_on_retry_hooks([tell])
 
         async def run() -> Summary:
             # The key of the server here is for no other one.

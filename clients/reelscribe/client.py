@@ -11,7 +11,7 @@ import aiohttp
 import stamina
 
 from reelscribe import wire
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 from reelscribe.media import FrameArray, ModelDescription
 
 WRITE_BYTES = 256 * 1024
@@ -35,8 +35,11 @@ class CaptionClient:
 
         At most `connections` requests are sent at once.
         """
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {url!r}")
         self._url = f"{url.rstrip('/')}/predictions/{model}"
         self._model = model
+        self._has_token = token is not None
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._session = aiohttp.ClientSession(
             headers=headers,
@@ -108,11 +111,13 @@ class CaptionClient:
         if status >= 500:
             return RequestRefused(status, message)
         advice = {
-            400: "If it is about a token, give the server's --key-file; keys expire, and a restart makes new ones.",
-            404: f"Is the model {self._model!r} built and loaded?",
-            413: "The request is larger than max_request_size in the server's config.properties.",
+            400: "give the server's --key-file; keys expire, and a restart makes new ones"
+            if self._has_token
+            else "no token was given; name the server's key file with --key-file",
+            404: f"is the model {self._model!r} built and loaded?",
+            413: "the request is larger than max_request_size in the server's config.properties",
         }
-        return AccessRefused(f"{self._url}: status {status}: {message} {advice.get(status, '')}".strip())
+        return AccessRefused(f"{self._url}: status {status}: {message}; {advice.get(status, 'is it a TorchServe?')}")
 
 
 def _worth_another_try(error: Exception) -> bool:

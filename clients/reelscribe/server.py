@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def start(
     archives = sorted(model_store.glob("*.mar"))
     if not archives:
         raise StartupError(f"{model_store}: no archive to serve; build one with scripts/build")
+    for path in archives:
+        _check_archive(path)
     _prepare(instance, config, overrides or {})
     try:
         say(f"starting TorchServe, log in {instance.logs}")
@@ -155,6 +158,15 @@ def _is_java(process: psutil.Process) -> bool:
         return False
 
 
+def _check_archive(path: Path) -> None:
+    """TorchServe would only log that it skips a broken archive, and never get ready."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            archive.getinfo("MAR-INF/MANIFEST.json")
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
+
+
 def _prepare(instance: Instance, config: Path, overrides: dict[str, str]) -> None:
     """An empty house: nothing that an earlier run left can be mistaken for this one's."""
     if not config.is_file():
@@ -162,8 +174,13 @@ def _prepare(instance: Instance, config: Path, overrides: dict[str, str]) -> Non
     settings = {**read_properties(config.read_text()), **overrides}
     for name in ("inference_address", "management_address", "metrics_address"):
         _check_address(name, settings.get(name, ""), config)
+    for name in ("grpc_inference", "grpc_management"):
+        address, port = (settings.get(f"{name}_{part}", "") for part in ("address", "port"))
+        _check_address(name, f"{address}:{port}", config)
     if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
-        raise StartupError(f"{instance.directory}: expected an empty folder or a server's; its contents would be lost")
+        raise StartupError(
+            f"{instance.directory}: expected an empty folder or a server's; delete it or choose another --directory"
+        )
     instance.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds keys and the workers' sockets
     instance.marker.touch()
     for path in (instance.logs, instance.temp):

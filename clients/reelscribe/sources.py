@@ -44,13 +44,18 @@ def find_sources(names: Iterable[str]) -> list[str]:
     paths: dict[str, None] = {}
     for name in names:
         if os.path.isdir(name):
-            found = sorted(str(p) for p in Path(name).rglob("*") if p.suffix.lower() in MEDIA_SUFFIXES and p.is_file())
+            found = sorted(str(path) for path in Path(name).rglob("*") if _is_media(path))
         elif os.path.exists(name):
             found = [name]
         else:
             found = sorted(glob.glob(name, recursive=True))
         paths.update(dict.fromkeys(found or [name]))
     return list(paths)
+
+
+def _is_media(path: Path) -> bool:
+    """Also what cannot be read, such as a broken link, so that it is told of; hidden files are other programs' own."""
+    return path.suffix.lower() in MEDIA_SUFFIXES and not path.name.startswith(".") and not path.is_dir()
 
 
 def identify(path: str) -> Source:

@@ -32,7 +32,8 @@ DECORD_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
 
 SAME_SECONDS = 1e-3
 MISSING_SECONDS = 1.0
-"""A file that ends so much before it says it does was cut. Headers are often wrong by less."""
+MISSING_SHARE = 0.02
+"""A file that ends so much before it says it does, or has so many frames less, was cut. Headers are wrong by less."""
 
 _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
@@ -88,17 +89,19 @@ class Video:
                 count = index + 1
                 if index % self._task.every == 0:
                     yield index, round(seconds, 6), _fit(frame(), self._task.frame)
-        except (decord.DECORDError, av.FFmpegError, StopIteration) as error:
+        except (decord.DECORDError, av.FFmpegError, StopIteration):
             raise MediaError(
-                f"{self._task.path}: damaged: frame {count} of {self.info.frames} cannot be decoded:"
-                f" {_first_line(error)}"
+                f"{self._task.path}: damaged: frame {count} of {self.info.frames} cannot be decoded"
             ) from None
-        missing = (self.info.frames - count) / (self.info.average_fps or 1)
-        if missing > MISSING_SECONDS:
+        if self.info.frames - count > 1 + MISSING_SHARE * self.info.frames:
             raise MediaError(f"{self._task.path}: damaged: {count} of {self.info.frames} frames could be decoded")
         if self._packets.missing_seconds > MISSING_SECONDS:
             raise MediaError(
                 f"{self._task.path}: cut short: it ends {self._packets.missing_seconds:.1f} s before it says it does"
+            )
+        if self._packets.missing_frames > 1 + MISSING_SHARE * self.info.frames:
+            raise MediaError(
+                f"{self._task.path}: cut short: {self._packets.missing_frames} of the frames it announces are missing"
             )
 
     def _read_packets(self) -> _Packets:
@@ -159,7 +162,8 @@ class _Packets:
         known = [seconds for seconds in times if seconds is not None]
         self.times = sorted(known) if len(known) == len(times) else [k / (fps or 1) for k in range(len(times))]
         start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
-        self.missing_seconds = max(start + duration - end if end else 0, (video.frames - stored) / (fps or 1))
+        self.missing_seconds = start + duration - end if end else 0.0
+        self.missing_frames = max(0, video.frames - stored)
         self.info = VideoInfo(
             duration_seconds=round(duration, 6),
             width=video.width,

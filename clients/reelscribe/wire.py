@@ -83,7 +83,7 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
     if view[:1] == _PICKLE_START:
         return safe_pickle.load(view)
     raise WireError(
-        f"body: expected a reelscribe body or pickle.dumps(array), got {view.nbytes} bytes"
+        f"body: expected a reelscribe body or pickle.dumps(array) of protocol 2 or newer, got {view.nbytes} bytes"
         f" that start with {bytes(view[:8])!r}"
     )
 

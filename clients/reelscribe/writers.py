@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,20 +16,28 @@ from reelscribe.records import Record
 def write_annotations(path: Path) -> Iterator[Callable[[Record], None]]:
     """Write records to `path`, one a line, as they come.
 
-    Until the block ends well the file is called `<path>.partial`; then it takes the place of an older `path`.
+    Until the block ends well the file is called `<path>.partial`; then it takes the place of an older `path`. Raises
+    UsageError if it cannot be written, and if another run is writing it.
     """
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = partial.open("w", encoding="utf-8", errors="backslashreplace")  # file names need not be UTF-8
+        if path.is_dir():
+            raise UsageError(f"output: {path} is a folder; expected a file or nothing there")
+        # Not truncated before it is locked: it may be another run's. File names need not be UTF-8.
+        with partial.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"output: another run is writing {partial}; choose another --out") from None
+            file.truncate(0)
+
+            def write(record: Record) -> None:
+                file.write(record.to_line() + "\n")
+                file.flush()
+
+            yield write
+            os.fsync(file.fileno())
+            partial.replace(path)
     except OSError as error:
         raise UsageError(f"output: {path.parent} cannot be written to: {error}") from None
-    with file:
-
-        def write(record: Record) -> None:
-            file.write(record.to_line() + "\n")
-            file.flush()
-
-        yield write
-        os.fsync(file.fileno())
-    partial.replace(path)
