@@ -32,7 +32,7 @@ class CaptionOptions:
     """What is captioned, and how many things are done at once."""
 
     every: int = 1
-    """Every how manieth frame."""
+    """N: frames 0, N, 2N, ... are captioned."""
     frames_per_request: int = 32
     """At most; fewer if they would exceed 8 MB."""
     requests_in_flight: int = 4
