@@ -51,5 +51,9 @@ class RunProgress:
         self._bars.advance(self._sources)
         if record.error:
             self._console.print(
-                f"{type(record.error).__name__}: {record.error}", style="red", markup=False, highlight=False
+                f"{type(record.error).__name__}: {record.error}",
+                style="red",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
