@@ -27,8 +27,3 @@ def test_commands_and_options_of_the_readme_exist():
         name, *words = line.split()
         options = {word[2:].replace("-", "_") for word in words if word.startswith("--")}
         assert options <= set(commands[name].__annotations__)
-
-
-def test_the_example_of_the_readme_is_python():
-    (example,) = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.S)
-    compile(example, "README.md", "exec")

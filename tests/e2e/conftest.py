@@ -3,12 +3,14 @@
 import json
 import socket
 import subprocess
+import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from reelscribe import archive, server
@@ -60,10 +62,11 @@ class Running:
         return CliRunner().invoke(app, ["caption", *access, *map(str, arguments)], catch_exceptions=False)
 
 
-@pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
-    directory = tmp_path_factory.mktemp("server")
-    archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
+@contextmanager
+def serving(directory: Path, weights: str, **settings: object) -> Iterator[Running]:
+    """A server of the demo model with some settings of caption.yaml changed."""
+    mar = archive.build("captioner", "caption", weights, directory / "store", handlers=ROOT / "handlers")
+    change_settings(mar, **settings)
     instance = server.Instance(directory / "instance")
     server.start(instance, CONFIG, directory / "store", load_seconds=120, say=print, overrides=free_ports())
     try:
@@ -71,6 +74,23 @@ def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
     finally:
         server.stop(instance)
     assert instance.processes() == []
+
+
+def change_settings(mar: Path, **changes: object) -> None:
+    """Put other settings into an archive."""
+    with zipfile.ZipFile(mar) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    settings = yaml.safe_load(files["model-config.yaml"])
+    files["model-config.yaml"] = yaml.safe_dump({**settings, **changes}).encode()
+    with zipfile.ZipFile(mar, "w") as new:
+        for name, data in files.items():
+            new.writestr(name, data)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
+    with serving(tmp_path_factory.mktemp("server"), demo_model) as instance:
+        yield instance
 
 
 def read_records(out: Path) -> list[dict]:

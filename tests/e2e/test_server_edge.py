@@ -5,19 +5,17 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import aiohttp
 import numpy as np
 import psutil
 import pytest
-import yaml
 
-from e2e.conftest import CONFIG, ROOT, Running, free_ports, wait_until
+from e2e.conftest import CONFIG, ROOT, Running, change_settings, free_ports, serving, wait_until
 from reelscribe import archive, server, wire
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management import ManagementClient
@@ -30,15 +28,8 @@ BLUE = "a plain blue background"
 @pytest.fixture(scope="module")
 def joining(tmp_path_factory, demo_model) -> Iterator[Running]:
     """A server that joins up to 16 requests for one call of the handler."""
-    directory = tmp_path_factory.mktemp("joining")
-    mar = archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
-    _change_settings(mar, batchSize=16, maxBatchDelay=500)
-    instance = server.Instance(directory / "instance")
-    server.start(instance, CONFIG, directory / "store", load_seconds=120, say=print, overrides=free_ports())
-    try:
-        yield Running(instance)
-    finally:
-        server.stop(instance)
+    with serving(tmp_path_factory.mktemp("joining"), demo_model, batchSize=16, maxBatchDelay=500) as instance:
+        yield instance
 
 
 async def post(running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -106,6 +97,15 @@ async def assert_good_and_bad_bodies_get_what_each_deserves(running: Running) ->
     assert running.workers() == workers
 
 
+def test_the_example_of_the_readme(running):
+    (code,) = re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.S)
+    code = code.replace("http://127.0.0.1:8080", running.url).replace(
+        ".server/key_file.json", str(running.instance.key_file)
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['a plain black background', 'a plain black background']\n"
+
+
 async def test_without_a_token_nothing_is_answered(running):
     status, text = await post(running, pickle.dumps(FRAME), {"Authorization": ""})
     assert status == 400
@@ -132,7 +132,7 @@ def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(runn
 def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_path, demo_model, settings, reason):
     store = tmp_path / "store"
     mar = archive.build("broken", "caption", demo_model, store, handlers=ROOT / "handlers")
-    _change_settings(mar, handler=settings)
+    change_settings(mar, handler=settings)
     instance = server.Instance(tmp_path / "instance")
     with pytest.raises(StartupError, match="broken cannot be loaded") as error:
         server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
@@ -158,14 +158,3 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
     assert start.returncode == 130, output
     assert psutil.wait_procs(left, timeout=10)[1] == []
     assert instance.processes() == []
-
-
-def _change_settings(mar: Path, **changes: object) -> None:
-    """Put other settings into an archive."""
-    with zipfile.ZipFile(mar) as old:
-        files = {name: old.read(name) for name in old.namelist()}
-    settings = yaml.safe_load(files["model-config.yaml"])
-    files["model-config.yaml"] = yaml.safe_dump({**settings, **changes}).encode()
-    with zipfile.ZipFile(mar, "w") as new:
-        for name, data in files.items():
-            new.writestr(name, data)
