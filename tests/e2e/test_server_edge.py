@@ -19,7 +19,7 @@ from e2e.conftest import CONFIG, ROOT, Running, change_settings, free_ports, ser
 from reelscribe import archive, server, wire
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management import ManagementClient
-from reelscribe.media import FrameSize
+from reelscribe.media import FrameSize, ModelDescription
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -55,6 +55,16 @@ async def test_management_knows_the_model_and_its_worker(running):
         (worker,) = await management.workers("captioner")
     assert worker.ready
     assert [worker.pid] == running.workers()
+
+
+async def test_managements_describe_says_the_same(running):
+    key = json.loads(running.instance.key_file.read_text())["management"]["key"]
+    url = f"{running.instance.address('management_address')}/models/captioner?customized=true"
+    headers = {"Authorization": f"Bearer {key}"}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+        (answer,) = await response.json(content_type=None)
+    async with running.client() as client:
+        assert ModelDescription.from_json(answer["customizedMetadata"]) == await client.describe()
 
 
 async def test_the_wrong_key_does_not_manage(running):
