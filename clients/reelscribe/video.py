@@ -89,7 +89,7 @@ class Video:
                 count = index + 1
                 if index % self._task.every == 0:
                     yield index, round(seconds, 6), _fit(frame(), self._task.frame)
-        except (decord.DECORDError, av.FFmpegError, StopIteration):
+        except (decord.DECORDError, av.FFmpegError):
             raise MediaError(
                 f"{self._task.path}: damaged: frame {count} of {self.info.frames} cannot be decoded"
             ) from None
@@ -124,12 +124,21 @@ class Video:
             return None
         if len(starts) != len(times) or np.abs((starts - starts[0]) - (times - times[0])).max() > SAME_SECONDS:
             return None
+        return self._next_frames(reader)
+
+    def _next_frames(self, reader: Any) -> Iterator[tuple[int, float, Any]]:
         # Not skip_frames, which lands on other frames in files without an index.
-        return ((index, seconds, reader.next().asnumpy) for index, seconds in enumerate(self._packets.times))
+        for index, seconds in enumerate(self._packets.times):
+            try:
+                frame = reader.next()
+            except StopIteration:
+                return  # fewer than there are packets: `frames` counts them
+            yield index, seconds, frame.asnumpy
 
     def _av_frames(self) -> Iterator[tuple[int, float, Any]]:
         with av.open(self._name) as container:
-            stream = container.streams.video[0]
+            stream = container.streams[self._packets.stream_index]
+            assert isinstance(stream, av.VideoStream)
             stream.codec_context.thread_count = 1
             for index, frame in enumerate(container.decode(stream)):
                 seconds = frame.time if frame.time is not None else index / (self.info.average_fps or 1)
@@ -158,6 +167,7 @@ class _Packets:
         if video is None:
             self.times: list[float] = []
             return
+        self.stream_index = video.index
         fps = float(video.average_rate or video.guessed_rate or 0)
         known = [seconds for seconds in times if seconds is not None]
         self.times = sorted(known) if len(known) == len(times) else [k / (fps or 1) for k in range(len(times))]
