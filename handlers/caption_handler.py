@@ -189,12 +189,13 @@ class CaptionHandler:
         captioner = Captioner(settings, device)
         self._description = captioner.description().to_json()
         self._limits = Limits(settings.max_frames, settings.max_side)
+        self._size = captioner.transform.frame
         self._batches = DeviceBatches(captioner.caption, settings.device_batch)
         logger.info("%s %s on %s", settings.model, self._description["revision"], device)
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """One response a request; a request that is wrong gets its own status and costs the others nothing."""
-        requests = RequestBatch(data, context, self._limits)
+        requests = RequestBatch(data, context, self._limits, self._size)
         return requests.responses(self._batches.map(requests.frames), self._description)
 
 

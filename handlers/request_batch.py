@@ -1,6 +1,7 @@
 """Requests become frames or an error of their own; captions become responses.
 
-A request's body is what `reelscribe.wire` reads: an array of frames, or a dict with such an array under "frames".
+A request's body is what `reelscribe.wire` reads, an array of frames or a dict with such an array under "frames", or a
+JPEG, PNG or WebP still. Its first bytes say which; what it is labelled does not count.
 """
 
 from __future__ import annotations
@@ -11,14 +12,39 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import still_image
 from reelscribe import wire
-from reelscribe.errors import FramesError, OutOfDeviceMemory, ReelscribeError, WireError
-from reelscribe.media import FrameArray
+from reelscribe.errors import (
+    FramesError,
+    LimitExceeded,
+    OutOfDeviceMemory,
+    ReelscribeError,
+    UnsupportedFormat,
+    WireError,
+)
+from reelscribe.media import FrameArray, FrameSize
 
 MAX_ASPECT = 32
 """How many times longer than the other a side may be: models that keep the aspect would scale a line to gigabytes."""
 
-STATUS = {WireError: 400, FramesError: 422, OutOfDeviceMemory: 507}
+STATUS = {WireError: 400, LimitExceeded: 413, UnsupportedFormat: 415, FramesError: 422, OutOfDeviceMemory: 507}
+
+_OTHER_FORMATS = (
+    (0, b"{", "JSON"),
+    (0, b"[", "JSON"),
+    (0, b"<", "HTML or XML"),
+    (0, b"GIF8", "a GIF image"),
+    (0, b"BM", "a BMP image"),
+    (0, b"II*\0", "a TIFF image"),
+    (0, b"MM\0*", "a TIFF image"),
+    (4, b"ftyp", "an MP4 video, or a HEIC or AVIF image"),
+    (0, b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
+    (0, b"RIFF", "an AVI video or WAV audio"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"PK\3\4", "a zip or .npz archive"),
+    (0, b"\x1f\x8b", "gzip"),
+)
+"""What people send by mistake: offset, the bytes there, name."""
 
 
 class Context(Protocol):
@@ -45,22 +71,21 @@ class Limits:
     side: int
     """Pixels of the longer side of a frame."""
 
-    def check(self, frames: FrameArray) -> None:
-        """Raises FramesError if (N, H, W, 3) frames are too many or too large."""
-        count, height, width, _ = frames.shape
+    def check(self, count: int, width: int, height: int) -> None:
+        """Raises LimitExceeded if frames are too many or too large, FramesError if they are too narrow."""
         if count > self.frames:
-            raise FramesError(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
-        long, short = max(height, width), min(height, width)
-        if long > self.side or long > MAX_ASPECT * short:
+            raise LimitExceeded(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
+        if max(width, height) > self.side:
+            raise LimitExceeded(f"frames: sides of at most {self.side} pixels, got {width} x {height}; scale them down")
+        if max(width, height) > MAX_ASPECT * min(width, height):
             raise FramesError(
-                f"frames: sides of at most {self.side} pixels, neither over {MAX_ASPECT} times the other,"
-                f" got {width} x {height}; scale or cut them"
+                f"frames: neither side over {MAX_ASPECT} times the other, got {width} x {height}; cut them to a shape"
             )
 
 
 @dataclass(frozen=True)
 class FrameRequest:
-    """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3)."""
+    """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3) or as a still."""
 
     frames: FrameArray
     single: bool
@@ -70,14 +95,29 @@ class FrameRequest:
         return captions[0] if self.single else captions
 
 
-def read_request(row: dict[str, Any], limits: Limits) -> FrameRequest:
-    """The frames in one row of TorchServe's `data`. Raises WireError or FramesError."""
+def read_request(row: dict[str, Any], limits: Limits, size: FrameSize) -> FrameRequest:
+    """The frames in one row of TorchServe's `data`. Raises WireError, UnsupportedFormat, FramesError, LimitExceeded."""
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
-        raise WireError(
-            f"body: expected bytes, got {type(body).__name__}; send it with Content-Type: application/octet-stream"
+        got = "a form" if body is None else type(body).__name__
+        raise UnsupportedFormat(
+            f"body: expected bytes, got {got}; send it with Content-Type: application/octet-stream, or by curl -T FILE"
         )
-    tree = wire.unpack(body)
+    if still_image.is_still(body):
+        return _still(body, limits, size)
+    for offset, signature, name in _OTHER_FORMATS:
+        if body.startswith(signature, offset):
+            raise UnsupportedFormat(f"body: expected an array (pickle, .npy) or a JPEG, PNG or WebP still, got {name}")
+    return _frames(wire.unpack(body), limits)
+
+
+def _still(body: bytes | bytearray, limits: Limits, size: FrameSize) -> FrameRequest:
+    image = still_image.open_still(body)
+    limits.check(1, *image.size)
+    return FrameRequest(still_image.to_frame(image, size)[None], single=True)
+
+
+def _frames(tree: Any, limits: Limits) -> FrameRequest:
     frames = tree.get("frames") if isinstance(tree, dict) else tree
     if not isinstance(frames, np.ndarray):
         raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {type(tree).__name__}')
@@ -86,14 +126,16 @@ def read_request(row: dict[str, Any], limits: Limits) -> FrameRequest:
     if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
         raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}")
     request = FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)
-    limits.check(request.frames)
+    count, height, width, _ = request.frames.shape
+    limits.check(count, width, height)
     return request
 
 
 class RequestBatch:
     """All requests of one call of the handler, in order: those to caption, to describe to, and those that are wrong."""
 
-    def __init__(self, data: Sequence[dict[str, Any]], context: Context, limits: Limits) -> None:
+    def __init__(self, data: Sequence[dict[str, Any]], context: Context, limits: Limits, size: FrameSize) -> None:
+        """`size` is the model's input, to which stills are scaled."""
         self._context = context
         self._answers: list[Any] = [None] * len(data)
         self._frames: dict[int, FrameRequest] = {}
@@ -103,7 +145,7 @@ class RequestBatch:
                 self._describes.append(i)
                 continue
             try:
-                self._frames[i] = read_request(row, limits)
+                self._frames[i] = read_request(row, limits, size)
             except ReelscribeError as error:
                 self._refuse(i, error)
 

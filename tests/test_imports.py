@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HANDLERS = Path(__file__).parents[1] / "handlers"
-ALLOWED = {"reelscribe", "reelscribe.wire", "reelscribe.media", "reelscribe.errors"}
+ALLOWED = {"reelscribe", "reelscribe.wire", "reelscribe.media", "reelscribe.scaling", "reelscribe.errors"}
 
 
 @pytest.mark.parametrize("path", sorted(HANDLERS.glob("*.py")), ids=lambda path: path.name)

@@ -6,12 +6,14 @@ import pytest
 from fake_context import FakeContext
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
+from reelscribe.media import FrameSize
 from request_batch import Limits, RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
 MANY = np.ones((2, 4, 6, 3), np.uint8)
 
 LIMITS = Limits(frames=4, side=100)
+SIZE = FrameSize(8, 8)
 
 
 def row(tree) -> dict[str, bytes]:
@@ -21,7 +23,7 @@ def row(tree) -> dict[str, bytes]:
 def test_requests_are_answered_in_the_shape_of_what_was_sent():
     context = FakeContext()
     rows = [row({"frames": ONE}), row(MANY), {"data": pickle.dumps(ONE)}, {"body": bytearray(pickle.dumps(MANY))}]
-    requests = RequestBatch(rows, context, LIMITS)
+    requests = RequestBatch(rows, context, LIMITS, SIZE)
     assert [frames.shape for frames in requests.frames] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
     answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
     assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
@@ -33,23 +35,27 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
     ("bad", "status", "kind", "reason"),
     [
         ({"body": b""}, 400, "WireError", "got 0 bytes"),
-        ({"body": {"json": 1}}, 400, "WireError", "application/octet-stream"),
-        ({}, 400, "WireError", "got NoneType"),
+        ({"body": b"noise"}, 400, "WireError", "start with b'noise'"),
+        ({"body": {"json": 1}}, 415, "UnsupportedFormat", "application/octet-stream"),
+        ({"body": b'{"json": 1}'}, 415, "UnsupportedFormat", "got JSON"),
+        ({"body": b"GIF89a"}, 415, "UnsupportedFormat", "got a GIF image"),
+        ({"body": b"\0\0\0\x18ftypheic"}, 415, "UnsupportedFormat", "got an MP4 video, or a HEIC"),
+        ({}, 415, "UnsupportedFormat", "got a form; send it with"),
         (row("text"), 422, "FramesError", "expected an array"),
         (row({"samples": ONE}), 422, "FramesError", 'under "frames"'),
         (row(ONE.astype(np.float32)), 422, "FramesError", "expected uint8"),
         (row(ONE[..., 0]), 422, "FramesError", "RGB"),
         (row(MANY.transpose(0, 3, 1, 2)), 422, "FramesError", "(2, 3, 4, 6)"),
         (row(MANY[:0]), 422, "FramesError", "at least one pixel"),
-        (row(np.zeros((5, 4, 6, 3), np.uint8)), 422, "FramesError", "at most 4 a request, got 5"),
-        (row(np.zeros((101, 50, 3), np.uint8)), 422, "FramesError", "got 50 x 101"),
+        (row(np.zeros((5, 4, 6, 3), np.uint8)), 413, "LimitExceeded", "at most 4 a request, got 5"),
+        (row(np.zeros((101, 50, 3), np.uint8)), 413, "LimitExceeded", "got 50 x 101"),
         (row(np.zeros((2, 66, 3), np.uint8)), 422, "FramesError", "32 times the other"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "print"),
     ],
 )
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
-    requests = RequestBatch([row(ONE), bad, row(MANY)], context, LIMITS)
+    requests = RequestBatch([row(ONE), bad, row(MANY)], context, LIMITS, SIZE)
     first, error, last = requests.responses([["a"], ["b", "c"]], {})
     assert (first, last) == ("a", ["b", "c"])
     assert context.statuses == {1: status}
@@ -59,13 +65,13 @@ def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, ki
 
 def test_a_result_may_be_an_error():
     context = FakeContext()
-    (answer,) = RequestBatch([row(ONE)], context, LIMITS).responses([OutOfDeviceMemory("too large")], {})
+    (answer,) = RequestBatch([row(ONE)], context, LIMITS, SIZE).responses([OutOfDeviceMemory("too large")], {})
     assert context.statuses == {0: 507}
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
 
 
 def test_describe_is_answered_among_other_requests():
     context = FakeContext(headers=[{}, {"Describe": "True"}])
-    requests = RequestBatch([row(ONE), {"body": b""}], context, LIMITS)
+    requests = RequestBatch([row(ONE), {"body": b""}], context, LIMITS, SIZE)
     assert len(requests.frames) == 1
     assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]

@@ -1,5 +1,9 @@
 import gc
+import io
 import pickle
+import re
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -36,6 +40,9 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+CYCLE: list = []
+CYCLE.append(CYCLE)
+
 plain = st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text() | st.binary()
 dtypes = npst.boolean_dtypes() | npst.integer_dtypes(endianness="?") | npst.unsigned_integer_dtypes(endianness="?")
 dtypes |= npst.floating_dtypes(endianness="?", sizes=(16, 32, 64)) | npst.complex_number_dtypes(sizes=(64, 128))
@@ -58,6 +65,13 @@ def test_plain_pickles_of_arrays_are_read(protocol, array):
     assert same(array, wire.unpack(pickle.dumps(array, protocol=protocol)))
 
 
+@given(array=arrays)
+def test_npy_files_are_read(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    assert same(array, wire.unpack(file.getvalue()))
+
+
 def test_golden_bytes():
     array = np.zeros(4096, np.uint8)
     golden = GOLDEN + bytes(-len(GOLDEN) % 64) + bytes(4096)
@@ -70,6 +84,17 @@ def test_large_arrays_are_neither_copied_on_the_way_out_nor_on_the_way_in():
     assert np.shares_memory(np.frombuffer(segments[-1], np.uint8), FRAMES)
     received = bytearray(body({"frames": FRAMES}))
     assert np.shares_memory(wire.unpack(received)["frames"], np.frombuffer(received, np.uint8))
+
+
+def test_unpacking_copies_nothing_however_large_a_body_is():
+    frames = np.zeros((200, 1000, 1000), np.uint8)
+    received = bytearray().join(wire.pack({"frames": frames}))
+    tracemalloc.start()
+    tree = wire.unpack(received)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert tree["frames"].shape == frames.shape
+    assert peak < 10_000
 
 
 def test_segments_in_a_cycle_can_be_collected():
@@ -108,10 +133,14 @@ def test_other_layouts_survive(array):
         np.array(["text"]),
         np.zeros(2, "M8[s]"),
         wire,
+        "\U0001f600" * 2**21,
+        [str(k) for k in range(99_990)],
+        CYCLE,
     ],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_no_body_can_hold_is_refused_by_the_sender(value):
-    with pytest.raises(WireError, match=r"expected|hold one of|at most|keys are|over"):
+    with pytest.raises(WireError, match=r"expected|hold one of|allowed|keys are|over|more than"):
         body([value])
 
 
@@ -126,13 +155,82 @@ def test_bytes_after_the_end_are_refused():
         wire.unpack(body(FRAMES) + b"x")
 
 
+def test_bytes_between_the_parts_are_zeros():
+    packed = bytearray(body(FRAMES))
+    start = len(packed) - FRAMES.nbytes
+    assert packed[start - 1] == 0
+    packed[start - 1] = 1
+    with pytest.raises(WireError, match=f"expected zeros between its parts, from .* to {start}"):
+        wire.unpack(packed)
+
+
+def test_a_buffer_that_nothing_uses_is_refused():
+    unused = wire.MAGIC + struct.pack("<BIIQ", wire.VERSION, 4, 1, 0) + b"\x80\x05N." + bytes(36)
+    with pytest.raises(WireError, match="uses all buffers"):
+        wire.unpack(unused)
+
+
+CLAIMS = {
+    "a pickle of 4 GB": struct.pack("<BII", wire.VERSION, 2**32 - 1, 0) + b"\x80\x05N.",
+    "a buffer of 2**40 bytes": struct.pack("<BIIQ", wire.VERSION, 4, 1, 2**40) + b"\x80\x05N.",
+    "buffers of 2**64 bytes": struct.pack("<BIIQQ", wire.VERSION, 4, 2, 2**64 - 1, 2**64 - 1) + b"\x80\x05N.",
+    "four thousand million buffers": struct.pack("<BII", wire.VERSION, 4, 2**32 - 1) + b"\x80\x05N.",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_a_short_body_that_claims_much_costs_nothing(claim):
+    tracemalloc.start()
+    with pytest.raises(WireError, match=r"take|announces|at most"):
+        wire.unpack(wire.MAGIC + claim)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def npy(header: bytes, data: bytes = b"", version: bytes = b"\1\0") -> bytes:
+    size = len(header).to_bytes(2 if version == b"\1\0" else 4, "little")
+    return b"\x93NUMPY" + version + size + header + data
+
+
+PLAIN = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"\x93NUMPY", "version"),
+        (npy(PLAIN % b"1,", b"x", b"\3\0"), "expected format version 1.0 or 2.0, got 3.0"),
+        (npy(PLAIN % b"1,"), "takes 1 bytes, got 0"),
+        (npy(PLAIN % b"1,", b"xx"), "takes 1 bytes, got 2"),
+        (npy(PLAIN % b"-1,", b"x"), "header of a plain numeric array"),
+        (npy(PLAIN % b"1099511627776,"), "takes 1099511627776 bytes"),
+        (npy(PLAIN % (b"1, " * 33), b"x"), "up to 32 lengths"),
+        (npy(PLAIN % (b"9" * 20 + b", ") * 2), "header of a plain"),
+        (npy((PLAIN % b"1,").replace(b"|u1", b"|O8"), b"x" * 8), "array dtype: expected one of"),
+        (npy((PLAIN % b"1,").replace(b"'|u1'", b"[('a', '|u1')]"), b"x"), "header of a plain"),
+        (npy(b"__import__('os').system('x')"), "header of a plain"),
+        (npy(b"(" * 1900), "header of a plain"),
+        (npy(PLAIN % b"1,", b"x")[:20], "header of a plain"),
+    ],
+)
+def test_npy_files_that_hold_no_plain_array_are_refused(body, reason):
+    with pytest.raises(WireError, match=re.escape(reason)):
+        wire.unpack(body)
+
+
+def test_numpy_reads_what_the_npy_bodies_above_are_made_from():
+    body = npy(PLAIN % b"1,", b"x", b"\2\0")
+    assert np.load(io.BytesIO(body)) == wire.unpack(body) == [120]
+
+
 def test_a_newer_version_is_named():
     newer = bytearray(body(FRAMES))
     newer[7] = 2
-    with pytest.raises(WireError, match="expected format version 1, got 2"):
+    with pytest.raises(WireError, match="version 2 is not known here, only 1"):
         wire.unpack(newer)
 
 
 def test_something_else_is_shown_by_its_first_bytes():
-    with pytest.raises(WireError, match="JFIF"):
-        wire.unpack(b"\xff\xd8JFIF and so on")
+    with pytest.raises(WireError, match="got 14 bytes that start with b'GIF89a a'"):
+        wire.unpack(b"GIF89a and on.")

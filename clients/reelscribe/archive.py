@@ -12,7 +12,7 @@ import yaml
 
 from reelscribe.errors import StartupError, UsageError
 
-HANDLER_FILES = {"caption": ["request_batch.py", "device_batches.py", "frame_transform.py"]}
+HANDLER_FILES = {"caption": ["request_batch.py", "still_image.py", "device_batches.py", "frame_transform.py"]}
 """For each kind of handler, the files beside `<kind>_handler.py` that it imports."""
 
 

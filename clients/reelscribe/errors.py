@@ -7,7 +7,9 @@
     ├── MediaError            a source cannot be read: missing, empty, damaged, not a video
     │   └── DecoderDied       the process that was decoding it ended
     ├── WireError             bytes that are no body we know, or a value that no body can hold
+    ├── UnsupportedFormat     a body of another kind than those that are read: JSON, a form, a GIF
     ├── FramesError           a body that was understood but holds no frames that can be captioned
+    ├── LimitExceeded         more or larger frames than one request may hold
     ├── OutOfDeviceMemory     one frame alone does not fit the device
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
@@ -41,8 +43,16 @@ class WireError(ReelscribeError):
     """Bytes that are no body we know, or a value that no body can hold."""
 
 
+class UnsupportedFormat(ReelscribeError):
+    """A body of another kind than those that are read: JSON, a form, a GIF."""
+
+
 class FramesError(ReelscribeError):
     """A body that was understood but holds no frames that can be captioned."""
+
+
+class LimitExceeded(ReelscribeError):
+    """More or larger frames than one request may hold."""
 
 
 class OutOfDeviceMemory(ReelscribeError):

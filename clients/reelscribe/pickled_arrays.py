@@ -47,7 +47,8 @@ def brief(value: Any) -> str:
     if type(value) is int:
         return repr(value) if value.bit_length() <= 128 else f"<int of {value.bit_length()} bits>"
     if type(value) in (str, bytes):
-        return repr(value[:60]) + ("..." if len(value) > 60 else "")
+        shown = repr(value[:60])[:80]
+        return shown + ("..." if len(value) > 60 or len(shown) == 80 else "")
     if type(value) is tuple and len(value) <= 8 and all(type(item) is int for item in value):
         return f"({', '.join(map(brief, value))})"
     return f"<{type(value).__name__}>"
@@ -91,7 +92,9 @@ class ArrayInTheMaking:
 
 
 def _make_dtype(args: tuple[Any, ...]) -> DtypeInTheMaking:
-    code, *_ = args
+    if len(args) != 3:  # numpy's own: code, align, copy
+        raise WireError(f"pickle: a dtype is made of 3 values, got {len(args)}")
+    code = args[0]
     if type(code) is not str or code not in ITEM_SIZES:
         raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(code)}")
     return DtypeInTheMaking(code)

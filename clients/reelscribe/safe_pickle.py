@@ -26,6 +26,11 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 32
 MAX_INTEGER_BYTES = 32
 MAX_NAME_BYTES = 100
+MAX_WIDE_TEXT_BYTES = 4 * 2**20
+"""Python stores all characters of a text as wide as its widest: one emoji, and megabytes of letters take four times as
+many. Beyond this, text is what protocol 2 spells bytes with, characters up to 255, which take one byte each."""
+_LAST_LEAD_BYTE = 0xC3
+"""In UTF-8, of a character up to 255."""
 
 
 def load(data: memoryview, buffers: Sequence[memoryview] = ()) -> Tree:
@@ -53,6 +58,7 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
         self.copied = 0
+        self.text_bytes = 0
 
     def run(self) -> Tree:
         """The one value that is left at STOP."""
@@ -70,8 +76,8 @@ class _Machine:
 
     def finish(self) -> Tree:
         """Check that only one plain value is left, and resolve what was in the making."""
-        if len(self.stack) != 1 or self.at != len(self.data):
-            raise WireError("pickle: expected one value and nothing after it")
+        if len(self.stack) != 1 or self.at != len(self.data) or next(self.buffers, None) is not None:
+            raise WireError("pickle: expected one value that uses all buffers, and nothing after it")
         tree: Tree = _Finisher().finish(self.stack[0], 0)
         return tree
 
@@ -89,8 +95,12 @@ class _Machine:
 
     def text(self, size: int) -> str:
         """The next `size` bytes as UTF-8."""
+        data = self.take(size)
+        self.text_bytes += size
+        if self.text_bytes > MAX_WIDE_TEXT_BYTES and size and np.frombuffer(data, np.uint8).max() > _LAST_LEAD_BYTE:
+            raise WireError(f"pickle: over {MAX_WIDE_TEXT_BYTES} bytes of text; send large data as arrays")
         try:
-            return str(self.take(size), "utf-8", "surrogatepass")
+            return str(data, "utf-8", "surrogatepass")
         except UnicodeDecodeError:
             raise WireError("pickle: text that is not UTF-8") from None
 

@@ -22,6 +22,7 @@ from PIL import Image
 
 from reelscribe.errors import MediaError
 from reelscribe.media import FrameArray, FrameSize, VideoInfo
+from reelscribe.scaling import fit
 
 # Damage is reported as MediaError; what the codecs say about every broken packet helps nobody.
 decord.logging.set_level(decord.logging.QUIET)
@@ -34,8 +35,6 @@ SAME_SECONDS = 1e-3
 MISSING_SECONDS = 1.0
 MISSING_SHARE = 0.02
 """A file that ends so much before it says it does, or has so many frames less, was cut. Headers are wrong by less."""
-
-_RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Video:
             for index, seconds, frame in self._decord_frames() or self._av_frames():
                 count = index + 1
                 if index % self._task.every == 0:
-                    yield index, round(seconds, 6), _fit(frame(), self._task.frame)
+                    yield index, round(seconds, 6), fit(Image.fromarray(frame()), self._task.frame)
         except (decord.DECORDError, av.FFmpegError):
             raise MediaError(
                 f"{self._task.path}: damaged: frame {count} of {self.info.frames} cannot be decoded"
@@ -183,17 +182,6 @@ class _Packets:
             video_codec=video.codec_context.name,
             audio_codec=container.streams.audio[0].codec_context.name if container.streams.audio else None,
         )
-
-
-def _fit(frame: FrameArray, size: FrameSize) -> FrameArray:
-    """Scale and cut with PIL, as the models' own processors do: lossless against scaling on the server."""
-    height, width = frame.shape[:2]
-    if (width, height) == (size.width, size.height):
-        return frame
-    scaled = size.scaled(width, height)
-    image = Image.fromarray(frame).resize(scaled, _RESAMPLING[size.resample])
-    left, top = size.cut(*scaled)
-    return np.asarray(image)[top : top + size.height, left : left + size.width]
 
 
 def _first_line(error: Exception) -> str:

@@ -14,16 +14,22 @@ Format, version 1; integers are little-endian and unsigned::
 
 The pickle holds a tree of dict (its keys are text), list, tuple, str, bytes, int, float, bool, None and arrays. An
 array is written as ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it
-is smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see
-`reelscribe.safe_pickle` and `reelscribe.pickled_arrays`, which also hold the limits on counts, depth, dtypes, shapes.
+is smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: `reelscribe.safe_pickle`.
 
-`unpack` also reads a plain ``pickle.dumps(array)`` of protocols 2 to 5. Everything wrong is a WireError.
+Arrays have up to 32 dimensions, and the dtypes of `reelscribe.pickled_arrays.ITEM_SIZES` in either byte order: bool and
+all numbers but long double, which differs between machines. The other limits are those of `reelscribe.safe_pickle`:
+100,000 values, 32 levels, 200,000 opcodes, integers of 32 bytes, 4 MiB of text.
+
+Every byte counts: a body with one too few or too many, an unused buffer or another version is refused. `unpack` also
+reads what others send, plain ``pickle.dumps(array)`` of protocols 2 to 5 and ``.npy`` files of versions 1 and 2 (see
+`numpy.lib.format`). Everything wrong, and everything over a limit, is a WireError, from the writer as from the reader.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +38,7 @@ import numpy as np
 
 from reelscribe import safe_pickle
 from reelscribe.errors import WireError
-from reelscribe.pickled_arrays import ITEM_SIZES, MAX_DIMENSIONS, Array, checked_array
+from reelscribe.pickled_arrays import ITEM_SIZES, Array, checked_array
 from reelscribe.safe_pickle import Tree
 
 MAGIC = b"\x93RSBODY"
@@ -43,6 +49,12 @@ MAX_BUFFERS = 4096
 
 _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
+_NPY_START = b"\x93NUMPY"
+_NPY_HEADER_BYTES = 2000
+_NPY_HEADER = re.compile(
+    rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
+    rb" 'shape': \(((?:\d{1,20}, ?)*(?:\d{1,20})?)\),? ?}\s*"
+)
 
 Segment = bytes | memoryview
 
@@ -51,15 +63,20 @@ def pack(tree: Tree) -> list[Segment]:
     """The body of `tree` as segments to be sent one after the other: small bytes, and views on the arrays' own memory.
 
     Arrays must not change until the segments are sent. Contiguous arrays are not copied; others are, once. Raises
-    WireError for anything that is not in the tree described above.
+    WireError for anything that is not in the tree described above, or over the limits of the reader.
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
-    _check(tree)
-    _Pickler(stream, buffers).dump(tree)
+    try:
+        _check(tree)
+        _Pickler(stream, buffers).dump(tree)
+    except RecursionError:
+        raise WireError(f"body: over {safe_pickle.MAX_DEPTH} levels, or a value that holds itself") from None
     if len(buffers) > MAX_BUFFERS:
         raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
     pickled = stream.getvalue()
+    # What the reader would refuse is refused here, where something can still be done about it.
+    safe_pickle.load(memoryview(pickled), buffers)
     sizes = struct.pack(f"<{len(buffers)}Q", *(buffer.nbytes for buffer in buffers))
     segments: list[Segment] = [_HEADER.pack(MAGIC, VERSION, len(pickled), len(buffers)) + sizes + pickled]
     end = len(segments[0])
@@ -82,9 +99,11 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
         return _unpack_ours(view)
     if view[:1] == _PICKLE_START:
         return safe_pickle.load(view)
+    if view[: len(_NPY_START)] == _NPY_START:
+        return _unpack_npy(view)
     raise WireError(
-        f"body: expected a reelscribe body or pickle.dumps(array) of protocol 2 or newer, got {view.nbytes} bytes"
-        f" that start with {bytes(view[:8])!r}"
+        "body: expected a reelscribe body, pickle.dumps(array) of protocol 2 or newer, or .npy,"
+        f" got {view.nbytes} bytes that start with {bytes(view[:8])!r}"
     )
 
 
@@ -99,7 +118,7 @@ def _unpack_ours(view: memoryview) -> Tree:
     _, version, pickle_size, count = _HEADER.unpack_from(view)
     if version != VERSION:
         raise WireError(
-            f"body: expected format version {VERSION}, got {version}; use the same reelscribe on both sides"
+            f"body: format version {version} is not known here, only {VERSION}; use the newer reelscribe on both sides"
         )
     if count > MAX_BUFFERS:
         raise WireError(f"body: {count} buffers; at most {MAX_BUFFERS} fit one request")
@@ -110,6 +129,8 @@ def _unpack_ours(view: memoryview) -> Tree:
     end, buffers = start + pickle_size, []
     for size in sizes:
         begin = end + -end % ALIGNMENT
+        if bytes(view[end:begin]).strip(b"\0"):
+            raise WireError(f"body: expected zeros between its parts, from {end} to {begin}")
         end = begin + size
         buffers.append(view[begin:end])
     if end != view.nbytes:
@@ -117,40 +138,33 @@ def _unpack_ours(view: memoryview) -> Tree:
     return safe_pickle.load(view[start : start + pickle_size], buffers)
 
 
+def _unpack_npy(view: memoryview) -> Array:
+    version = bytes(view[6:8])
+    if version not in (b"\1\0", b"\2\0"):
+        raise WireError(f"npy: expected format version 1.0 or 2.0, got {'.'.join(map(str, version))}")
+    start = 10 if version == b"\1\0" else 12
+    end = start + int.from_bytes(view[8:start], "little")
+    # numpy evaluates the header as a Python literal; this reads the one way in which it is written.
+    header = _NPY_HEADER.fullmatch(view[start : min(end, start + _NPY_HEADER_BYTES)])
+    if header is None:
+        raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
+    dtype, fortran, shape = (part.decode("ascii") for part in header.groups())
+    lengths = tuple(int(length) for length in shape.replace(",", " ").split())
+    return checked_array(view[end:], dtype, lengths, "F" if fortran == "True" else "C")
+
+
 def _check(tree: Any) -> None:
-    """Refuse what the reader would: the sender can still do something about it."""
-    values = 0
-
-    def visit(value: Any, depth: int) -> None:
-        nonlocal values
-        values += 1
-        if depth > safe_pickle.MAX_DEPTH or values > safe_pickle.MAX_VALUES:
-            limits = f"{safe_pickle.MAX_VALUES} values or {safe_pickle.MAX_DEPTH} levels"
-            raise WireError(f"body: over {limits}; send large data as arrays")
-        kind = type(value)
-        if kind is list or kind is tuple:
-            for item in value:
-                visit(item, depth + 1)
-        elif kind is dict:
-            for key, item in value.items():
-                if type(key) is not str:
-                    raise WireError(f"body: dict keys are text, got {type(key).__name__}")
-                visit(item, depth + 1)
-        else:
-            _check_leaf(value)
-
-    visit(tree, 0)
-
-
-def _check_leaf(value: Any) -> None:
-    kind = type(value)
-    if kind is np.ndarray:
-        if value.dtype.str[1:] not in ITEM_SIZES:
-            raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
-        if value.ndim > MAX_DIMENSIONS:
-            raise WireError(f"body: arrays have at most {MAX_DIMENSIONS} dimensions, got {value.ndim}")
-    elif kind is int and value.bit_length() >= 8 * safe_pickle.MAX_INTEGER_BYTES:
-        raise WireError(f"body: integers take at most {safe_pickle.MAX_INTEGER_BYTES} bytes")
+    """Say by its type what no body can hold; limits are the reader's."""
+    kind = type(tree)
+    if kind is list or kind is tuple:
+        for item in tree:
+            _check(item)
+    elif kind is dict:
+        for item in tree.values():
+            _check(item)
+    elif kind is np.ndarray:
+        if tree.dtype.str[1:] not in ITEM_SIZES:
+            raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {tree.dtype}")
     elif kind not in (type(None), bool, int, float, str, bytes):
         raise WireError(
             f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"

@@ -1,0 +1,111 @@
+"""Coverage-guided fuzzing of everything that reads a request's body; a finding ends it with a traceback.
+
+    python tests/fuzz_bodies.py -max_total_time=600 [other options of libFuzzer] [a folder to keep new inputs in]
+
+Of each input: nothing but our own errors is raised, nothing but plain values and arrays comes out and can be packed
+again, no file, process, module or code is touched, and time and memory stay within what the server promises.
+"""
+
+import io
+import os
+import pickle
+import sys
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+
+import atheris
+import numpy as np
+from PIL import Image
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
+
+with atheris.instrument_imports(include=["reelscribe", "request_batch", "still_image"]):
+    from hostile_pickles import DANGEROUS_NAMES, HOSTILE
+    from reelscribe import wire
+    from reelscribe.errors import ReelscribeError
+    from reelscribe.media import FrameSize
+    from request_batch import Limits, read_request
+    from still_image import is_still
+
+LONGEST = 2**16
+FRAME = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
+LIMITS, SIZE = Limits(frames=512, side=4096), FrameSize(32, 32)
+HARMLESS_EVENTS = {"builtins.id", "array.__new__"}
+
+reading = False
+
+
+def watch(event: str, arguments: tuple[object, ...]) -> None:
+    if reading and event not in HARMLESS_EVENTS:
+        sys.stderr.write(f"an input led to {event} {arguments}\n")
+        os.abort()
+
+
+def read(body: bytes) -> None:
+    """What the server does with `body`, watched."""
+    global reading
+    reading = True
+    try:
+        if is_still(body):
+            read_request({"body": body}, LIMITS, SIZE)
+            return
+        tree = wire.unpack(body)
+    except ReelscribeError as error:
+        reading = False
+        assert len(str(error)) < 500, error
+        return
+    finally:
+        reading = False
+    again = wire.unpack(b"".join(wire.pack(tree)))
+    assert repr(again) == repr(tree)
+
+
+def test_one_input(body: bytes) -> None:
+    tracemalloc.start()
+    start = time.process_time()
+    read(body)
+    seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds < 1, seconds
+    assert peak < 2 * len(body) + 64e6, peak
+
+
+def good_bodies() -> list[bytes]:
+    arrays = [FRAME, FRAME.astype(">f4"), np.asfortranarray(FRAME), np.zeros((2, 0)), np.zeros((40, 50, 3), np.uint8)]
+    trees = [*arrays, {"frames": FRAME, "n": [1, 2.5, "text", b"bytes", None, True, (2**70,)]}]
+    files = [io.BytesIO() for _ in range(5)]
+    np.save(files[0], FRAME)
+    for file, kind in zip(files[1:], ["JPEG", "PNG", "WEBP", "PNG"], strict=True):
+        Image.fromarray(FRAME).convert("P" if file is files[-1] else "RGB").save(file, kind)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    files.append(io.BytesIO())
+    Image.fromarray(FRAME).save(files[-1], "JPEG", exif=turned)
+    bodies = [b"".join(wire.pack(tree)) for tree in trees]
+    bodies += [pickle.dumps(tree, protocol) for tree in trees for protocol in range(2, 6)]
+    return bodies + [file.getvalue() for file in files]
+
+
+def main() -> None:
+    bodies = good_bodies()
+    for body in bodies:  # what is imported when first needed, before anything is watched
+        read_request({"body": body}, LIMITS, SIZE) if is_still(body) else wire.unpack(body)
+    with tempfile.TemporaryDirectory() as folder:
+        seeds, words = Path(folder) / "seeds", Path(folder) / "words"
+        seeds.mkdir()
+        for i, body in enumerate([*bodies, *HOSTILE.values()]):
+            if len(body) <= LONGEST:
+                (seeds / str(i)).write_bytes(body)
+        spellings = {"reelscribe.wire", "array", "_codecs", "encode", "latin1", *" ".join(DANGEROUS_NAMES).split()}
+        words.write_text("".join(f'"{word}"\n' for word in sorted(spellings)))
+        options = [f"-max_len={LONGEST}", f"-dict={words}", f"-artifact_prefix={tempfile.gettempdir()}/"]
+        sys.addaudithook(watch)
+        atheris.Setup([sys.argv[0], *options, *sys.argv[1:], str(seeds)], test_one_input)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
