@@ -43,7 +43,7 @@ class CaptionSettings:
     device_batch: int = 32
     """Frames that run through the model at once."""
     max_frames: int = 512
-    """Frames of one request: 64 MiB of frames at 224 x 224 are 445."""
+    """Frames of one request: 50 MiB of frames at 224 x 224 are 348."""
     max_side: int = 8192
     """Pixels of the longer side of a frame."""
     cpu_threads: int = 1

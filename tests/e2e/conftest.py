@@ -1,5 +1,6 @@
 """One real TorchServe with the real handler and the demo model, for all tests here."""
 
+import io
 import json
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -19,6 +21,7 @@ from reelscribe.client import CaptionClient
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.properties"
+CONFIG_SINGLE = ROOT / "config-single.properties"
 
 
 def free_ports() -> dict[str, str]:
@@ -41,6 +44,11 @@ class Running:
     """A server that runs, and how to reach it."""
 
     instance: server.Instance
+    model: str = "captioner"
+
+    @property
+    def predictions(self) -> str:
+        return f"{self.url}/predictions/{self.model}"
 
     @property
     def url(self) -> str:
@@ -51,7 +59,7 @@ class Running:
         return json.loads(self.instance.key_file.read_text())["inference"]["key"]
 
     def client(self) -> CaptionClient:
-        return CaptionClient(self.url, "captioner", token=self.token)
+        return CaptionClient(self.url, self.model, token=self.token)
 
     def workers(self) -> list[int]:
         return [p.pid for p in self.instance.processes() if "model_service_worker" in " ".join(p.cmdline())]
@@ -63,14 +71,16 @@ class Running:
 
 
 @contextmanager
-def serving(directory: Path, weights: str, **settings: object) -> Iterator[Running]:
-    """A server of the demo model with some settings of caption.yaml changed."""
-    mar = archive.build("captioner", "caption", weights, directory / "store", handlers=ROOT / "handlers")
+def serving(
+    directory: Path, weights: str, *, model: str = "captioner", config: Path = CONFIG, **settings: object
+) -> Iterator[Running]:
+    """A server of the demo model under some name, with some settings of caption.yaml changed."""
+    mar = archive.build(model, "caption", weights, directory / "store", handlers=ROOT / "handlers")
     change_settings(mar, **settings)
     instance = server.Instance(directory / "instance")
-    server.start(instance, CONFIG, directory / "store", load_seconds=120, say=print, overrides=free_ports())
+    server.start(instance, config, directory / "store", load_seconds=120, say=print, overrides=free_ports())
     try:
-        yield Running(instance)
+        yield Running(instance, model)
     finally:
         server.stop(instance)
     assert instance.processes() == []
@@ -91,6 +101,23 @@ def change_settings(mar: Path, **changes: object) -> None:
 def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
     with serving(tmp_path_factory.mktemp("server"), demo_model) as instance:
         yield instance
+
+
+@pytest.fixture(scope="session")
+def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
+    """A server that joins single frames, under the name that the blog's clients know."""
+    with serving(tmp_path_factory.mktemp("joining"), demo_model, model="blip2", config=CONFIG_SINGLE) as instance:
+        yield instance
+
+
+async def post(running: Running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    """Send `body` in pieces; status and text of the answer."""
+    headers = {"Authorization": f"Bearer {running.token}", **(headers or {})}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(running.predictions, data=io.BytesIO(body), headers=headers) as response,
+    ):
+        return response.status, await response.text()
 
 
 def read_records(out: Path) -> list[dict]:

@@ -1,44 +1,25 @@
 """The real server from outside: what strangers send, and how it starts and stops."""
 
 import asyncio
-import io
 import json
-import os
 import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import aiohttp
 import numpy as np
 import psutil
 import pytest
 
-from e2e.conftest import CONFIG, ROOT, Running, change_settings, free_ports, serving, wait_until
-from reelscribe import archive, server, wire
+from e2e.conftest import CONFIG, ROOT, change_settings, free_ports, post, wait_until
+from reelscribe import archive, server
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize, ModelDescription
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
-
-
-@pytest.fixture(scope="module")
-def joining(tmp_path_factory, demo_model) -> Iterator[Running]:
-    """A server that joins up to 16 requests for one call of the handler."""
-    with serving(tmp_path_factory.mktemp("joining"), demo_model, batchSize=16, maxBatchDelay=500) as instance:
-        yield instance
-
-
-async def post(running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    headers = {"Authorization": f"Bearer {running.token}", **(headers or {})}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{running.url}/predictions/captioner", data=io.BytesIO(body), headers=headers) as response,
-    ):
-        return response.status, await response.text()
 
 
 async def test_describe(running):
@@ -71,40 +52,6 @@ async def test_the_wrong_key_does_not_manage(running):
     async with ManagementClient(running.instance.address("management_address"), token=running.token) as management:
         with pytest.raises(AccessRefused, match="status 400"):
             await management.models()
-
-
-async def test_good_and_bad_bodies_at_once_get_what_each_deserves(running):
-    await assert_good_and_bad_bodies_get_what_each_deserves(running)
-
-
-async def test_so_they_do_when_the_server_joins_them(joining):
-    await assert_good_and_bad_bodies_get_what_each_deserves(joining)
-
-
-async def assert_good_and_bad_bodies_get_what_each_deserves(running: Running) -> None:
-    workers = running.workers()
-    many = np.stack([FRAME] * 3)
-    bodies = {
-        "one frame": (pickle.dumps(FRAME), 200, BLUE),
-        "many frames": (b"".join(wire.pack({"frames": many})), 200, json.dumps([BLUE] * 3)),
-        "many frames, pickled": (pickle.dumps(many, protocol=4), 200, json.dumps([BLUE] * 3)),
-        "no body": (b"", 400, "WireError"),
-        "noise": (os.urandom(1000), 400, "WireError"),
-        "a hostile pickle": (b"cos\nsystem\n(S'echo'\ntR.", 400, "WireError"),
-        "half a body": (b"".join(wire.pack(many))[:-1], 400, "WireError"),
-        "floats": (pickle.dumps(FRAME / 255), 422, "FramesError"),
-        "a line": (pickle.dumps(np.zeros((1, 33, 3), np.uint8)), 422, "FramesError"),
-        "too many": (pickle.dumps(np.zeros((513, 1, 1, 3), np.uint8)), 422, "FramesError"),
-        "grey": (pickle.dumps(FRAME[..., 0]), 422, "FramesError"),
-    }
-    answers = await asyncio.gather(*(post(running, body) for body, _, _ in bodies.values()))
-    for (name, (_, status, text)), (got_status, got_text) in zip(bodies.items(), answers, strict=True):
-        assert (name, got_status) == (name, status)
-        if status == 200:
-            assert json.dumps(json.loads(got_text)) == text if text.startswith("[") else got_text == text
-        else:
-            assert json.loads(got_text)["error"]["type"] == text
-    assert running.workers() == workers
 
 
 def test_the_example_of_the_readme(running):

@@ -1,0 +1,206 @@
+"""What people send, to the real server: good, bad, and in other ways than ours."""
+
+import asyncio
+import io
+import json
+import os
+import pickle
+import re
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+from e2e.conftest import ROOT, Running, post
+from reelscribe import wire
+from reelscribe.management import ManagementClient
+from reelscribe.media import FrameSize
+from videos import read
+
+FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
+BLUE = "a plain blue background"
+MANY = np.stack([FRAME] * 3)
+
+
+def packed(tree) -> bytes:
+    return b"".join(wire.pack(tree))
+
+
+def still(frame: np.ndarray, kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(frame).save(file, kind)
+    return file.getvalue()
+
+
+GOOD = {
+    "one frame": (packed(FRAME), BLUE),
+    "many frames": (packed({"frames": MANY}), [BLUE] * 3),
+    "one frame, pickled": (pickle.dumps(FRAME), BLUE),
+    "many frames, pickled": (pickle.dumps(MANY, protocol=2), [BLUE] * 3),
+    "a JPEG": (still(FRAME, "JPEG"), BLUE),
+    "a PNG": (still(FRAME, "PNG"), BLUE),
+    "a WebP": (still(FRAME, "WEBP"), BLUE),
+}
+BAD = {
+    "no body": (b"", 400, "WireError"),
+    "noise": (bytes(range(200, 256)), 400, "WireError"),
+    "a hostile pickle": (b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00echo\x85R.", 400, "WireError"),
+    "half a body": (packed(MANY)[:-1], 400, "WireError"),
+    "half a JPEG": (still(FRAME, "JPEG")[:-100], 400, "WireError"),
+    "too many frames": (pickle.dumps(np.zeros((513, 1, 1, 3), np.uint8)), 413, "LimitExceeded"),
+    "a long frame": (pickle.dumps(np.zeros((300, 8193, 3), np.uint8)), 413, "LimitExceeded"),
+    "a video": (b"\0\0\0\x20ftypisom", 415, "UnsupportedFormat"),
+    "JSON": (b'{"instances": []}', 415, "UnsupportedFormat"),
+    "floats": (pickle.dumps(FRAME / 255), 422, "FramesError"),
+    "a line": (pickle.dumps(np.zeros((1, 33, 3), np.uint8)), 422, "FramesError"),
+    "grey": (pickle.dumps(FRAME[..., 0]), 422, "FramesError"),
+}
+
+
+@pytest.fixture(params=["running", "joining"])
+def either(request) -> Running:
+    """Each of the two configurations."""
+    return request.getfixturevalue(request.param)
+
+
+async def test_good_and_bad_bodies_at_once_get_what_each_deserves(either):
+    workers = either.workers()
+    names = [name for pair in zip(BAD, [*GOOD] * 2, strict=False) for name in pair]
+    for eight in (names[at : at + 8] for at in range(0, len(names), 8)):
+        answers = await asyncio.gather(*(post(either, {**BAD, **GOOD}[name][0]) for name in eight))
+        for name, (status, text) in zip(eight, answers, strict=True):
+            if name in GOOD:
+                expected = GOOD[name][1]
+                assert (name, status, json.loads(text) if text[0] == "[" else text) == (name, 200, expected)
+            else:
+                assert (name, status, json.loads(text)["error"]["type"]) == (name, *BAD[name][1:])
+    assert await healthy(either)
+    assert either.workers() == workers
+
+
+async def healthy(running: Running) -> bool:
+    headers = {"Authorization": f"Bearer {running.token}"}
+    async with aiohttp.ClientSession() as session, session.get(f"{running.url}/ping", headers=headers) as response:
+        return (await response.json(content_type=None))["status"] == "Healthy"
+
+
+async def test_seven_of_a_joined_eight_are_answered(joining):
+    busy = asyncio.create_task(post(joining, packed(np.zeros((100, 120, 160, 3), np.uint8))))
+    bodies = [pickle.dumps(FRAME)] * 3 + [b"noise"] + [pickle.dumps(FRAME)] * 4  # they wait for it, and so are joined
+    answers = await asyncio.gather(*(post(joining, body) for body in bodies))
+    assert [status for status, _ in answers] == [200] * 3 + [400] + [200] * 4
+    assert (await busy)[0] == 200
+
+
+async def test_a_frame_that_does_not_fit_the_memory_is_507_and_the_next_one_fits_again(running):
+    (worker,) = running.workers()
+    process = psutil.Process(worker)
+    limits = process.rlimit(psutil.RLIMIT_AS)
+    # The body fits, and the frame as floats, four times as large, does not.
+    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + 150 * 2**20, resource.RLIM_INFINITY))
+    try:
+        status, text = await post(running, packed(np.zeros((2000, 8000, 3), np.uint8)))
+    finally:
+        process.rlimit(psutil.RLIMIT_AS, limits)
+    assert (status, json.loads(text)["error"]["type"]) == (507, "OutOfDeviceMemory")
+    assert await post(running, pickle.dumps(FRAME)) == (200, BLUE)
+    assert running.workers() == [worker]
+
+
+@pytest.mark.parametrize(
+    "label", ["application/json", "text/plain", "image/gif", "application/x-pickle; charset=utf-8"]
+)
+async def test_what_a_body_is_labelled_does_not_count(running, label):
+    assert await post(running, still(FRAME, "PNG"), {"Content-Type": label}) == (200, BLUE)
+
+
+async def test_a_form_is_told_how_to_send_a_file(running):
+    status, text = await post(running, still(FRAME, "PNG"), {"Content-Type": "application/x-www-form-urlencoded"})
+    assert status == 415
+    assert "got a form; send it with Content-Type: application/octet-stream, or by curl -T FILE" in text
+
+
+async def test_a_file_of_a_form_is_read(running):
+    form = aiohttp.FormData()
+    form.add_field("data", still(FRAME, "JPEG"), filename="photo.jpg", content_type="image/jpeg")
+    headers = {"Authorization": f"Bearer {running.token}"}
+    async with aiohttp.ClientSession() as session, session.post(running.predictions, data=form, headers=headers) as got:
+        assert (got.status, await got.text()) == (200, BLUE)
+
+
+async def test_one_byte_over_the_limit_is_413(running):
+    status, _ = await post(running, bytes(52_428_801))
+    assert status == 413
+
+
+def test_the_readmes_curl_calls(running, tmp_path):
+    """Each is followed by its answer, as a comment."""
+    (block,) = re.findall(r"```sh\n([^`]*curl .+?)```", (ROOT / "README.md").read_text(), re.S)
+    calls = re.findall(r"^(curl .*?) +# (.*)$", block, re.M)
+    assert len(calls) == 4
+    script = block.replace("http://127.0.0.1:8080", running.url).replace(".server", str(running.instance.directory))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    if shutil.which("curl") is None:
+        (tools / "curl").symlink_to(Path(__file__).parent / "curl")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    script = script.replace(".venv/bin/python", "python3").replace("\ncurl", "\necho; curl")
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    answers = " ".join(done.stdout.split()).replace("[ ", "[").replace(" ]", "]")
+    assert answers == " ".join(answer for _, answer in calls), done.stderr
+
+
+def frames_with_captions(media: Path, name: str, width: int, height: int, count: int) -> tuple[np.ndarray, list[str]]:
+    """The first frames of a clip at full size, and what they show."""
+    scenes = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
+    scenes = [scene for scene in scenes if scene["source"] == name]
+    rows = [row for row, _ in zip(read(media / name, FrameSize(width, height)), range(count), strict=False)]
+    truth = [next(scene["caption"] for scene in scenes if seconds < scene["end"]) for _, seconds, _ in rows]
+    return np.stack([frame for *_, frame in rows]), truth
+
+
+async def as_the_blog_sends(running: Running, array: np.ndarray) -> str:
+    """A new session for each request, and whatever content type aiohttp gives to bytes."""
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {running.token}"}) as session,
+        session.post(running.predictions, data=pickle.dumps(array)) as response,
+    ):
+        assert response.status == 200
+        return await response.text()
+
+
+async def test_the_blogs_clients_of_single_frames(joining, media):
+    frames, truth = frames_with_captions(media, "same-480x270.mp4", 480, 270, 32)
+    assert joining.model == "blip2"
+    assert await asyncio.gather(*(as_the_blog_sends(joining, frame) for frame in frames)) == truth
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+@pytest.mark.parametrize(
+    ("name", "width", "height", "count"),
+    [("same-480x270.mp4", 480, 270, 32), ("same-1280x720.mkv", 1280, 720, 16), ("same-1920x1080.mp4", 1920, 1080, 8)],
+)
+async def test_the_blogs_client_of_prebatches(running, media, name, width, height, count):
+    frames, truth = frames_with_captions(media, name, width, height, count)
+    assert json.loads(await as_the_blog_sends(running, frames)) == truth
+
+
+async def test_the_server_for_single_frames_joins_requests(joining):
+    key = json.loads(joining.instance.key_file.read_text())["management"]["key"]
+    address = joining.instance.address("management_address")
+    async with ManagementClient(address, token=key) as management:
+        assert await management.models() == ["blip2"]
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
+        session.get(f"{address}/models/blip2") as response,
+    ):
+        (model,) = await response.json(content_type=None)
+    assert (model["batchSize"], model["maxBatchDelay"]) == (128, 20)
