@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe import archive, server
 
 ROOT = Path(__file__).parents[1]
-
-
-def free_ports() -> dict[str, str]:
-    """Settings that keep an instance out of every other one's way."""
-    addresses = ["inference_address", "management_address", "metrics_address"]
-    names = [*addresses, "grpc_inference_port", "grpc_management_port"]
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [s.getsockname()[1] for s in sockets]
-    return {n: f"http://127.0.0.1:{p}" if n in addresses else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -51,8 +39,7 @@ class Serving:
     @property
     def headers(self) -> dict[str, str]:
         """What every request needs."""
-        key = json.loads(self.instance.key_file.read_text())["inference"]["key"]
-        return {"Authorization": f"Bearer {key}"}
+        return {"Authorization": f"Bearer {self.instance.key('inference')}"}
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the Java process and of the workers."""
@@ -67,7 +54,7 @@ class Serving:
 def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterator[Serving]:
     """Serve the archives in `directory`/store with `config`."""
     instance = server.Instance(directory / "instance")
-    settings = {**free_ports(), **overrides}
+    settings = {**server.free_ports(), **overrides}
     server.start(instance, config, directory / "store", load_seconds=120, say=lambda _: None, overrides=settings)
     try:
         yield Serving(instance, model)

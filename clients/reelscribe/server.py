@@ -19,7 +19,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +77,10 @@ class Instance:
         """An address of the settings, like `inference_address`."""
         return read_properties(self.config.read_text())[name]
 
+    def key(self, api: str) -> str:
+        """The token for the inference or the management API. Raises OSError or ValueError if there is none yet."""
+        return str(json.loads(self.key_file.read_text())[api]["key"])
+
     def processes(self) -> list[psutil.Process]:
         """Every process of the instance that still runs, whoever became its parent."""
         mark = str(self.directory.resolve())
@@ -96,6 +100,16 @@ def read_properties(text: str) -> dict[str, str]:
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def free_ports() -> dict[str, str]:
+    """Settings for an instance that stays out of every other one's way."""
+    addresses = ["inference_address", "management_address", "metrics_address"]
+    names = [*addresses, "grpc_inference_port", "grpc_management_port"]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = [s.getsockname()[1] for s in sockets]
+    return {n: f"http://127.0.0.1:{p}" if n in addresses else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 def start(
@@ -259,8 +273,8 @@ async def _wait_until_ready(instance: Instance, models: list[str], load_seconds:
 async def _is_ready(instance: Instance, model: str) -> bool:
     """`/ping` says healthy long before a worker can answer, so the workers themselves are asked about."""
     try:
-        key = json.loads(instance.key_file.read_text())["management"]["key"]
-        async with ManagementClient(instance.address("management_address"), token=key) as management:
+        address, key = instance.address("management_address"), instance.key("management")
+        async with ManagementClient(address, token=key) as management:
             workers = await management.workers(model)
     except (OSError, ValueError, ServerError):
         return False  # not there yet

@@ -2,11 +2,10 @@
 
 import io
 import json
-import socket
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,21 +21,6 @@ from reelscribe.client import CaptionClient
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.properties"
 CONFIG_SINGLE = ROOT / "config-single.properties"
-
-
-def free_ports() -> dict[str, str]:
-    """Settings that keep an instance out of every other one's way."""
-    names = [
-        "inference_address",
-        "management_address",
-        "metrics_address",
-        "grpc_inference_port",
-        "grpc_management_port",
-    ]
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [s.getsockname()[1] for s in sockets]
-    return {n: f"http://127.0.0.1:{p}" if "address" in n else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -56,7 +40,7 @@ class Running:
 
     @property
     def token(self) -> str:
-        return json.loads(self.instance.key_file.read_text())["inference"]["key"]
+        return self.instance.key("inference")
 
     def client(self) -> CaptionClient:
         return CaptionClient(self.url, self.model, token=self.token)
@@ -78,7 +62,7 @@ def serving(
     mar = archive.build(model, "caption", weights, directory / "store", handlers=ROOT / "handlers")
     change_settings(mar, **settings)
     instance = server.Instance(directory / "instance")
-    server.start(instance, config, directory / "store", load_seconds=120, say=print, overrides=free_ports())
+    server.start(instance, config, directory / "store", load_seconds=120, say=print, overrides=server.free_ports())
     try:
         yield Running(instance, model)
     finally:

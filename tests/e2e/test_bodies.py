@@ -194,7 +194,7 @@ async def test_the_blogs_client_of_prebatches(running, media, name, width, heigh
 
 
 async def test_the_server_for_single_frames_joins_requests(joining):
-    key = json.loads(joining.instance.key_file.read_text())["management"]["key"]
+    key = joining.instance.key("management")
     address = joining.instance.address("management_address")
     async with ManagementClient(address, token=key) as management:
         assert await management.models() == ["blip2"]

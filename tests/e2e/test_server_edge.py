@@ -1,7 +1,6 @@
 """The real server from outside: what strangers send, and how it starts and stops."""
 
 import asyncio
-import json
 import pickle
 import re
 import subprocess
@@ -12,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from e2e.conftest import CONFIG, ROOT, change_settings, free_ports, post, wait_until
+from e2e.conftest import CONFIG, ROOT, change_settings, post, wait_until
 from reelscribe import archive, server
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management import ManagementClient
@@ -30,7 +29,7 @@ async def test_describe(running):
 
 
 async def test_management_knows_the_model_and_its_worker(running):
-    key = json.loads(running.instance.key_file.read_text())["management"]["key"]
+    key = running.instance.key("management")
     async with ManagementClient(running.instance.address("management_address"), token=key) as management:
         assert await management.models() == ["captioner"]
         (worker,) = await management.workers("captioner")
@@ -39,7 +38,7 @@ async def test_management_knows_the_model_and_its_worker(running):
 
 
 async def test_managements_describe_says_the_same(running):
-    key = json.loads(running.instance.key_file.read_text())["management"]["key"]
+    key = running.instance.key("management")
     url = f"{running.instance.address('management_address')}/models/captioner?customized=true"
     headers = {"Authorization": f"Bearer {key}"}
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
@@ -92,7 +91,7 @@ def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_pat
     change_settings(mar, handler=settings)
     instance = server.Instance(tmp_path / "instance")
     with pytest.raises(StartupError, match="broken cannot be loaded") as error:
-        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
+        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=server.free_ports())
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
     assert instance.processes() == []
@@ -102,7 +101,7 @@ def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_pat
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
     archive.build("captioner", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
     config = tmp_path / "config.properties"
-    settings = {**server.read_properties(CONFIG.read_text()), **free_ports()}
+    settings = {**server.read_properties(CONFIG.read_text()), **server.free_ports()}
     config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(tmp_path / "instance")]
     command += ["--config", str(config), "--model-store", str(tmp_path / "store")]
