@@ -37,6 +37,7 @@ _OTHER_FORMATS = (
     (0, b"BM", "a BMP image"),
     (0, b"II*\0", "a TIFF image"),
     (0, b"MM\0*", "a TIFF image"),
+    (4, b"jP  ", "a JPEG 2000 image"),
     (4, b"ftyp", "an MP4 video, or a HEIC or AVIF image"),
     (0, b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
     (0, b"RIFF", "an AVI video or WAV audio"),
@@ -108,6 +109,11 @@ def read_request(row: dict[str, Any], limits: Limits, size: FrameSize) -> FrameR
     for offset, signature, name in _OTHER_FORMATS:
         if body.startswith(signature, offset):
             raise UnsupportedFormat(f"body: expected an array (pickle, .npy) or a JPEG, PNG or WebP still, got {name}")
+    if not body.startswith(wire.STARTS):
+        raise WireError(
+            f"body: expected an array (pickle, .npy) or a JPEG, PNG or WebP still, got {len(body)} bytes"
+            f" that start with {bytes(body[:8])!r}"
+        )
     return _frames(wire.unpack(body), limits)
 
 

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from reelscribe.errors import FramesError, LimitExceeded, WireError
 from reelscribe.media import FrameArray, FrameSize
@@ -91,5 +91,6 @@ def _too_many_pixels(got: str) -> LimitExceeded:
 
 
 def _damaged(error: Exception) -> WireError:
-    reason = (str(error) or type(error).__name__).partition("\n")[0][:100]
+    unknown = isinstance(error, UnidentifiedImageError)  # its own message is an object's address
+    reason = "its header cannot be read" if unknown else (str(error) or type(error).__name__).partition("\n")[0][:100]
     return WireError(f"still: expected a whole JPEG, PNG or WebP file, got a damaged one: {reason}")

@@ -235,9 +235,6 @@ def _launch(instance: Instance, model_store: Path) -> None:
         "TMPDIR": str(directory / "tmp"),
         "LOG_LOCATION": str(directory / "logs"),
         "METRICS_LOCATION": str(directory / "logs"),
-        # Workers hand bodies on as they came, instead of parsing what is labelled JSON: 50 MiB of "[]," would become 17
-        # million lists.
-        "TS_DECODE_INPUT_REQUEST": "false",
     }
     command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
     command += ["--ts-config", "config.properties", "--model-store", str(model_store.resolve())]

@@ -50,6 +50,8 @@ MAX_BUFFERS = 4096
 _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
 _NPY_START = b"\x93NUMPY"
+STARTS = (MAGIC, _PICKLE_START, _NPY_START)
+"""One of these is at the start of whatever `unpack` reads."""
 _NPY_HEADER_BYTES = 2000
 _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
