@@ -15,6 +15,7 @@ import numpy as np
 import still_image
 from reelscribe import wire
 from reelscribe.errors import (
+    CallFull,
     FramesError,
     LimitExceeded,
     OutOfDeviceMemory,
@@ -27,7 +28,17 @@ from reelscribe.media import FrameArray, FrameSize
 MAX_ASPECT = 32
 """How many times longer than the other a side may be: models that keep the aspect would scale a line to gigabytes."""
 
-STATUS = {WireError: 400, LimitExceeded: 413, UnsupportedFormat: 415, FramesError: 422, OutOfDeviceMemory: 507}
+STILL_PIXELS_A_CALL = 2_000_000_000
+"""A minute's work, and a fraction of TorchServe's responseTimeout, after which it would take the worker for dead."""
+
+STATUS = {
+    WireError: 400,
+    LimitExceeded: 413,
+    UnsupportedFormat: 415,
+    FramesError: 422,
+    CallFull: 503,
+    OutOfDeviceMemory: 507,
+}
 
 _OTHER_FORMATS = (
     (0, b"{", "JSON"),
@@ -84,6 +95,20 @@ class Limits:
             )
 
 
+class Room:
+    """What a call of the handler still has room for: as many frames as one request may hold, and some stills."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.frames, self.still_pixels = limits.frames, STILL_PIXELS_A_CALL
+
+    def take(self, frames: int, still_pixels: int = 0) -> None:
+        """Raises CallFull if there is not so much left."""
+        if frames > self.frames or still_pixels > self.still_pixels:
+            raise CallFull("call: too many frames in the requests that were joined with this one; try again")
+        self.frames -= frames
+        self.still_pixels -= still_pixels
+
+
 @dataclass(frozen=True)
 class FrameRequest:
     """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3) or as a still."""
@@ -96,8 +121,8 @@ class FrameRequest:
         return captions[0] if self.single else captions
 
 
-def read_request(row: dict[str, Any], limits: Limits, size: FrameSize) -> FrameRequest:
-    """The frames in one row of TorchServe's `data`. Raises WireError, UnsupportedFormat, FramesError, LimitExceeded."""
+def read_request(row: dict[str, Any], limits: Limits, size: FrameSize, room: Room) -> FrameRequest:
+    """The frames in one row of TorchServe's `data`. Raises the errors that `STATUS` lists."""
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
         got = "a form" if body is None else type(body).__name__
@@ -105,7 +130,7 @@ def read_request(row: dict[str, Any], limits: Limits, size: FrameSize) -> FrameR
             f"body: expected bytes, got {got}; send it with Content-Type: application/octet-stream, or by curl -T FILE"
         )
     if still_image.is_still(body):
-        return _still(body, limits, size)
+        return _still(body, limits, size, room)
     for offset, signature, name in _OTHER_FORMATS:
         if body.startswith(signature, offset):
             raise UnsupportedFormat(f"body: expected an array (pickle, .npy) or a JPEG, PNG or WebP still, got {name}")
@@ -114,12 +139,15 @@ def read_request(row: dict[str, Any], limits: Limits, size: FrameSize) -> FrameR
             f"body: expected an array (pickle, .npy) or a JPEG, PNG or WebP still, got {len(body)} bytes"
             f" that start with {bytes(body[:8])!r}"
         )
-    return _frames(wire.unpack(body), limits)
+    request = _frames(wire.unpack(body), limits)
+    room.take(len(request.frames))
+    return request
 
 
-def _still(body: bytes | bytearray, limits: Limits, size: FrameSize) -> FrameRequest:
+def _still(body: bytes | bytearray, limits: Limits, size: FrameSize, room: Room) -> FrameRequest:
     image = still_image.open_still(body)
     limits.check(1, *image.size)
+    room.take(1, image.width * image.height)
     return FrameRequest(still_image.to_frame(image, size)[None], single=True)
 
 
@@ -146,12 +174,13 @@ class RequestBatch:
         self._answers: list[Any] = [None] * len(data)
         self._frames: dict[int, FrameRequest] = {}
         self._describes: list[int] = []
+        room = Room(limits)
         for i, row in enumerate(data):
             if "describe" in map(str.lower, context.get_all_request_header(i)):
                 self._describes.append(i)
                 continue
             try:
-                self._frames[i] = read_request(row, limits, size)
+                self._frames[i] = read_request(row, limits, size, room)
             except ReelscribeError as error:
                 self._refuse(i, error)
 

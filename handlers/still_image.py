@@ -6,23 +6,28 @@ It is scaled as soon as it is decoded: of many stills in one call of the handler
 from __future__ import annotations
 
 import io
-import struct
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from reelscribe.errors import FramesError, LimitExceeded, WireError
+from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
 from reelscribe.media import FrameArray, FrameSize
 from reelscribe.scaling import fit
 
 MAX_PIXELS = 50_000_000
-"""Of one still: 200 MB when decoded, and twice that while it is turned."""
+"""Of one still; decoding that many takes up to 2 s, and 1 GB for a moment."""
+
+MAX_SCANNED_PIXELS = 10 * MAX_PIXELS
+"""A progressive JPEG is decoded once for each of its scans, of which some have 10 and hostile ones thousands."""
+
+MAX_PARTS = 64
+"""Pieces of metadata that Pillow joins, which takes the square of their number, or inflates, to a megabyte each."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
-_DAMAGED = (OSError, SyntaxError, ValueError, TypeError, IndexError, KeyError, EOFError, OverflowError, struct.error)
-"""What Pillow raises for files that are damaged in one way or another."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -44,37 +49,39 @@ def is_still(body: bytes | bytearray) -> bool:
 def open_still(body: bytes | bytearray) -> Image.Image:
     """The still in `body`, not decoded yet: its size is known, and nothing large has been made.
 
-    Raises WireError for a damaged file, LimitExceeded for too many pixels, FramesError for an animation.
+    Raises WireError for a damaged file, LimitExceeded for too many pixels or pieces, FramesError for an animation.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own size limit, twice ours, and of oddities in metadata
-        try:
-            image = Image.open(io.BytesIO(body), formats=_FORMATS)
-            animated = image.format != "MPO" and getattr(image, "is_animated", False)
-        except Image.DecompressionBombError:
-            raise _too_many_pixels("hundreds of millions") from None
-        except _DAMAGED as error:
-            raise _damaged(error) from None
-    if image.width * image.height > MAX_PIXELS:
+    if body.count(b"Exif\0\0") > MAX_PARTS or body.count(b"iCCP") > MAX_PARTS:
+        raise LimitExceeded(f"still: at most {MAX_PARTS} pieces of metadata; save it again without")
+    with _pillow():
+        image = Image.open(io.BytesIO(body), formats=_FORMATS)
+        animated = image.format != "MPO" and getattr(image, "is_animated", False)
+    pixels = image.width * image.height
+    if pixels > MAX_PIXELS:
         raise _too_many_pixels(f"{image.width} x {image.height}")
+    scans = body.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 1
+    if scans * pixels > MAX_SCANNED_PIXELS:
+        raise LimitExceeded(f"still: {image.width} x {image.height} pixels in {scans} scans; save it as baseline JPEG")
     if animated:  # an MPO file is a JPEG with further pictures behind it
         raise FramesError(f"still: expected one picture, got an animated {image.format}; send its frames as an array")
     return image
 
 
 def to_frame(image: Image.Image, size: FrameSize) -> FrameArray:
-    """(height, width, 3) uint8 RGB as `size` wants it, upright by its EXIF orientation. Raises WireError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            image.load()
-            turn = _turn(image)
-            if image.mode.startswith("I"):  # 16-bit grey, of which `convert` would keep only what is under 256
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            upright = image if turn is None else image.transpose(turn)
-            return fit(upright.convert("RGB"), size)
-        except _DAMAGED as error:
-            raise _damaged(error) from None
+    """(height, width, 3) uint8 RGB as `size` wants it, upright by its EXIF orientation.
+
+    Raises WireError for a damaged file, OutOfDeviceMemory if it does not fit the memory.
+    """
+    with _pillow():
+        image.load()
+        turn = _turn(image)
+        if image.mode.startswith("I"):  # 16-bit grey, of which `convert` would keep only what is under 256
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        if turn is not None:
+            image = image.transpose(turn)
+        return fit(image, size)
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
@@ -82,8 +89,23 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
     try:
         orientation: Any = image.getexif().get(ExifTags.Base.Orientation)
         return _TURNS.get(orientation)
-    except _DAMAGED:
+    except Exception:  # noqa: BLE001 - see _pillow
         return None
+
+
+@contextmanager
+def _pillow() -> Iterator[None]:
+    """Whatever Pillow makes of a damaged file becomes an error of that file's request alone."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own size limit, over ours, and of oddities in metadata
+        try:
+            yield
+        except Image.DecompressionBombError:
+            raise _too_many_pixels("hundreds of millions") from None
+        except MemoryError:
+            raise OutOfDeviceMemory("still: it does not fit the memory when it is decoded; scale it down") from None
+        except Exception as error:  # noqa: BLE001 - asserts and struct's errors are among them, and no list is complete
+            raise _damaged(error) from None
 
 
 def _too_many_pixels(got: str) -> LimitExceeded:

@@ -4,9 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # No test may ask a hub for anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# The machine may be busy; hypothesis would call that a failure.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 ROOT = Path(__file__).parents[1]
 

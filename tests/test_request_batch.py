@@ -1,8 +1,11 @@
+import io
 import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 
+import request_batch
 from fake_context import FakeContext
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
@@ -12,7 +15,7 @@ from request_batch import Limits, RequestBatch
 ONE = np.zeros((4, 6, 3), np.uint8)
 MANY = np.ones((2, 4, 6, 3), np.uint8)
 
-LIMITS = Limits(frames=4, side=100)
+LIMITS = Limits(frames=6, side=100)
 SIZE = FrameSize(8, 8)
 
 
@@ -47,7 +50,7 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         (row(ONE[..., 0]), 422, "FramesError", "RGB"),
         (row(MANY.transpose(0, 3, 1, 2)), 422, "FramesError", "(2, 3, 4, 6)"),
         (row(MANY[:0]), 422, "FramesError", "at least one pixel"),
-        (row(np.zeros((5, 4, 6, 3), np.uint8)), 413, "LimitExceeded", "at most 4 a request, got 5"),
+        (row(np.zeros((7, 4, 6, 3), np.uint8)), 413, "LimitExceeded", "at most 6 a request, got 7"),
         (row(np.zeros((101, 50, 3), np.uint8)), 413, "LimitExceeded", "got 50 x 101"),
         (row(np.zeros((2, 66, 3), np.uint8)), 422, "FramesError", "32 times the other"),
         ({"body": pickle.dumps(print)}, 400, "WireError", "print"),
@@ -68,6 +71,30 @@ def test_a_result_may_be_an_error():
     (answer,) = RequestBatch([row(ONE)], context, LIMITS, SIZE).responses([OutOfDeviceMemory("too large")], {})
     assert context.statuses == {0: 507}
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
+
+
+def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_others_back():
+    context = FakeContext()
+    rows = [row(MANY), row(MANY), row(np.zeros((3, 4, 6, 3), np.uint8)), row(ONE), row(ONE), row(ONE)]
+    requests = RequestBatch(rows, context, LIMITS, SIZE)
+    assert [len(frames) for frames in requests.frames] == [2, 2, 1, 1]
+    answers = requests.responses([["a", "b"], ["c", "d"], ["e"], ["f"]], {})
+    assert context.statuses == {2: 503, 5: 503}
+    assert answers[5]["error"] == {
+        "type": "CallFull",
+        "message": "call: too many frames in the requests that were joined with this one; try again",
+    }
+
+
+def test_so_it_does_with_the_pixels_of_stills(monkeypatch):
+    monkeypatch.setattr(request_batch, "STILL_PIXELS_A_CALL", 50)
+    file = io.BytesIO()
+    Image.new("RGB", (4, 6)).save(file, "PNG")
+    context = FakeContext()
+    requests = RequestBatch([{"body": file.getvalue()}] * 3, context, LIMITS, SIZE)
+    assert [frames.shape for frames in requests.frames] == [(1, 8, 8, 3)] * 2
+    assert requests.responses([["a"], ["b"]], {})[:2] == ["a", "b"]
+    assert context.statuses == {2: 503}
 
 
 def test_describe_is_answered_among_other_requests():

@@ -2,7 +2,6 @@
 
 import io
 import struct
-import tracemalloc
 import zlib
 from contextlib import suppress
 
@@ -13,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import ExifTags, Image, ImageOps
 
 import still_image
-from reelscribe.errors import FramesError, LimitExceeded, WireError
+from memory import peak_memory
+from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
 from reelscribe.media import FrameSize
 from reelscribe.scaling import fit
 
@@ -72,24 +72,58 @@ def test_animations_are_refused(kind):
         still_image.open_still(body)
 
 
+PNG_START = b"\x89PNG\r\n\x1a\n"
+
+
+def chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
 def png(width: int, height: int, data: bytes = b"") -> bytes:
     """A PNG of the size that is claimed, with whatever data."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    return PNG_START + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize("sides", [(10_000, 5_001), (10_000, 10_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1)])
 def test_decompression_bombs_cost_nothing(sides):
     body = png(*sides)
-    tracemalloc.start()
-    with pytest.raises(LimitExceeded, match="at most 50,000,000 pixels"):
+    with peak_memory() as peak, pytest.raises(LimitExceeded, match="at most 50,000,000 pixels"):
         still_image.open_still(body)
-    assert tracemalloc.get_traced_memory()[1] < 1e6
-    tracemalloc.stop()
+    assert peak() < 1e6
+
+
+def test_a_jpeg_that_repeats_its_scans_is_refused_before_it_is_decoded():
+    body = saved(Image.new("L", (8000, 6000)), "JPEG", progressive=True)
+    last = body.rindex(b"\xff\xda")
+    bomb = body[:last] + body[last:-2] * 100 + body[-2:]
+    assert still_image.open_still(body).size == (8000, 6000)
+    with pytest.raises(LimitExceeded, match=r"8000 x 6000 pixels in 10\d scans"):
+        still_image.open_still(bomb)
+
+
+@pytest.mark.parametrize("part", [b"\xff\xe1\0\x0aExif\0\0xx", b"iCCP"])
+def test_metadata_in_very_many_pieces_is_refused(part):
+    with pytest.raises(LimitExceeded, match="at most 64 pieces of metadata"):
+        still_image.open_still(b"\xff\xd8" + part * 65)
+
+
+def test_what_pillow_only_asserts_is_a_damaged_file():
+    """A palette's transparency without a palette."""
+    header = struct.pack(">IIBBBBB", 1, 1, 1, 3, 0, 0, 0)
+    data = zlib.compress(b"\0\0")
+    body = PNG_START + chunk(b"IHDR", header) + chunk(b"tRNS", b"@") + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    with pytest.raises(WireError, match="damaged"):
+        read(body)
+
+
+def test_a_still_that_does_not_fit_the_memory_has_an_error_of_its_own(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(Image.Image, "resize", no_memory)
+    with pytest.raises(OutOfDeviceMemory, match="does not fit the memory"):
+        read(WHOLE[0])
 
 
 def test_a_still_of_no_pixels_is_refused():

@@ -105,8 +105,8 @@ class CaptionClient:
             answer = {}
         answer = answer if isinstance(answer, dict) else {}
         error = answer.get("error")
-        if isinstance(error, dict):  # our handler's word, which would be the same again
-            return RequestRefused(status, str(error.get("message")), final=True)
+        if isinstance(error, dict):  # our handler's word, which would be the same again, unless it was too busy
+            return RequestRefused(status, str(error.get("message")), final=status != 503)
         message = str(answer.get("message", text[:200]))
         if status >= 500:
             return RequestRefused(status, message)

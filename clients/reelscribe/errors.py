@@ -10,6 +10,7 @@
     ├── UnsupportedFormat     a body of another kind than those that are read: JSON, a form, a GIF
     ├── FramesError           a body that was understood but holds no frames that can be captioned
     ├── LimitExceeded         more or larger frames than one request may hold
+    ├── CallFull              a request that was joined with too many others; it may come again
     ├── OutOfDeviceMemory     one frame alone does not fit the device
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
@@ -53,6 +54,10 @@ class FramesError(ReelscribeError):
 
 class LimitExceeded(ReelscribeError):
     """More or larger frames than one request may hold."""
+
+
+class CallFull(ReelscribeError):
+    """A request that was joined with too many others for one call of the handler; it may come again."""
 
 
 class OutOfDeviceMemory(ReelscribeError):

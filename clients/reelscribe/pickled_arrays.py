@@ -118,8 +118,18 @@ def _make_empty_bytes(args: tuple[Any, ...]) -> bytes:
 
 
 def _make_frombuffer(args: tuple[Any, ...]) -> Array:
-    buffer, dtype, shape, order = args
-    return checked_array(buffer, str(dtype) if type(dtype) is DtypeInTheMaking else dtype, shape, order)
+    buffer, dtype, shape, order, *axes = args[:5]
+    dtype = str(dtype) if type(dtype) is DtypeInTheMaking else dtype
+    if len(args) == 4:
+        return checked_array(buffer, dtype, shape, order)
+    # How numpy spells an array whose axes were permuted: its data in C order, and then the permutation.
+    array = checked_array(buffer, dtype, shape, "C")
+    permutation = axes[0]
+    if len(args) != 5 or order != "K" or type(permutation) is not tuple or len(permutation) != array.ndim:
+        raise WireError(f'array order: expected "K" with one axis for each of {array.ndim}, got {brief(permutation)}')
+    if not all(type(axis) is int for axis in permutation) or sorted(permutation) != list(range(array.ndim)):
+        raise WireError(f"array axes: expected a permutation of 0 to {array.ndim - 1}, got {brief(permutation)}")
+    return array.transpose(permutation)
 
 
 def _make_pending(args: tuple[Any, ...]) -> ArrayInTheMaking:

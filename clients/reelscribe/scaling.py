@@ -12,6 +12,8 @@ _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resamplin
 
 def fit(image: Image.Image, size: FrameSize) -> FrameArray:
     """An RGB image as (height, width, 3) uint8 of `size`."""
+    if image.size == (size.width, size.height):
+        return np.asarray(image)
     scaled = size.scaled(*image.size)
     left, top = size.cut(*scaled)
     return np.asarray(image.resize(scaled, _RESAMPLING[size.resample]))[

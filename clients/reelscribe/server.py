@@ -213,7 +213,7 @@ def _not_joined(settings: dict[str, str], names: list[str]) -> list[str]:
         models = json.loads(settings.get("models", "null"))
     except ValueError as error:
         raise StartupError(f"models=: expected JSON by model and version, got {settings['models']} ({error})") from None
-    return [] if models is None else [name for name in names if name not in models]
+    return [name for name in names if name not in models] if isinstance(models, dict) else []
 
 
 def _check_address(name: str, address: str, config: Path) -> None:

@@ -18,7 +18,7 @@ is smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever 
 
 Arrays have up to 32 dimensions, and the dtypes of `reelscribe.pickled_arrays.ITEM_SIZES` in either byte order: bool and
 all numbers but long double, which differs between machines. The other limits are those of `reelscribe.safe_pickle`:
-100,000 values, 32 levels, 200,000 opcodes, integers of 32 bytes, 4 MiB of text.
+100,000 values, 32 levels, 200,000 opcodes, integers of 32 bytes, and of text beyond 4 MiB only characters up to 255.
 
 Every byte counts: a body with one too few or too many, an unused buffer or another version is refused. `unpack` also
 reads what others send, plain ``pickle.dumps(array)`` of protocols 2 to 5 and ``.npy`` files of versions 1 and 2 (see
@@ -39,13 +39,14 @@ import numpy as np
 from reelscribe import safe_pickle
 from reelscribe.errors import WireError
 from reelscribe.pickled_arrays import ITEM_SIZES, Array, checked_array
-from reelscribe.safe_pickle import Tree
+from reelscribe.safe_pickle import MAX_DEPTH, MAX_VALUES, Tree
 
 MAGIC = b"\x93RSBODY"
 VERSION = 1
 ALIGNMENT = 64
 INLINE_BYTES = 4096
 MAX_BUFFERS = 4096
+MAX_PICKLE_BYTES = 2**32 - 1
 
 _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
@@ -64,19 +65,18 @@ Segment = bytes | memoryview
 def pack(tree: Tree) -> list[Segment]:
     """The body of `tree` as segments to be sent one after the other: small bytes, and views on the arrays' own memory.
 
-    Arrays must not change until the segments are sent. Contiguous arrays are not copied; others are, once. Raises
-    WireError for anything that is not in the tree described above, or over the limits of the reader.
+    Arrays must not change until the segments are sent. Contiguous arrays are not copied; others are, once, and so
+    are `bytes`. Raises WireError for anything that is not in the tree described above, or over the reader's limits.
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
-    try:
-        _check(tree)
-        _Pickler(stream, buffers).dump(tree)
-    except RecursionError:
-        raise WireError(f"body: over {safe_pickle.MAX_DEPTH} levels, or a value that holds itself") from None
+    _check(tree)
+    _Pickler(stream, buffers).dump(tree)
     if len(buffers) > MAX_BUFFERS:
         raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
     pickled = stream.getvalue()
+    if len(pickled) > MAX_PICKLE_BYTES:
+        raise WireError(f"body: {len(pickled)} bytes beside its arrays; send large data as arrays")
     # What the reader would refuse is refused here, where something can still be done about it.
     safe_pickle.load(memoryview(pickled), buffers)
     sizes = struct.pack(f"<{len(buffers)}Q", *(buffer.nbytes for buffer in buffers))
@@ -95,7 +95,7 @@ def size_of(segments: list[Segment]) -> int:
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Tree:
-    """The tree in `body`; its arrays are views on `body`. Raises WireError."""
+    """The tree in `body`, contiguous bytes; its arrays are views on them. Raises WireError."""
     view = memoryview(body).cast("B")
     if view[: len(MAGIC)] == MAGIC:
         return _unpack_ours(view)
@@ -147,7 +147,7 @@ def _unpack_npy(view: memoryview) -> Array:
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(view[8:start], "little")
     # numpy evaluates the header as a Python literal; this reads the one way in which it is written.
-    header = _NPY_HEADER.fullmatch(view[start : min(end, start + _NPY_HEADER_BYTES)])
+    header = _NPY_HEADER.fullmatch(view[start:end]) if end <= min(view.nbytes, start + _NPY_HEADER_BYTES) else None
     if header is None:
         raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
     dtype, fortran, shape = (part.decode("ascii") for part in header.groups())
@@ -156,21 +156,28 @@ def _unpack_npy(view: memoryview) -> Array:
 
 
 def _check(tree: Any) -> None:
-    """Say by its type what no body can hold; limits are the reader's."""
-    kind = type(tree)
-    if kind is list or kind is tuple:
-        for item in tree:
-            _check(item)
-    elif kind is dict:
-        for item in tree.values():
-            _check(item)
-    elif kind is np.ndarray:
-        if tree.dtype.str[1:] not in ITEM_SIZES:
-            raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {tree.dtype}")
-    elif kind not in (type(None), bool, int, float, str, bytes):
-        raise WireError(
-            f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"
-        )
+    """Say by its type what no body can hold, and find what has no end; most limits are the reader's."""
+    waiting = [(tree, 0)]
+    values = 0
+    while waiting:
+        value, depth = waiting.pop()
+        values += 1
+        if values > MAX_VALUES or depth > MAX_DEPTH:
+            raise WireError(f"body: over {MAX_VALUES} values or {MAX_DEPTH} levels; send large data as arrays")
+        kind = type(value)
+        if kind is list or kind is tuple:
+            waiting += [(item, depth + 1) for item in value]
+        elif kind is dict:
+            if not all(type(key) is str for key in value):
+                raise WireError("body: expected dict keys of text, got others")
+            waiting += [(item, depth + 1) for item in value.values()]
+        elif kind is np.ndarray:
+            if value.dtype.str[1:] not in ITEM_SIZES:
+                raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
+        elif kind not in (type(None), bool, int, float, str, bytes):
+            raise WireError(
+                f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"
+            )
 
 
 class _Pickler(pickle.Pickler):
