@@ -110,9 +110,9 @@ def test_metadata_in_very_many_pieces_is_refused(part):
 
 def test_what_pillow_only_asserts_is_a_damaged_file():
     """A palette's transparency without a palette."""
-    header = struct.pack(">IIBBBBB", 1, 1, 1, 3, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 0)
     data = zlib.compress(b"\0\0")
-    body = PNG_START + chunk(b"IHDR", header) + chunk(b"tRNS", b"@") + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    body = PNG_START + chunk(b"IHDR", header) + chunk(b"tRNS", b"\0") + chunk(b"IDAT", data) + chunk(b"IEND", b"")
     with pytest.raises(WireError, match="damaged"):
         read(body)
 

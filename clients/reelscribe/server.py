@@ -135,7 +135,7 @@ def start(
         _check_archive(path)
     settings = _prepare(instance, config, overrides or {})
     for name in _not_joined(settings, [path.stem for path in archives]):
-        say(f"{name} is not among the models= of {config}: its requests are not joined")
+        say(f"{name} is not among the models= of {config}: its requests are joined only if its archive says so")
     try:
         say(f"starting TorchServe, log in {instance.logs}")
         _launch(instance, model_store)

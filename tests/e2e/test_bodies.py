@@ -91,11 +91,21 @@ async def healthy(running: Running) -> bool:
 
 
 async def test_seven_of_a_joined_eight_are_answered(joining):
+    before = calls_of_the_handler(joining)
     busy = asyncio.create_task(post(joining, packed(np.zeros((100, 120, 160, 3), np.uint8))))
+    while calls_of_the_handler(joining) == before:
+        assert await healthy(joining)
     bodies = [pickle.dumps(FRAME)] * 3 + [b"noise"] + [pickle.dumps(FRAME)] * 4  # they wait for it, and so are joined
     answers = await asyncio.gather(*(post(joining, body) for body in bodies))
     assert [status for status, _ in answers] == [200] * 3 + [400] + [200] * 4
     assert (await busy)[0] == 200
+    assert await post(joining, pickle.dumps(FRAME)) == (200, BLUE)  # the log has come as far as the call before
+    assert calls_of_the_handler(joining) - before <= 3
+
+
+def calls_of_the_handler(running: Running) -> int:
+    """TorchServe's worker logs each."""
+    return (running.instance.logs / "model_log.log").read_text().count("Backend received inference at")
 
 
 async def test_a_frame_that_does_not_fit_the_memory_is_507_and_the_next_one_fits_again(running):
@@ -103,7 +113,7 @@ async def test_a_frame_that_does_not_fit_the_memory_is_507_and_the_next_one_fits
     process = psutil.Process(worker)
     limits = process.rlimit(psutil.RLIMIT_AS)
     # The body fits, and the frame as floats, four times as large, does not.
-    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + 150 * 2**20, resource.RLIM_INFINITY))
+    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + 180 * 2**20, resource.RLIM_INFINITY))
     try:
         status, text = await post(running, packed(np.zeros((2000, 8000, 3), np.uint8)))
     finally:
