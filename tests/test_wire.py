@@ -60,6 +60,11 @@ def test_plain_pickles_of_arrays_are_read(protocol, array):
     assert same(array, wire.unpack(pickle.dumps(array, protocol=protocol)))
 
 
+def test_megabytes_that_protocol_2_spells_as_text_are_read():
+    array = np.random.default_rng(0).integers(0, 256, 6_000_000, np.uint8)
+    assert same(array, wire.unpack(pickle.dumps(array, protocol=2)))
+
+
 @given(array=arrays)
 def test_npy_files_are_read(array):
     file = io.BytesIO()
