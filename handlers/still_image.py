@@ -21,8 +21,8 @@ from reelscribe.scaling import fit
 MAX_PIXELS = 50_000_000
 """Of one still; decoding that many takes up to 2 s, and for a moment 0.2 (JPEG, PNG), 0.4 (turned) or 0.8 GB (WebP)."""
 
-MAX_SCANNED_PIXELS = 10 * MAX_PIXELS
-"""A progressive JPEG is decoded once for each of its scans, of which some have 10 and hostile ones thousands."""
+MAX_SCANNED_PIXELS = 16 * MAX_PIXELS
+"""A progressive JPEG is decoded once for each of its scans: 10 are usual, and hostile ones have thousands."""
 
 MAX_PARTS = 64
 """Pieces of metadata that Pillow joins, which takes the square of their number, or inflates, to a megabyte each."""

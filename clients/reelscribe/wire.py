@@ -53,7 +53,8 @@ _PICKLE_START = b"\x80"
 _NPY_START = b"\x93NUMPY"
 STARTS = (MAGIC, _PICKLE_START, _NPY_START)
 """One of these is at the start of whatever `unpack` reads."""
-_NPY_HEADER_BYTES = 2000
+
+_NPY_HEADER_BYTES = 2000  # numpy's own take about 100
 _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
     rb" 'shape': \(((?:\d{1,20}, ?)*(?:\d{1,20})?)\),? ?}\s*"
