@@ -1,5 +1,6 @@
 """The client against a small HTTP server that stands for TorchServe; the real one is in e2e/."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -72,6 +73,7 @@ async def test_what_passes_is_tried_again(status):
         (503, {"code": 503, "message": "no worker"}, ATTEMPTS),
         (502, {"error": "Bad gateway"}, ATTEMPTS),
         (504, "\udcff", ATTEMPTS),
+        (503, {"error": {"type": "CallFull", "message": "try again"}}, ATTEMPTS),
         (500, {"code": 500, "message": "Worker died."}, MOST_DEATHS),
         (507, {"error": {"type": "OutOfDeviceMemory", "message": "does not fit"}}, 1),
     ],
@@ -117,6 +119,27 @@ async def test_an_answer_that_is_not_one_caption_a_frame_is_an_error(text):
     async with serving(lambda request, body: web.Response(text=text)) as client:
         with pytest.raises(ServerError, match="expected"):
             await client.caption(FRAMES)
+
+
+async def test_a_request_that_the_server_forgets_is_sent_again():
+    tries, never = [], asyncio.Event()
+
+    async def forget_the_first(request: web.Request) -> web.Response:
+        tries.append(len(await request.read()))
+        if len(tries) == 1:
+            await never.wait()
+        return web.json_response(["x"] * 40)
+
+    app = web.Application(client_max_size=2**27)
+    app.router.add_post("/predictions/captioner", forget_the_first)
+    async with (
+        TestServer(app) as server,
+        CaptionClient(str(server.make_url("/")), "captioner", request_seconds=1) as client,
+    ):
+        assert await client.caption(FRAMES) == ["x"] * 40
+        never.set()
+    assert len(set(tries)) == 1
+    assert len(tries) == 2
 
 
 async def test_nobody_there():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -23,6 +24,9 @@ ATTEMPTS = 8
 WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
 """The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
 
+REQUEST_SECONDS = 3600.0
+"""From sending to the answer: longer than any queue that moves, for a server out of memory may forget a request."""
+
 MOST_DEATHS = 2
 """A request that was being worked on when so many workers died is taken for the reason."""
 
@@ -30,10 +34,19 @@ MOST_DEATHS = 2
 class CaptionClient:
     """One model of one server, over one session. Use it as an async context manager."""
 
-    def __init__(self, url: str, model: str, *, token: str | None = None, connections: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        token: str | None = None,
+        connections: int = 4,
+        request_seconds: float = REQUEST_SECONDS,
+    ) -> None:
         """`url` is the inference address, like http://127.0.0.1:8080; `token` the inference key of its key file.
 
-        At most `connections` requests are sent at once.
+        At most `connections` requests are sent at once, and each is sent again if it has no answer after
+        `request_seconds`.
         """
         if not url.startswith(("http://", "https://")):
             raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {url!r}")
@@ -45,7 +58,7 @@ class CaptionClient:
             headers=headers,
             connector=aiohttp.TCPConnector(limit=connections),
             # A request may wait long in the server's queue; the server bounds what it computes (responseTimeout).
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            timeout=aiohttp.ClientTimeout(total=request_seconds, sock_connect=10),
         )
 
     async def __aenter__(self) -> CaptionClient:
@@ -92,6 +105,10 @@ class CaptionClient:
                 if response.status != 200:
                     raise self._refusal(response.status, text)
                 return json.loads(text)
+        except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
+            raise ServerUnreachable(
+                f"{self._url}: no connection or no answer in time; is the server running?"
+            ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise ServerUnreachable(f"{self._url}: {error or type(error).__name__}; is the server running?") from error
         except json.JSONDecodeError:
