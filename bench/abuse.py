@@ -26,16 +26,16 @@ import psutil
 from reelscribe import wire
 from serving import ROOT, Serving, serve_demo
 
-EXPECTED = {200, 413, 503}
-MEGABYTE = 2**20
+EXPECTED = {"200", "413", "503"}
+MEBIBYTE = 2**20
 
 
 def largest_body(limit: int) -> bytes:
     """Full HD frames, as many as fit, and padding in a second array up to the last byte."""
     frame = np.random.default_rng(0).integers(0, 256, (1080, 1920, 3), np.uint8)
-    frames = np.stack([frame] * ((limit - MEGABYTE) // frame.nbytes))
-    rest = limit - wire.size_of(wire.pack({"frames": frames, "rest": np.zeros(MEGABYTE // 2, np.uint8)}))
-    body = b"".join(wire.pack({"frames": frames, "rest": np.zeros(MEGABYTE // 2 + rest, np.uint8)}))
+    frames = np.stack([frame] * ((limit - MEBIBYTE) // frame.nbytes))
+    rest = limit - wire.size_of(wire.pack({"frames": frames, "rest": np.zeros(MEBIBYTE // 2, np.uint8)}))
+    body = b"".join(wire.pack({"frames": frames, "rest": np.zeros(MEBIBYTE // 2 + rest, np.uint8)}))
     assert len(body) == limit
     return body
 
@@ -74,7 +74,7 @@ async def abuse(serving: Serving, clients: int, seconds: float, limit: int) -> C
 def bound(vmargs: str) -> int:
     """Bytes that the settings allow the Java process: heap and direct buffers."""
     sizes = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)(\d+)([mg])", vmargs)
-    return sum(int(size) * MEGABYTE * (1024 if unit == "g" else 1) for size, unit in sizes)
+    return sum(int(size) * MEBIBYTE * (1024 if unit == "g" else 1) for size, unit in sizes)
 
 
 def main() -> int:
@@ -95,9 +95,9 @@ def main() -> int:
         allowed = bound(serving.settings["vmargs"])
     print(f"{options.clients} clients, {limit:,} bytes a request, {options.seconds:.0f} s")
     print(f"answers {dict(sorted(outcomes.items()))}")
-    print(f"Java process: peak {peak / MEGABYTE:,.0f} MiB of {allowed / MEGABYTE:,.0f} MiB for heap and direct buffers")
+    print(f"Java process: peak {peak / MEBIBYTE:,.0f} MiB of {allowed / MEBIBYTE:,.0f} MiB for heap and direct buffers")
     print(f"before {before}, after {after}, ping {answer.split()}")
-    sound = before == after and "Healthy" in answer and peak < allowed and set(outcomes) <= set(map(str, EXPECTED))
+    sound = before == after and "Healthy" in answer and peak < allowed and set(outcomes) <= EXPECTED
     print("sound" if sound else "NOT SOUND")
     return 0 if sound else 1
 

@@ -1,4 +1,4 @@
-"""A TorchServe of its own for a benchmark, on ports that nobody uses."""
+"""A TorchServe of its own for a benchmark or a test, on ports that nobody uses."""
 
 from __future__ import annotations
 
@@ -37,9 +37,14 @@ class Serving:
         return f"{self.url}/predictions/{self.model}"
 
     @property
+    def token(self) -> str:
+        """For inference."""
+        return self.instance.key("inference")
+
+    @property
     def headers(self) -> dict[str, str]:
         """What every request needs."""
-        return {"Authorization": f"Bearer {self.instance.key('inference')}"}
+        return {"Authorization": f"Bearer {self.token}"}
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the Java process and of the workers."""

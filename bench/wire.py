@@ -158,8 +158,7 @@ def measure_unpack() -> None:
 
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
     """Megabytes a second of so many requests, `in_flight` at a time."""
-    token = serving.headers["Authorization"].removeprefix("Bearer ")
-    async with CaptionClient(serving.url, serving.model, token=token, connections=in_flight) as client:
+    async with CaptionClient(serving.url, serving.model, token=serving.token, connections=in_flight) as client:
         await asyncio.gather(*(client.caption(frames) for _ in range(in_flight)))  # connects
         start = time.perf_counter()
         left = iter(range(requests))

@@ -6,7 +6,6 @@ import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -14,39 +13,24 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reelscribe import archive, server
+from reelscribe import archive
 from reelscribe.cli import app
 from reelscribe.client import CaptionClient
+from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.properties"
 CONFIG_SINGLE = ROOT / "config-single.properties"
 
 
-@dataclass(frozen=True)
-class Running:
+class Running(Serving):
     """A server that runs, and how to reach it."""
-
-    instance: server.Instance
-    model: str = "captioner"
-
-    @property
-    def predictions(self) -> str:
-        return f"{self.url}/predictions/{self.model}"
-
-    @property
-    def url(self) -> str:
-        return self.instance.address("inference_address")
-
-    @property
-    def token(self) -> str:
-        return self.instance.key("inference")
 
     def client(self) -> CaptionClient:
         return CaptionClient(self.url, self.model, token=self.token)
 
     def workers(self) -> list[int]:
-        return [p.pid for p in self.instance.processes() if "model_service_worker" in " ".join(p.cmdline())]
+        return self.processes()["workers"]
 
     def caption(self, *arguments: str | Path) -> Result:
         """`reelscribe caption` with these arguments against this server."""
@@ -61,13 +45,9 @@ def serving(
     """A server of the demo model under some name, with some settings of caption.yaml changed."""
     mar = archive.build(model, "caption", weights, directory / "store", handlers=ROOT / "handlers")
     change_settings(mar, **settings)
-    instance = server.Instance(directory / "instance")
-    server.start(instance, config, directory / "store", load_seconds=120, say=print, overrides=server.free_ports())
-    try:
-        yield Running(instance, model)
-    finally:
-        server.stop(instance)
-    assert instance.processes() == []
+    with serve(directory, model, config) as running:
+        yield Running(running.instance, running.model)
+    assert running.instance.processes() == []
 
 
 def change_settings(mar: Path, **changes: object) -> None:
@@ -96,7 +76,7 @@ def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
 
 async def post(running: Running, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
     """Send `body` in pieces; status and text of the answer."""
-    headers = {"Authorization": f"Bearer {running.token}", **(headers or {})}
+    headers = {**running.headers, **(headers or {})}
     async with (
         aiohttp.ClientSession() as session,
         session.post(running.predictions, data=io.BytesIO(body), headers=headers) as response,
