@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from reelscribe import archive, server
 
 ROOT = Path(__file__).parents[1]
@@ -79,10 +81,30 @@ def serve_demo(directory: Path, config: Path) -> Iterator[Serving]:
 @contextmanager
 def serve_noop(directory: Path, config: Path, **overrides: str) -> Iterator[Serving]:
     """Serve the handler that computes nothing, with one worker."""
-    store = directory / "store"
-    store.mkdir()
-    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "noop", "--version", "1.0"]
-    command += ["--handler", str(ROOT / "bench" / "noop_handler.py"), "--export-path", str(store)]
-    subprocess.run(command, check=True, capture_output=True)
+    _pack(directory / "store", "noop")
     with serve(directory, "noop", config, default_workers_per_model="1", **overrides) as serving:
         yield serving
+
+
+@contextmanager
+def serve_emulated(
+    directory: Path, config: Path, *, frames_per_second: float, workers: int = 1, side: int = 224
+) -> Iterator[Serving]:
+    """Serve an emulated device of a certain speed, which `workers` share."""
+    settings = {"minWorkers": workers, "maxWorkers": workers}
+    handler = {"frames_per_second": frames_per_second, "side": side}
+    directory.mkdir(parents=True, exist_ok=True)
+    yaml_file = directory / "model-config.yaml"
+    yaml_file.write_text(yaml.safe_dump({**settings, "handler": handler}))
+    files = ",".join(str(ROOT / "handlers" / name) for name in ("request_batch.py", "still_image.py"))
+    _pack(directory / "store", "emulated", "--extra-files", files, "--config-file", str(yaml_file))
+    with serve(directory, "emulated", config) as serving:
+        yield serving
+
+
+def _pack(store: Path, name: str, *options: str) -> None:
+    """An archive of a handler of this folder."""
+    store.mkdir(parents=True)
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", "1.0"]
+    command += ["--handler", str(ROOT / "bench" / f"{name}_handler.py"), "--export-path", str(store), *options]
+    subprocess.run(command, check=True, capture_output=True)

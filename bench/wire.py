@@ -30,6 +30,7 @@ import stamina
 
 from reelscribe import wire
 from reelscribe.client import CaptionClient
+from reelscribe.endpoint import Server
 from reelscribe.media import FrameArray
 from serving import ROOT, Serving, serve_noop
 
@@ -158,7 +159,7 @@ def measure_unpack() -> None:
 
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
     """Megabytes a second of so many requests, `in_flight` at a time."""
-    async with CaptionClient(serving.url, serving.model, token=serving.token, connections=in_flight) as client:
+    async with CaptionClient([Server(serving.url, serving.token)], serving.model) as client:
         await asyncio.gather(*(client.caption(frames) for _ in range(in_flight)))  # connects
         start = time.perf_counter()
         left = iter(range(requests))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from device_batches import DeviceBatches
 from frame_transform import FrameTransform
+from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
 from request_batch import Context, Limits, RequestBatch
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_RESPONSE_SECONDS = 120
+"""TorchServe's responseTimeout where a model says nothing of it."""
 
 PROCESSOR_TOLERANCE = 0.03
 """How far pixel values of noise may be from the processor's own on average, in normalised units: 2 levels of 255."""
@@ -100,8 +105,8 @@ class Captioner:
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip().removeprefix(self.echo).strip() for text in texts]
 
-    def description(self) -> ModelDescription:
-        """What clients need to know."""
+    def description(self, workers: int, response_seconds: float) -> ModelDescription:
+        """What clients need to know, with what TorchServe was told of the model."""
         return ModelDescription(
             name=self.settings.model,
             revision=_revision(self.settings.model, self.model),
@@ -114,6 +119,8 @@ class Captioner:
             device_batch=self.settings.device_batch,
             max_frames=self.settings.max_frames,
             max_side=self.settings.max_side,
+            workers=workers,
+            response_seconds=response_seconds,
         )
 
     def _prompt_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
@@ -187,7 +194,10 @@ class CaptionHandler:
             )
         device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
         captioner = Captioner(settings, device)
-        self._description = captioner.description().to_json()
+        served = context.model_yaml_config
+        self._description = captioner.description(
+            served.get("minWorkers", 1), served.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
+        ).to_json()
         self._limits = Limits(settings.max_frames, settings.max_side)
         self._size = captioner.transform.frame
         self._batches = DeviceBatches(captioner.caption, settings.device_batch)
@@ -195,8 +205,14 @@ class CaptionHandler:
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """One response a request; a request that is wrong gets its own status and costs the others nothing."""
+        began = time.monotonic()
         requests = RequestBatch(data, context, self._limits, self._size)
-        return requests.responses(self._batches.map(requests.frames), self._description)
+        responses = requests.responses(self._batches.map(requests.frames), self._description)
+        # Shared out, so that a client that adds up what it is told gets the time of the device.
+        seconds = (time.monotonic() - began) / max(1, len(data))
+        for i in range(len(data)):
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+        return responses
 
 
 _handler = CaptionHandler()

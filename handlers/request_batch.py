@@ -71,6 +71,9 @@ class Context(Protocol):
     def set_response_content_type(self, idx: int, value: str) -> None:
         """The media type of response `idx`."""
 
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """A header of response `idx`."""
+
     def set_response_status(self, code: int, phrase: str, idx: int) -> None:
         """The HTTP status of response `idx`."""
 

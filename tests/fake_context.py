@@ -10,12 +10,16 @@ class FakeContext:
         self.headers = headers or []
         self.statuses: dict[int, int] = {}
         self.content_types: dict[int, str] = {}
+        self.response_headers: dict[int, dict[str, str]] = {}
 
     def get_all_request_header(self, idx: int) -> dict[str, str]:
         return self.headers[idx] if idx < len(self.headers) else {}
 
     def set_response_content_type(self, idx: int, value: str) -> None:
         self.content_types[idx] = value
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        self.response_headers.setdefault(idx, {})[key] = value
 
     def set_response_status(self, code: int, phrase: str, idx: int) -> None:
         self.statuses[idx] = code

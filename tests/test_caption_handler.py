@@ -16,6 +16,7 @@ from frame_transform import FrameTransform
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameSize, ModelDescription
+from reelscribe.sampling import Sampling
 from tiny_models import save_blip, save_git
 from videos import read
 
@@ -76,7 +77,7 @@ def test_describe_tells_what_a_client_needs(demo_model):
 
 
 def test_changed_weights_are_another_revision(blip, git):
-    revisions = [Captioner(CaptionSettings(model), CPU).description().revision for model in (blip, git, blip)]
+    revisions = [Captioner(CaptionSettings(model), CPU).description(1, 120).revision for model in (blip, git, blip)]
     assert revisions[0] == revisions[2] != revisions[1]
 
 
@@ -86,7 +87,7 @@ def test_other_families_give_what_transformers_gives(request, media, family, pro
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     directory = request.getfixturevalue(family)
-    frames = [frame for _, _, frame in read(media / "old.avi", FrameSize(640, 360), 40)]
+    frames = [frame for _, _, frame in read(media / "old.avi", FrameSize(640, 360), Sampling(every=40))]
     options = {"max_new_tokens": 8, "do_sample": False}
     captioner = Captioner(CaptionSettings(directory, prompt=prompt, generation=options), CPU)
     got = captioner.caption([np.stack(frames)])
@@ -157,5 +158,5 @@ def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, 
 
 def test_other_dtypes(demo_model, scenes):
     captioner = Captioner(CaptionSettings(demo_model, dtype="bfloat16"), CPU)
-    assert captioner.description().dtype == "bfloat16"
+    assert captioner.description(1, 120).dtype == "bfloat16"
     assert [captioner.caption([frame[None]]) for _, frame in scenes] == [[truth] for truth, _ in scenes]

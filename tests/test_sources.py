@@ -36,8 +36,22 @@ def test_a_file_is_identified_by_its_bytes(library):
     assert (source.bytes, source.sha256) == (5, hashlib.sha256(b"b.mp4").hexdigest())
 
 
-def test_what_cannot_be_read_says_why(library):
+def test_a_file_is_read_with_signs_of_life(library):
+    beats = []
+    (library / "large.mp4").write_bytes(bytes(5 * 2**20))
+    identify(str(library / "large.mp4"), lambda: beats.append("beat"))
+    assert len(beats) >= 5
+
+
+def test_what_cannot_be_read_says_why_without_its_path(library):
     os.mkfifo(library / "pipe.mp4")
-    for name, reason in {"missing.mp4": "No such file", "deep": "without media", "pipe.mp4": "regular file"}.items():
-        with pytest.raises(MediaError, match=reason):
+    for name, reason in {
+        "missing.mp4": "it cannot be read: No such file or directory",
+        "deep": "a folder without media; expected files that end in .3gp, .asf",
+        "pipe.mp4": "expected a regular file",
+        "a.MKV/b.mp4": "it cannot be read: Not a directory",
+    }.items():
+        with pytest.raises(MediaError) as caught:
             identify(str(library / name))
+        assert str(caught.value).startswith(reason)
+        assert str(library) not in str(caught.value)

@@ -1,51 +1,85 @@
+"""The file of records, and what happens while it is not finished."""
+
 from pathlib import Path
 
 import pytest
 
-from reelscribe.errors import UsageError
+from reelscribe.errors import OutputError
 from reelscribe.media import Source
 from reelscribe.records import Model, Record
-from reelscribe.writers import write_annotations
+from reelscribe.writers import AnnotationsWriter
 
 RECORD = Record(Source("a.mp4"), Model("m", "r"), {})
+LINE = "".join(RECORD.pieces()) + "\n"
 
 
 def test_the_file_appears_when_it_is_whole(tmp_path: Path):
-    path = tmp_path / "new" / "annotations.jsonl"
-    with write_annotations(path) as write:
-        write(RECORD)
+    path, partial = tmp_path / "annotations.jsonl", tmp_path / "annotations.jsonl.partial"
+    with AnnotationsWriter(tmp_path) as writer:
+        writer.write(RECORD)
         assert not path.exists()
-    assert path.read_text() == RECORD.to_line() + "\n"
-    assert list(path.parent.iterdir()) == [path]
+        assert partial.read_text() == LINE  # it can be watched as it grows
+        writer.write(RECORD)
+    assert path.read_text() == LINE * 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_older_file_is_replaced_when_the_new_one_is_whole(tmp_path: Path):
+    path = tmp_path / "annotations.jsonl"
+    path.write_text("older\n")
+    with AnnotationsWriter(tmp_path) as writer:
+        writer.write(RECORD)
+        assert path.read_text() == "older\n"
+    assert path.read_text() == LINE
 
 
 def test_a_run_that_breaks_off_leaves_an_older_file_alone(tmp_path: Path):
     path = tmp_path / "annotations.jsonl"
     path.write_text("older\n")
-    with pytest.raises(RuntimeError), write_annotations(path) as write:
-        write(RECORD)
+    with pytest.raises(RuntimeError), AnnotationsWriter(tmp_path) as writer:
+        writer.write(RECORD)
         raise RuntimeError
     assert path.read_text() == "older\n"
-    assert path.with_name("annotations.jsonl.partial").read_text() == RECORD.to_line() + "\n"
+    assert path.with_name("annotations.jsonl.partial").read_text() == LINE
 
 
-def test_a_second_run_is_refused_and_the_first_is_not_disturbed(tmp_path: Path):
-    path = tmp_path / "annotations.jsonl"
-    with write_annotations(path) as write:
-        write(RECORD)
-        with pytest.raises(UsageError, match="another run is writing"), write_annotations(path):
-            pass
-        write(RECORD)
-    assert path.read_text() == (RECORD.to_line() + "\n") * 2
+def test_what_a_run_left_that_broke_off_is_written_over(tmp_path: Path):
+    (tmp_path / "annotations.jsonl.partial").write_text("left\n" * 100)
+    with AnnotationsWriter(tmp_path) as writer:
+        writer.write(RECORD)
+    assert (tmp_path / "annotations.jsonl").read_text() == LINE
+
+
+def test_a_name_that_is_not_utf_8_is_still_json(tmp_path: Path):
+    with AnnotationsWriter(tmp_path) as writer:
+        writer.write(Record(Source("caf\udce9.mp4"), Model("m", "r"), {}))
+    assert r'"path": "caf\udce9.mp4"' in (tmp_path / "annotations.jsonl").read_text()
 
 
 def test_a_folder_in_the_place_of_the_file_is_seen_at_once(tmp_path: Path):
     (tmp_path / "annotations.jsonl").mkdir()
-    with pytest.raises(UsageError, match="is a folder"), write_annotations(tmp_path / "annotations.jsonl"):
+    with pytest.raises(OutputError, match="a folder; expected a file"), AnnotationsWriter(tmp_path):
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be written to"), write_annotations(tmp_path / "file" / "a.jsonl"):
-        pass
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(OutputError, match=r"gone/annotations.jsonl: cannot be written: .*No such file"):
+        AnnotationsWriter(tmp_path / "gone").__enter__()
+
+
+def test_a_full_disk_is_told_and_an_older_file_kept(tmp_path: Path):
+    path = tmp_path / "annotations.jsonl"
+    path.write_text("older\n")
+    (tmp_path / "annotations.jsonl.partial").symlink_to("/dev/full")
+    told = pytest.raises(OutputError, match=r"annotations.jsonl: cannot be written: .*No space left")
+    with told, AnnotationsWriter(tmp_path) as writer:
+        writer.write(RECORD)
+    assert path.read_text() == "older\n"
+
+
+def test_what_reading_a_record_raises_is_not_the_outputs_fault(tmp_path: Path):
+    def frames():
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError), AnnotationsWriter(tmp_path) as writer:
+        writer.write(Record(Source("a.mp4"), Model("m", "r"), {}, frames=frames))

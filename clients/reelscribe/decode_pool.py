@@ -1,82 +1,120 @@
-"""Processes that decode, and the memory that their frames arrive in.
+"""Processes that decode.
 
-A process of its own for each file being read keeps the event loop free, uses every core, and lets a decoder crash
-without hurting the run. Frames are not copied: the process writes them into shared memory (`memfd_create`, so nothing
-is left behind by any death) and what is sent over HTTP is a view on it.
+A process of its own for each file being read keeps the event loop free, uses every core, and lets a decoder crash or
+hang without hurting the run. Frames are not copied: the process writes them into shared memory and what is sent over
+HTTP is a view on it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import mmap
-import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import IO, Any
 
-import numpy as np
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
+from reelscribe.media import FrameArray, FrameSize, Source, Span, VideoInfo
+from reelscribe.slots import Slots
+from reelscribe.video import Library, VideoTask
 
-from reelscribe.errors import DecoderDied, MediaError
-from reelscribe.media import FrameArray, Source, VideoInfo
-from reelscribe.video import VideoTask
+STALL_SECONDS = 60.0
+"""A process that shows no progress for so long is ended. Network storage may take half of that to wake up."""
 
-SLOTS = 3
-"""Per process: one being filled, and two that are on their way or being captioned."""
+FILES_PER_PROCESS = 200
+"""Then it is replaced: decoders leak, and starting anew takes less than decoding a second of video."""
+
+END_SECONDS = 5.0
+"""A process that was killed and waits for a dead disk ends when the disk answers, which may be never."""
+
+LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
+"""That are tried while processes die or hang over a file: perhaps it was not the file, and then, a different build of
+FFmpeg."""
+
+ANSWER_BYTES = 2**20
+"""The longest line that a decode process writes is a part of 1,024 frames."""
 
 
 @dataclass(frozen=True)
-class DecodedFrames:
-    """Some frames of one video, (N, H, W, 3); they are gone after `release`."""
+class OpenedVideo:
+    """What is known of a video before any frame is decoded."""
 
+    info: VideoInfo
+    frame: FrameSize
+    """As its frames are sent."""
+    chosen: int
+    """How many frames."""
+    end_seconds: float
+    """When the last of them has been shown."""
+    cut: str | None
+    """Why the file is not whole."""
+
+
+@dataclass(frozen=True)
+class DecodedPart:
+    """The chosen frames of a video from ordinal `first` to before `stop`."""
+
+    first: int
+    stop: int
     frames: FrameArray
+    """Those to be captioned, (N, H, W, 3); they are gone after `release`. N may be 0."""
     frame_indices: list[int]
     pts_seconds: list[float]
-    slot: int
-    decoder: Decoder
+    reused: list[tuple[int, float, int]]
+    """Frame index and presentation time of those that are nearly equal to a captioned one, and that one's index."""
+    undecodable: list[tuple[int, float]]
+    """Frame index and presentation time."""
+    anchor: int | None
+    """Index of the last captioned frame up to its end."""
+    slot: int | None
+    slots: Slots
 
     def release(self) -> None:
-        """Let the process write over them."""
-        self.decoder.free(self.slot)
+        """Let a process write over the frames."""
+        if self.slot is not None:
+            self.slots.give_back(self.slot)
 
 
 class Decoder:
-    """One decode process and its slots."""
+    """One decode process."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, memory: mmap.mmap, slot_bytes: int, complaints: IO[bytes]
+        self, process: asyncio.subprocess.Process, slots: Slots, stall_seconds: float, complaints: IO[bytes]
     ) -> None:
-        self._process, self._memory, self._slot_bytes, self._complaints = process, memory, slot_bytes, complaints
-        self._reading = False
+        self._process, self._slots, self._stall_seconds, self._complaints = process, slots, stall_seconds, complaints
+        self.busy_seconds = 0.0
+        """That it was waited for."""
+        self.decoded_frames = 0
+        """Of files that it read to the end, also those that it decoded only on its way."""
+        self._granted: int | None = None
+        self._files = 0
+        self._working = False
 
     @classmethod
-    async def start(cls, slot_bytes: int) -> Decoder:
-        """Start a process whose slots hold `slot_bytes` bytes each."""
-        fd = os.memfd_create("reelscribe-frames")
+    async def start(cls, slots: Slots, stall_seconds: float) -> Decoder:
+        """Start a process that fills `slots`."""
         complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count)]
         try:
-            os.ftruncate(fd, slot_bytes * SLOTS)
-            memory = mmap.mmap(fd, slot_bytes * SLOTS)
-            arguments = [str(n) for n in (fd, slot_bytes, SLOTS)]
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "reelscribe.decode_process", *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=complaints,
-                pass_fds=[fd],
+                pass_fds=[slots.fd],
                 start_new_session=True,  # Ctrl-C is for the parent to handle
+                limit=ANSWER_BYTES,
             )
         except BaseException:
             complaints.close()
             raise
-        finally:
-            os.close(fd)
-        return cls(process, memory, slot_bytes, complaints)
+        return cls(process, slots, stall_seconds, complaints)
 
     @property
     def pid(self) -> int:
@@ -86,70 +124,135 @@ class Decoder:
     @property
     def ready(self) -> bool:
         """Whether it can be given another file."""
-        return self._process.returncode is None and not self._reading
+        return self._process.returncode is None and not self._working and self._files < FILES_PER_PROCESS
 
-    async def decode(self, task: VideoTask) -> AsyncIterator[Source | VideoInfo | DecodedFrames]:
-        """What the file is, what the video is, then its frames, each to be released. Raises MediaError."""
-        self._reading = True
-        self._order(decode=asdict(task))
-        while self._reading:
-            answer = await self._answer(task)
-            if "source" in answer:
-                yield Source(**answer["source"])
-            elif "info" in answer:
-                yield VideoInfo(**answer["info"])
-            elif "frames" in answer:
-                yield self._frames(task, **answer["frames"])
+    async def identify(self, path: str) -> Source:
+        """Size and digest of a file. Raises MediaError."""
+        self._order(identify=path)
+        answer = await self._answer()
+        self._working = False
+        if "error" in answer:
+            raise MediaError(answer["error"])
+        return Source(**answer["source"])
+
+    async def decode(
+        self, task: VideoTask, spans: Sequence[Span], frames_per_part: int, *, reuse: bool
+    ) -> AsyncGenerator[OpenedVideo | DecodedPart, None]:
+        """What the video is, then its parts, each to be released. Raises MediaError."""
+        self._files += 1
+        if self._granted is None:
+            await self._grant()
+        self._order(
+            decode={
+                "task": task.to_json(),
+                "spans": [asdict(span) for span in spans],
+                "frames_per_part": frames_per_part,
+                "reuse": reuse,
+            }
+        )
+        while "end" not in (answer := await self._answer()):
+            if "video" in answer:
+                video = answer["video"]
+                frame = FrameSize(**video.pop("frame"))
+                yield OpenedVideo(VideoInfo(**video.pop("info")), frame, **video)
+            elif "part" in answer:
+                part = self._part(frame, **answer["part"])
+                if part.slot is not None:
+                    await self._grant()  # it goes on while the part is being looked after
+                yield part
             else:
-                self._reading = False
-                if "error" in answer:
-                    raise MediaError(answer["error"])
+                self._working = False
+                raise MediaError(answer["error"])
+        self._working = False
+        self.decoded_frames += answer["end"]["decoded_frames"]
 
-    def free(self, slot: int) -> None:
-        """Tell the process that a slot may be used again."""
-        if self._process.returncode is None:
-            self._order(free=slot)
-
-    async def wait(self) -> None:
-        """Until it has ended."""
-        await self._process.wait()
-
-    async def kill(self) -> None:
+    def end(self) -> None:
         """End it at once, whatever it is doing."""
         if self._process.returncode is None:
             self._process.kill()
-        await self.wait()
+
+    async def kill(self) -> None:
+        """End it, and wait until it has."""
+        self.end()
+        try:
+            await asyncio.wait_for(self._process.wait(), END_SECONDS)
+        except asyncio.TimeoutError:
+            return  # it will never run again, but cannot end yet; its memory is its own until then
+        if self._granted is not None:
+            self._slots.give_back(self._granted)
+            self._granted = None
         self._complaints.close()
 
-    def _frames(self, task: VideoTask, slot: int, frame_indices: list[int], pts_seconds: list[float]) -> DecodedFrames:
-        shape = (len(frame_indices), task.frame.height, task.frame.width, 3)
-        frames: FrameArray = np.ndarray(shape, np.uint8, self._memory, offset=slot * self._slot_bytes)
-        return DecodedFrames(frames, frame_indices, pts_seconds, slot, self)
+    def _part(
+        self, frame: FrameSize, slot: int | None, reused: list[Any], undecodable: list[Any], **rest: Any
+    ) -> DecodedPart:
+        shape = (len(rest["frame_indices"]), frame.height, frame.width, 3)
+        return DecodedPart(
+            frames=self._slots.frames(slot or 0, shape),
+            reused=[tuple(row) for row in reused],
+            undecodable=[tuple(row) for row in undecodable],
+            slot=slot,
+            slots=self._slots,
+            **rest,
+        )
+
+    async def _grant(self) -> None:
+        """Give it a slot to fill. Whoever gives up waiting for one leaves the last one to `kill`."""
+        self._granted = await self._slots.take()
+        self._write(slot=self._granted)
 
     def _order(self, **order: Any) -> None:
+        self._working = True
+        self._write(**order)
+
+    def _write(self, **order: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
-    async def _answer(self, task: VideoTask) -> Any:
+    async def _answer(self) -> Any:
+        """The next answer that is more than a sign of life."""
+        while "beat" in (answer := json.loads(await self._line())):
+            pass
+        return answer
+
+    async def _line(self) -> bytes:
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if line:
-            return json.loads(line)
+        began = time.monotonic()
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), self._stall_seconds)
+        except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
+            self._process.kill()
+            raise DecoderStalled(
+                f"the process that was decoding it did not get on for {self._stall_seconds:.0f} s and was ended"
+            ) from None
+        finally:
+            self.busy_seconds += time.monotonic() - began
+        if line.endswith(b"\n"):
+            return line
         code = await self._process.wait()
-        reason = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        if code < 0:
+            raise DecoderDied(f"the process that was decoding it ended: {signal.Signals(-code).name}")
         self._complaints.seek(0)
         *_, last_line = ["", *self._complaints.read().decode(errors="replace").splitlines()]
-        raise DecoderDied(f"{task.path}: the process that was decoding it ended: {reason} {last_line[-200:]}".rstrip())
+        raise DecoderDied(f"the process that was decoding it ended: exit status {code} {last_line[-200:]}".rstrip())
 
 
 class DecodePool:
-    """Up to `workers` decoders, started when first needed and replaced when one dies."""
+    """Up to `workers` decode processes, started when first needed and replaced when one dies, hangs or is worn out."""
 
-    def __init__(self, workers: int, slot_bytes: int) -> None:
-        self._slot_bytes = slot_bytes
+    def __init__(self, workers: int, slot_bytes: int, parts_held: int, *, stall_seconds: float = STALL_SECONDS) -> None:
+        """As many as `parts_held` parts can be kept before decoding has to wait."""
+        self.workers = workers
+        self.failures = 0
+        """Processes that died or were ended because they hung."""
+        # Each process fills one slot, and holds out one that it has filled.
+        self._slots = Slots(2 * workers + parts_held, slot_bytes)
+        self._stall_seconds = stall_seconds
         self._seats = asyncio.Semaphore(workers)
         self._idle: list[Decoder] = []
         self._all: set[Decoder] = set()
+        self._past_seconds, self._past_frames = 0.0, 0
+        self._stopped = False
 
     async def __aenter__(self) -> DecodePool:
         return self
@@ -158,18 +261,71 @@ class DecodePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.gather(*(decoder.kill() for decoder in self._all))
+        self._slots.close()
+
+    @property
+    def busy_seconds(self) -> float:
+        """That its processes were waited for, all of them together."""
+        return self._past_seconds + sum(decoder.busy_seconds for decoder in self._all)
+
+    @property
+    def decoded_frames(self) -> int:
+        """That its processes decoded, of files that they read to the end."""
+        return self._past_frames + sum(decoder.decoded_frames for decoder in self._all)
+
+    def stop(self) -> None:
+        """End all processes at once; what is being decoded raises DecoderDied."""
+        self._stopped = True
+        for decoder in self._all:
+            decoder.end()
+
+    async def identify(self, path: str) -> Source:
+        """Size and digest of a file. Raises MediaError."""
+        async with self._decoder() as decoder:
+            return await decoder.identify(path)
+
+    async def decode(
+        self, task: VideoTask, spans: Sequence[Span], frames_per_part: int, *, reuse: bool = False
+    ) -> AsyncGenerator[OpenedVideo | DecodedPart, None]:
+        """What the video is, then the parts of `spans`, each to be released.
+
+        If the process dies or hangs, another one tries what is missing, and at last one with decord. Raises MediaError.
+        """
+        video: OpenedVideo | None = None
+        for attempt, library in enumerate(LIBRARIES, 1):
+            try:
+                async with self._decoder() as decoder:
+                    parts = decoder.decode(replace(task, library=library), spans, frames_per_part, reuse=reuse)
+                    async with aclosing(parts):
+                        async for part in parts:
+                            if isinstance(part, OpenedVideo):
+                                if video is None:
+                                    yield (video := part)
+                            else:
+                                spans = _after(spans, part)
+                                yield part
+            except (DecoderDied, DecoderStalled) as error:
+                if self._stopped:
+                    raise
+                if attempt == len(LIBRARIES):
+                    raise type(error)(f"{error}; like {attempt - 1} before it") from None
+            else:
+                return
 
     @asynccontextmanager
-    async def decoder(self) -> AsyncIterator[Decoder]:
+    async def _decoder(self) -> AsyncGenerator[Decoder, None]:
         """A decoder of one's own for one file."""
         async with self._seats:
             decoder = await self._next()
             try:
                 yield decoder
+            except (DecoderDied, DecoderStalled):
+                self.failures += not self._stopped
+                raise
             finally:
                 if decoder.ready:
                     self._idle.append(decoder)
-                else:  # dead, or in the middle of a file that nobody wants any more
+                else:  # dead, worn out, or in the middle of a file that nobody wants any more
                     await self._discard(decoder)
 
     async def _next(self) -> Decoder:
@@ -178,10 +334,24 @@ class DecodePool:
             if decoder.ready:
                 return decoder
             await self._discard(decoder)  # it died while nobody looked
-        decoder = await Decoder.start(self._slot_bytes)
+        if self._stopped:
+            raise DecoderDied("decoding was stopped")
+        decoder = await Decoder.start(self._slots, self._stall_seconds)
         self._all.add(decoder)
+        if self._stopped:  # while it was starting
+            decoder.end()
         return decoder
 
     async def _discard(self, decoder: Decoder) -> None:
         self._all.discard(decoder)
+        self._past_seconds += decoder.busy_seconds
+        self._past_frames += decoder.decoded_frames
         await decoder.kill()
+
+
+def _after(spans: Sequence[Span], part: DecodedPart) -> list[Span]:
+    """What is left of `spans` when `part` is done; parts come in the order of the spans."""
+    left = [span for span in spans if span.stop is None or span.stop > part.stop]
+    if left and left[0].first < part.stop:
+        left[0] = Span(part.stop, left[0].stop, part.anchor)
+    return left

@@ -5,7 +5,8 @@
     ReelscribeError
     ├── UsageError            what was asked for cannot be done as asked
     ├── MediaError            a source cannot be read: missing, empty, damaged, not a video
-    │   └── DecoderDied       the process that was decoding it ended
+    │   ├── DecoderDied       the process that was decoding it ended
+    │   └── DecoderStalled    the process that was decoding it did not get on
     ├── WireError             bytes that are no body we know, or a value that no body can hold
     ├── UnsupportedFormat     a body of another kind than those that are read: JSON, a form, a GIF
     ├── FramesError           a body that was understood but holds no frames that can be captioned
@@ -15,8 +16,10 @@
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
     │   ├── AccessRefused     token, model name or size limit: it would refuse every request
-    │   └── RequestRefused    it could not answer this request
-    └── StartupError          a server did not start, or a model did not load
+    │   ├── RequestRefused    it could not answer this request
+    │   └── NothingAnswered   one request after the other failed: it is not the frames
+    ├── StartupError          a server did not start, or a model did not load
+    └── OutputError           results cannot be saved: a full disk, no permission, another run's folder
 
 Messages say the rule, what was expected, what came, and what to do.
 """
@@ -38,6 +41,10 @@ class MediaError(ReelscribeError):
 
 class DecoderDied(MediaError):
     """The process that was decoding a source ended before it was done."""
+
+
+class DecoderStalled(MediaError):
+    """The process that was decoding a source showed no progress for too long."""
 
 
 class WireError(ReelscribeError):
@@ -73,17 +80,36 @@ class ServerUnreachable(ServerError):
 
 
 class AccessRefused(ServerError):
-    """Token, model name or size limit: the server would refuse every request."""
+    """Token, model name or size limit: the server would refuse every request.
+
+    `passes` says that it may be different after a while, as when a server restarts.
+    """
+
+    def __init__(self, message: str, *, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
 
 
 class RequestRefused(ServerError):
-    """The server could not answer this request; `status` is that of HTTP, `final` that it would come again."""
+    """The server could not answer this request.
+
+    `status` is that of HTTP; `final`: it would be the same again; `deadly`: workers that worked on it have died.
+    """
 
     def __init__(self, status: int, message: str, *, final: bool = False) -> None:
         super().__init__(f"status {status}: {message}")
         self.status = status
         self.final = final
+        self.deadly = False
+
+
+class NothingAnswered(ServerError):
+    """One request after the other failed, and none between them was answered: it is not the frames."""
 
 
 class StartupError(ReelscribeError):
     """A server did not start, or a model did not load."""
+
+
+class OutputError(ReelscribeError):
+    """Results cannot be saved: a full disk, no permission, another run's folder."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -15,6 +16,9 @@ FrameArray = NDArray[np.uint8]
 """RGB, (H, W, 3) or (N, H, W, 3)."""
 
 Resample = Literal["bilinear", "bicubic"]
+
+Resize = Literal["exact", "planes", "fast"]
+"""How the client scales frames: docs/decisions.md says what each costs."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,12 @@ class FrameSize:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one frame."""
+        """Bytes of one frame, however large the video is."""
         return self.width * self.height * 3
+
+    def for_video(self, _width: int, _height: int) -> FrameSize:
+        """This one, however large a video is shown."""
+        return self
 
     def scaled(self, width: int, height: int) -> tuple[int, int]:
         """Width and height that a frame is scaled to before it is cut."""
@@ -50,6 +58,50 @@ class FrameSize:
 
 
 @dataclass(frozen=True)
+class PixelBudget:
+    """How a captioner of dynamic resolution wants its frames: sides that are multiples of `factor`, the aspect kept,
+    and from `min_pixels` to `max_pixels` pixels.
+    """
+
+    factor: int
+    min_pixels: int
+    max_pixels: int
+    resample: Resample = "bicubic"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one frame at most."""
+        return self.max_pixels * 3
+
+    def for_video(self, width: int, height: int) -> FrameSize:
+        """The size for frames that are shown as `width` x `height`.
+
+        The arithmetic is `smart_resize` of Qwen2-VL's image processor.
+        """
+        across, down = (max(self.factor, round(side / self.factor) * self.factor) for side in (width, height))
+        if across * down > self.max_pixels:
+            scale = math.sqrt(width * height / self.max_pixels)
+            across, down = (self._whole(math.floor, side / scale) for side in (width, height))
+        elif across * down < self.min_pixels:
+            scale = math.sqrt(self.min_pixels / (width * height))
+            across, down = (self._whole(math.ceil, side * scale) for side in (width, height))
+        # A very long and narrow picture would be over budget, as its short side cannot be less than `factor`.
+        longest = self.max_pixels // min(across, down) // self.factor * self.factor
+        return FrameSize(min(across, longest), min(down, longest), self.resample)
+
+    def _whole(self, rounded: Callable[[float], int], side: float) -> int:
+        return max(self.factor, rounded(side / self.factor) * self.factor)
+
+
+def frame_from_json(value: Mapping[str, Any]) -> FrameSize | PixelBudget:
+    """What `asdict` made of either. Raises TypeError or ValueError."""
+    frame = PixelBudget(**value) if "factor" in value else FrameSize(**value)
+    if frame.resample not in get_args(Resample):
+        raise ValueError(f"resample {frame.resample!r}")
+    return frame
+
+
+@dataclass(frozen=True)
 class ModelDescription:
     """What a captioner says of itself: `describe` of the handler."""
 
@@ -60,7 +112,7 @@ class ModelDescription:
     prompt: str
     generation: Mapping[str, Any]
     """Options of `generate`, by their names in transformers."""
-    frame: FrameSize
+    frame: FrameSize | PixelBudget
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Per channel, of values from 0 to 1; the server subtracts and divides."""
@@ -71,6 +123,10 @@ class ModelDescription:
     """Per request."""
     max_side: int
     """Pixels of the longer side of a frame."""
+    workers: int = 1
+    """That the model was given when it was loaded."""
+    response_seconds: float = 120
+    """That one request may compute before its worker is replaced."""
 
     def to_json(self) -> dict[str, Any]:
         """As the handler sends it."""
@@ -80,9 +136,7 @@ class ModelDescription:
     def from_json(cls, value: Any) -> ModelDescription:
         """As a client reads it. Raises ServerError for anything else."""
         try:
-            frame = FrameSize(**value["frame"])
-            if frame.resample not in get_args(Resample):
-                raise ValueError(f"resample {frame.resample!r}")
+            frame = frame_from_json(value["frame"])
             return cls(**{**value, "frame": frame, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
         except (TypeError, KeyError, ValueError) as error:
             raise ServerError(
@@ -93,11 +147,11 @@ class ModelDescription:
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was given; `bytes` and `sha256` are None if it could not be read."""
+    """A file as it was given; without size and digest if it could not be read."""
 
     path: str
     bytes: int | None = None
-    sha256: str | None = None
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,18 +159,66 @@ class VideoInfo:
     """What a video file says of itself, and how many frames its packets really hold."""
 
     duration_seconds: float
+    """That the container states, or FFmpeg's estimate."""
     width: int
     height: int
+    """Pixels, as they are stored."""
+    rotation: int
+    """Degrees that the stored frames are turned clockwise to be shown: 0, 90, 180 or 270."""
+    pixel_aspect: float
+    """How many times wider than high a stored pixel is shown."""
     frames: int
     average_fps: float
+    start_seconds: float
+    """Presentation time of the first frame."""
+    end_seconds: float
+    """When the last frame has been shown."""
     video_codec: str
     audio_codec: str | None
+
+    @property
+    def shown_size(self) -> tuple[int, int]:
+        """Width and height in square pixels, turned as they are shown."""
+        width, height = max(1, round(self.width * self.pixel_aspect)), self.height
+        return (height, width) if self.rotation in (90, 270) else (width, height)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some of a video's chosen frames, by their ordinals: from `first` to before `stop`, or to the last."""
+
+    first: int = 0
+    stop: int | None = None
+    anchor: int | None = None
+    """Frame index of the last captioned frame before them, with which the first of them is compared for reuse."""
 
 
 @dataclass(frozen=True)
 class Caption:
-    """The caption of one frame; `pts_seconds` is its presentation time."""
+    """The caption of one frame."""
+
+    frame_index: int
+    """Its number in the video, from 0."""
+    pts_seconds: float
+    """Its presentation time."""
+    text: str
+    reused_from: int | None = None
+    """Index of the frame that was captioned in place of this one, which is nearly equal."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a frame has no caption."""
 
     frame_index: int
     pts_seconds: float
+    error: str
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One caption for as long as it stays the same, in seconds of presentation time."""
+
+    start: float
+    end: float
     text: str

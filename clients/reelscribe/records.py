@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from reelscribe.errors import ReelscribeError
-from reelscribe.media import Caption, Source, VideoInfo
+from reelscribe.media import Caption, Failure, Segment, Source, VideoInfo
 
 
 @dataclass(frozen=True)
@@ -19,32 +18,74 @@ class Model:
     revision: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Record:
-    """All that is known of one source."""
+    """All that is known of one source. Its frames are read when they are asked for: there may be very many."""
 
     source: Source
     model: Model
     settings: Mapping[str, Any]
-    status: Literal["ok", "error"] = "ok"
     media: VideoInfo | None = None
-    captions: list[Caption] = field(default_factory=list)
-    error: ReelscribeError | None = None
+    end_seconds: float = 0.0
+    """When the last chosen frame has been shown."""
+    error: tuple[str, str] | None = None
+    """Type and message."""
+    frames: Callable[[], Iterable[Caption | Failure]] = field(default=tuple, repr=False)
+    """What came of each chosen frame, in order."""
 
-    def fail(self, error: ReelscribeError) -> None:
-        """Record why there is not more."""
-        self.status, self.error = "error", error
+    @property
+    def status(self) -> Literal["ok", "error"]:
+        """Whether every chosen frame has a caption, and the file is whole."""
+        return "error" if self.error else "ok"
 
-    def to_line(self) -> str:
-        """One line of JSON without the line feed; the same record always gives the same line."""
-        value: dict[str, Any] = {
-            "source": asdict(self.source),
-            "status": self.status,
-            "media": asdict(self.media) if self.media else None,
-            "captions": [asdict(caption) for caption in self.captions],
-            "model": asdict(self.model),
-            "settings": dict(self.settings),
-        }
+    def captions(self) -> Iterator[Caption]:
+        """In order of their frames."""
+        return (frame for frame in self.frames() if isinstance(frame, Caption))
+
+    def failures(self) -> Iterator[Failure]:
+        """In order of their frames."""
+        return (frame for frame in self.frames() if isinstance(frame, Failure))
+
+    def segments(self) -> Iterator[Segment]:
+        """Equal captions in a row as one: from its first frame to the next other one, or to the end."""
+        start, text = 0.0, ""
+        for frame in self.frames():
+            new = frame.text if isinstance(frame, Caption) else ""
+            if new != text:
+                if text:
+                    yield Segment(start, frame.pts_seconds, text)
+                start, text = frame.pts_seconds, new
+        if text:
+            yield Segment(start, max(start, self.end_seconds), text)
+
+    def pieces(self) -> Iterator[str]:
+        """One line of JSON without its line feed, bit by bit; the same record always gives the same line."""
+        source = {**asdict(self.source), "sha256": self.source.sha256 or None}
+        yield f'{{"source": {_json(source)}'
+        yield f', "status": {_json(self.status)}'
+        yield f', "media": {_json(asdict(self.media) if self.media else None)}'
+        yield from _array("captions", map(_caption, self.captions()))
+        yield from _array("segments", map(vars, self.segments()))
+        yield from _array("failures", map(vars, self.failures()))
+        yield f', "model": {_json(asdict(self.model))}'
+        yield f', "settings": {_json(self.settings)}'
         if self.error:
-            value["error"] = {"type": type(self.error).__name__, "message": str(self.error)}
-        return json.dumps(value, ensure_ascii=False)
+            yield f', "error": {_json(dict(zip(("type", "message"), self.error, strict=True)))}'
+        yield "}"
+
+
+def _caption(caption: Caption) -> dict[str, Any]:
+    return {name: value for name, value in vars(caption).items() if value is not None}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _array(name: str, values: Iterable[Any]) -> Iterator[str]:
+    separator = ""
+    yield f', "{name}": ['
+    for value in values:
+        yield separator + _json(value)
+        separator = ", "
+    yield "]"

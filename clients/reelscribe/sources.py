@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from reelscribe.errors import MediaError
@@ -58,19 +58,21 @@ def _is_media(path: Path) -> bool:
     return path.suffix.lower() in MEDIA_SUFFIXES and not path.name.startswith(".") and not path.is_dir()
 
 
-def identify(path: str) -> Source:
-    """Size and SHA-256 of a file. Raises MediaError if there is no such file or it cannot be read."""
+def identify(path: str, beat: Callable[[], None] = lambda: None) -> Source:
+    """Size and SHA-256 of a file; `beat` is called as it goes forward.
+
+    Raises MediaError, without the path, if there is no such file or it cannot be read.
+    """
     if os.path.isdir(path):
-        raise MediaError(
-            f"{path}: a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}"
-        )
+        raise MediaError(f"a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise MediaError(f"{path}: expected a regular file")
+        raise MediaError("expected a regular file")
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:
             while block := file.read(2**20):
                 digest.update(block)
+                beat()
             return Source(path, file.tell(), digest.hexdigest())
     except OSError as error:
-        raise MediaError(f"{path}: {error.strerror or error}") from None
+        raise MediaError(f"it cannot be read: {error.strerror or error}") from None

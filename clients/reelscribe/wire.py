@@ -54,6 +54,9 @@ _NPY_START = b"\x93NUMPY"
 STARTS = (MAGIC, _PICKLE_START, _NPY_START)
 """One of these is at the start of whatever `unpack` reads."""
 
+COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
+"""Of an answer: how long our handler worked on it."""
+
 _NPY_HEADER_BYTES = 2000  # numpy's own take about 100
 _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"

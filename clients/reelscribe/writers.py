@@ -1,53 +1,58 @@
-"""Records become files. A file that is not finished has a name that says so."""
+"""Records become `annotations.jsonl`. A file that is not finished has a name that says so."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
-from reelscribe.errors import UsageError
+from reelscribe.errors import OutputError
 from reelscribe.records import Record
 
+NAME = "annotations.jsonl"
 
-@contextmanager
-def write_annotations(path: Path) -> Iterator[Callable[[Record], None]]:
-    """Write records to `path`, one a line, as they come.
 
-    Until the block ends well the file is called `<path>.partial`; then it takes the place of an older `path`. Raises
-    UsageError if it cannot be written, and if another run is writing it.
+class AnnotationsWriter:
+    """Writes records, one a line, as they come. Use it as a context manager; every method raises OutputError.
+
+    Until the block ends well the file is called `annotations.jsonl.partial`; then it takes the place of an older one.
     """
-    partial = path.with_name(path.name + ".partial")
-    with ExitStack() as stack:
-        with _errors_told(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir():
-                raise UsageError(f"output: {path} is a folder; expected a file or nothing there")
-            # Not truncated before it is locked: it may be another run's. File names need not be UTF-8.
-            file = stack.enter_context(partial.open("a", encoding="utf-8", errors="backslashreplace"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"output: another run is writing {partial}; choose another --out") from None
-            file.truncate(0)
 
-        def write(record: Record) -> None:
-            with _errors_told(path):
-                file.write(record.to_line() + "\n")
-                file.flush()
+    def __init__(self, out: Path) -> None:
+        self._path = out / NAME
+        self._partial = out / f"{NAME}.partial"
 
-        yield write
-        with _errors_told(path):
-            os.fsync(file.fileno())
-            partial.replace(path)
+    def __enter__(self) -> AnnotationsWriter:
+        with _told(self._path):
+            if self._path.is_dir():
+                raise OutputError(f"{self._path}: a folder; expected a file or nothing there")
+            # File names need not be UTF-8.
+            self._file = self._partial.open("w", encoding="utf-8", errors="backslashreplace")
+        return self
+
+    def write(self, record: Record) -> None:
+        """Add a line; takes as long as reading the record's frames."""
+        with _told(self._path):
+            self._file.writelines(record.pieces())
+            self._file.write("\n")
+            self._file.flush()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _told(self._path), self._file:
+            if kind is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._partial.replace(self._path)
 
 
 @contextmanager
-def _errors_told(path: Path) -> Iterator[None]:
+def _told(path: Path) -> Iterator[None]:
     """Around what touches the disk, and nothing else: other errors are not the output's."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"output: {path.parent} cannot be written to: {error}") from None
+        raise OutputError(f"{path}: cannot be written: {error}; the same command goes on from there") from None

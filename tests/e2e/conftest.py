@@ -3,6 +3,7 @@
 import io
 import json
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from reelscribe import archive
 from reelscribe.cli import app
 from reelscribe.client import CaptionClient
+from reelscribe.endpoint import Server
 from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]
@@ -27,15 +29,22 @@ class Running(Serving):
     """A server that runs, and how to reach it."""
 
     def client(self) -> CaptionClient:
-        return CaptionClient(self.url, self.model, token=self.token)
+        return CaptionClient([Server(self.url, self.token)], self.model)
 
     def workers(self) -> list[int]:
         return self.processes()["workers"]
 
     def caption(self, *arguments: str | Path) -> Result:
-        """`reelscribe caption` with these arguments against this server."""
-        access = ["--server", self.url, "--key-file", str(self.instance.key_file)]
-        return CliRunner().invoke(app, ["caption", *access, *map(str, arguments)], catch_exceptions=False)
+        """`reelscribe caption` with these arguments, against this server unless they name another."""
+        words = list(map(str, arguments))
+        server = [] if "--server" in words else ["--server", self.url]
+        key_file = [] if "--key-file" in words else ["--key-file", str(self.instance.key_file)]
+        return CliRunner().invoke(app, ["caption", *server, *key_file, *words], catch_exceptions=False)
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The same as a command line, for a process of its own."""
+        access = ["--server", self.url, "--key-file", str(self.instance.key_file), "--model", self.model]
+        return [sys.executable, "-m", "reelscribe.cli", "caption", *access, *map(str, arguments)]
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""A TorchServe handler with an emulated device: it reads requests as the captioner does, and then sleeps.
+
+The device captions `frames_per_second`, whatever the machine; workers that share it wait for each other. In the YAML,
+under `handler:`, stand that rate and the side of its square frames.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from reelscribe import wire
+from reelscribe.media import FrameSize, ModelDescription
+from request_batch import Context, Limits, RequestBatch
+
+LIMITS = Limits(frames=512, side=8192)
+
+
+class EmulatedHandler:
+    """One worker of the device."""
+
+    def load(self, context: Context) -> None:
+        """Read the settings."""
+        settings = context.model_yaml_config["handler"]
+        self._frame = FrameSize(settings["side"], settings["side"])
+        self._seconds = 1 / settings["frames_per_second"]
+        self._workers = context.model_yaml_config["minWorkers"]
+        self._device = (Path(tempfile.gettempdir()) / "emulated-device").open("a")
+
+    def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        """A caption for each frame, when the device has had the time for it."""
+        began = time.monotonic()
+        requests = RequestBatch(data, context, LIMITS, self._frame)
+        captions = [["a frame"] * len(frames) for frames in requests.frames]
+        fcntl.flock(self._device, fcntl.LOCK_EX)
+        time.sleep(self._seconds * sum(map(len, captions)))
+        fcntl.flock(self._device, fcntl.LOCK_UN)
+        for i in range(len(data)):
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{time.monotonic() - began:.6f}")
+        return requests.responses(captions, self._description().to_json())
+
+    def _description(self) -> ModelDescription:
+        return ModelDescription(
+            name="emulated",
+            revision="1",
+            prompt="",
+            generation={},
+            frame=self._frame,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            dtype="float32",
+            device_batch=32,
+            max_frames=LIMITS.frames,
+            max_side=LIMITS.side,
+            workers=self._workers,
+        )
+
+
+_handler = EmulatedHandler()
+
+
+def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
+    """TorchServe's entry point; `data` is None when the worker starts."""
+    if data is None:
+        _handler.load(context)
+        return None
+    return _handler.answer(data, context)

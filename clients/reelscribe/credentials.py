@@ -1,0 +1,80 @@
+"""The token for a server's inference API: read from its key file, and read again when that has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from reelscribe.errors import UsageError
+
+RENEW_SECONDS = 60.0
+"""A token is renewed so long before it expires, or after half of its life, whichever is later."""
+
+RETRY_SECONDS = 15.0
+"""After so long a renewal that failed is tried again; longer than one may take."""
+
+
+class Credentials:
+    """The inference key of a TorchServe's `key_file.json`.
+
+    A copy of the file serves too: when another is put in its place, that is used. Where the management address is
+    known, and the file is the server's own, the key is renewed before it expires.
+    """
+
+    def __init__(self, key_file: Path, management_url: str | None = None) -> None:
+        """Raises UsageError if the file is no key file."""
+        self._path = key_file
+        self._management_url = management_url
+        self._keys: Mapping[str, Any] = {}
+        self.reload()
+
+    @property
+    def token(self) -> str:
+        """The inference key."""
+        return str(self._keys["inference"]["key"])
+
+    def reload(self) -> bool:
+        """Read the file again; returns whether the key is another one. Raises UsageError."""
+        try:
+            keys = json.loads(self._path.read_text())
+            changed = bool(keys["inference"]["key"] != self._keys.get("inference", {}).get("key"))
+            renew_at = self._next_renewal(keys)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"key file {self._path}: expected the key_file.json of a TorchServe: {error}") from None
+        self._keys = keys
+        if changed:
+            self._renew_at = renew_at
+        return changed
+
+    async def fresh_token(self, session: aiohttp.ClientSession) -> str:
+        """The key, renewed if it is about to expire."""
+        if time.time() > self._renew_at:
+            self._renew_at = time.time() + RETRY_SECONDS  # others need not wait for this
+            await self._renew(session)
+        return self.token
+
+    async def _renew(self, session: aiohttp.ClientSession) -> None:
+        headers = {"Authorization": f"Bearer {self._keys['API']['key']}"}
+        url = f"{self._management_url}/token?type=inference"
+        # Without a new key the old one may still do; if not, its refusal says more.
+        with suppress(aiohttp.ClientError, asyncio.TimeoutError, OSError, UsageError):
+            # TorchServe answers nothing and writes its key file.
+            async with session.get(url, headers=headers, timeout=aiohttp.ClientTimeout(total=10)) as answer:
+                await answer.read()
+            self.reload()
+
+    def _next_renewal(self, keys: Mapping[str, Any]) -> float:
+        expires = keys["inference"].get("expiration time")
+        if not self._management_url or not expires or "API" not in keys:
+            return float("inf")
+        # Nanoseconds and a Z, which Python 3.10 cannot read.
+        end = datetime.fromisoformat(f"{expires[:19]}+00:00").timestamp()
+        return max(end - RENEW_SECONDS, (time.time() + end) / 2)

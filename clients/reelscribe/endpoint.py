@@ -1,0 +1,170 @@
+"""The inference API of one server: describe the model, caption frames. One try each; `client` tries again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from reelscribe import wire
+from reelscribe.credentials import Credentials
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.media import ModelDescription
+
+WRITE_BYTES = 256 * 1024
+"""A body is handed to the socket in views of this size: one large write would be buffered whole."""
+
+QUEUE_SECONDS = 600.0
+"""That a request may wait at the server before it computes. Our own limit on requests in flight keeps the wait to a
+few answers; other clients may add to it.
+"""
+
+DESCRIBE_SECONDS = 120.0
+"""Describing a model waits in the same queue."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for some frames, and where the time went."""
+
+    captions: Any
+    network_seconds: float
+    """Until the request was sent."""
+    queue_seconds: float
+    """Until the answer came, without the time that the handler worked on it."""
+    compute_seconds: float
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where a server is, and the key to it."""
+
+    url: str
+    """Its inference address, like http://127.0.0.1:8080."""
+    credentials: Credentials | str | None = None
+    """Its key file, or the inference key itself."""
+
+
+class Endpoint:
+    """One model of one server."""
+
+    def __init__(
+        self, server: Server, model: str, session: aiohttp.ClientSession, *, request_seconds: float | None
+    ) -> None:
+        """`request_seconds` bounds a request; by default it is the server's own bound and some waiting."""
+        self.url = f"{server.url.rstrip('/')}/predictions/{model}"
+        self.outstanding = 0
+        self.trouble: ServerError | None = None
+        """Why it is not to be used at the moment."""
+        self.description: ModelDescription | None = None
+        self._model = model
+        self._session = session
+        self._credentials = server.credentials
+        self._refused_token: str | None = None
+        self._request_seconds = request_seconds
+
+    @property
+    def workers(self) -> int:
+        """As many as it said it has."""
+        return max(1, self.description.workers) if self.description else 1
+
+    async def describe(self) -> ModelDescription:
+        """What the model is and how it wants its frames. Raises ServerError."""
+        text, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
+        self.description = ModelDescription.from_json(text)
+        return self.description
+
+    async def caption(self, body: list[wire.Segment]) -> Answer:
+        """The answer to a packed request. Raises ServerError."""
+        seconds = self._request_seconds
+        if seconds is None:
+            seconds = QUEUE_SECONDS + (self.description.response_seconds if self.description else 0)
+        self.outstanding += 1
+        try:
+            value, answer = await self._post(body, {}, seconds)
+        finally:
+            self.outstanding -= 1
+        return Answer(value, *answer)
+
+    def key_has_changed(self) -> bool:
+        """Whether there is another key to try than the one that was refused last."""
+        if not isinstance(self._credentials, Credentials):
+            return False
+        try:
+            self._credentials.reload()
+        except UsageError:
+            return False  # a server that restarts has none for a while
+        # Not what `reload` says: of requests that were refused together, only the first sees the key change.
+        return self._credentials.token != self._refused_token
+
+    async def _post(
+        self, body: list[wire.Segment], headers: dict[str, str], seconds: float
+    ) -> tuple[Any, tuple[float, float, float]]:
+        size = wire.size_of(body)
+        headers = {**headers, "Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        if token := await self._token():
+            headers["Authorization"] = f"Bearer {token}"
+        began = time.monotonic()
+        sent = [began]
+        # A request may wait in the server's queue; the server bounds what it computes (responseTimeout).
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=10)
+        try:
+            async with self._session.post(
+                self.url, data=_pieces(body, sent), headers=headers, timeout=timeout
+            ) as response:
+                text = await response.text(errors="replace")
+                if response.status != 200:
+                    self._refused_token = token
+                    raise self._refusal(response.status, text)
+                compute = float(response.headers.get(wire.COMPUTE_SECONDS_HEADER, 0))
+                waited = time.monotonic() - sent[-1]
+                return json.loads(text), (sent[-1] - began, max(0.0, waited - compute), compute)
+        except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
+            raise ServerUnreachable(f"{self.url}: no connection or no answer in time; is the server running?") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerUnreachable(f"{self.url}: {error or type(error).__name__}; is the server running?") from error
+        except json.JSONDecodeError:
+            raise ServerError(f"{self.url}: expected JSON, got {text[:200]!r}") from None
+
+    async def _token(self) -> str | None:
+        if isinstance(self._credentials, Credentials):
+            return await self._credentials.fresh_token(self._session)
+        return self._credentials
+
+    def _refusal(self, status: int, text: str) -> ServerError:
+        """What went wrong, from our handler's answer or TorchServe's own."""
+        try:
+            answer = json.loads(text)
+        except json.JSONDecodeError:
+            answer = {}
+        answer = answer if isinstance(answer, dict) else {}
+        error = answer.get("error")
+        if isinstance(error, dict):  # our handler's word, which would be the same again, unless it was too busy
+            return RequestRefused(status, str(error.get("message")), final=status != 503)
+        message = str(answer.get("message", text[:200]))
+        if status >= 500:
+            return RequestRefused(status, message)
+        advice = {
+            400: "give the server's --key-file; keys expire, and a restart makes new ones"
+            if self._credentials
+            else "no token was given; name the server's key file with --key-file",
+            404: f"is the model {self._model!r} built and loaded?",
+            413: "the request is larger than max_request_size in the server's config.properties",
+        }
+        return AccessRefused(
+            f"{self.url}: status {status}: {message}; {advice.get(status, 'is it a TorchServe?')}",
+            passes=status in (400, 404),
+        )
+
+
+async def _pieces(body: list[wire.Segment], sent: list[float]) -> AsyncIterator[memoryview]:
+    for segment in body:
+        view = memoryview(segment)
+        for at in range(0, view.nbytes, WRITE_BYTES):
+            yield view[at : at + WRITE_BYTES]
+    sent.append(time.monotonic())

@@ -1,0 +1,76 @@
+"""The captions of one file as they come, for programs: nothing is saved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from reelscribe.captioning import captioned, damage
+from reelscribe.client import CaptionClient
+from reelscribe.decode_pool import DecodedPart, DecodePool, OpenedVideo
+from reelscribe.errors import MediaError
+from reelscribe.media import Caption, Failure, ModelDescription, Span
+from reelscribe.options import CaptionOptions
+from reelscribe.parts import Part, unfold
+from reelscribe.video import VideoTask
+
+
+async def caption_file(
+    client: CaptionClient, path: str, options: CaptionOptions | None = None
+) -> AsyncGenerator[Caption | Failure, None]:
+    """What came of each chosen frame of a file, in order, as soon as it is known.
+
+    Raises MediaError if the file cannot be read, or, after all that could be captioned, if it is damaged or cut short;
+    ServerError if no server can be used.
+    """
+    options = replace(options or CaptionOptions(), decode_workers=1)
+    description = await client.describe()
+    async with options.pool(description, client.most_in_flight) as pool:
+        last: Caption | None = None
+        async with aclosing(_parts(client, path, options, description, pool)) as parts:
+            async for part in parts:
+                for result in unfold([part], last):
+                    if isinstance(result, Caption) and result.reused_from is None:
+                        last = result
+                    yield result
+
+
+async def _parts(
+    client: CaptionClient, path: str, options: CaptionOptions, description: ModelDescription, pool: DecodePool
+) -> AsyncGenerator[Part, None]:
+    """What came of each part, in order; several are at the server at once."""
+    task = VideoTask(path, description.frame, options.sampling, options.resize)
+    decoded = pool.decode(task, [Span()], options.prebatch(description), reuse=options.reuse)
+    sent: deque[asyncio.Task[Part]] = deque()
+    video: OpenedVideo | None = None
+    undecodable = 0
+    try:
+        async with aclosing(decoded):
+            async for part in decoded:
+                if isinstance(part, OpenedVideo):
+                    video = part
+                    continue
+                undecodable += len(part.undecodable)
+                await client.in_flight.acquire()
+                sent.append(asyncio.create_task(_caption(client, part)))
+                while sent and sent[0].done():
+                    yield await sent.popleft()
+        while sent:
+            yield await sent.popleft()
+    finally:
+        for request in sent:
+            request.cancel()
+        await asyncio.gather(*sent, return_exceptions=True)
+    if video and (reason := damage(video.cut, undecodable, video.chosen)):
+        raise MediaError(reason)
+
+
+async def _caption(client: CaptionClient, part: DecodedPart) -> Part:
+    try:
+        return captioned(part, await client.caption(part.frames) if part.frame_indices else [])
+    finally:
+        part.release()
+        client.in_flight.release()

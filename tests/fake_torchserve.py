@@ -1,0 +1,141 @@
+"""A small HTTP server that stands for TorchServe with our handler; the real one is in e2e/."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+from multidict import CIMultiDictProxy
+
+from reelscribe import wire
+from reelscribe.media import FrameArray, FrameSize, ModelDescription
+
+DESCRIPTION = ModelDescription(
+    name="a/b",
+    revision="123",
+    prompt="",
+    generation={"max_new_tokens": 30},
+    frame=FrameSize(8, 8),
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    dtype="float32",
+    device_batch=32,
+    max_frames=512,
+    max_side=8192,
+)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request for captions."""
+
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def frames(self) -> FrameArray:
+        return wire.unpack(self.body)["frames"]
+
+    def names(self) -> list[int]:
+        """The first value of each frame, by which tests tell them apart."""
+        return [int(frame.flat[0]) for frame in self.frames]
+
+
+class Broken(Exception):
+    """Raised in place of an answer: the connection breaks."""
+
+
+Answer = Callable[[Received], Awaitable[web.Response]]
+
+
+async def captions(request: Received, *, headers: dict[str, str] | None = None) -> web.Response:
+    """What our handler answers; frame 7 is "frame 7"."""
+    return web.json_response([f"frame {name}" for name in request.names()], headers=headers)
+
+
+def worker_died(status: int = 500) -> web.Response:
+    """What TorchServe answers itself."""
+    return web.json_response({"code": status, "type": "InternalServerException", "message": "no luck"}, status=status)
+
+
+def refused(status: int, kind: str, message: str) -> web.Response:
+    """What our handler answers if a request is wrong."""
+    return web.json_response({"error": {"type": kind, "message": message}}, status=status)
+
+
+class FakeTorchServe:
+    """Serves the model "captioner" on a free port of loopback. Use it as an async context manager."""
+
+    def __init__(
+        self, answer: Answer = captions, *, description: ModelDescription = DESCRIPTION, key: str | None = None
+    ) -> None:
+        self.answer = answer
+        self.description = description
+        self.key = key
+        """That requests must have."""
+        self.model_is_there = True
+        self.refusals: list[int] = []
+        """With these statuses descriptions are refused before one is given."""
+        self.received: list[Received] = []
+        self.arrivals: asyncio.Queue[Received] = asyncio.Queue()
+        self.described: asyncio.Queue[None] = asyncio.Queue()
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> FakeTorchServe:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """On the same port as before, if it was there before."""
+        app = web.Application(client_max_size=2**27)
+        app.router.add_post("/predictions/captioner", self._handle)
+        # A time-out of 0 would be none.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        self._port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """At once: what it is answering is lost."""
+        await self._runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        received = Received(request.headers, await request.read())
+        if not self.model_is_there:
+            return web.json_response({"code": 404, "message": "Model not found: captioner"}, status=404)
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"code": 400, "message": "Token Authorization failed."}, status=400)
+        if "describe" in request.headers:
+            return self._describe()
+        self.received.append(received)
+        self.arrivals.put_nowait(received)
+        try:
+            return await self.answer(received)
+        except Broken:
+            assert request.transport
+            request.transport.abort()
+            return web.Response()
+
+    def _describe(self) -> web.Response:
+        self.described.put_nowait(None)
+        if self.refusals:
+            return worker_died(self.refusals.pop())
+        return web.json_response(self.description.to_json())
+
+
+def write_key_file(path: Path, key: str, expires: str = "2999-01-01T00:00:00.123456789Z") -> Path:
+    """As TorchServe writes it."""
+    keys = {kind: {"key": key, "expiration time": expires} for kind in ("inference", "management")}
+    path.write_text(json.dumps({**keys, "API": {"key": "api-key"}}))
+    return path

@@ -1,0 +1,35 @@
+"""Python runs this first where this folder is on PYTHONPATH: it makes decode processes misbehave at ordinal 20 of files
+whose names say so. `crash.mkv` crashes unless it is read with PyAV alone, `crash-always.mkv` in any case.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+if "reelscribe.decode_process" in sys.orig_argv:
+    from reelscribe import video
+
+    def fail():
+        raise RuntimeError("out of luck")
+
+    WAYS = {
+        "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "hang": signal.pause,
+        "fail": fail,
+        "print": lambda: os.write(1, b"[codec] what a picture\n"),
+    }
+
+    class MisbehavingVideo(video.Video):
+        def __init__(self, task, beat):
+            super().__init__(task, beat)
+            way, _, always = Path(task.path).stem.partition("-")
+            self.misbehave = None if task.library == "decord" and not always else WAYS.get(way)
+
+        def frames(self, ordinals):
+            for frame in super().frames(ordinals):
+                if frame.ordinal == 20 and self.misbehave:
+                    self.misbehave()
+                yield frame
+
+    video.Video = MisbehavingVideo
