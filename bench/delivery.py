@@ -1,6 +1,7 @@
 """Does a device of a certain speed get its frames, whatever the resolution of the sources?
 
-    .venv/bin/python bench/delivery.py [--device 100] [--workers 1] [--decode-workers 2] [--rounds 3] [--seconds 20]
+    .venv/bin/python bench/delivery.py [--device 100] [--workers 1] [--decode-workers 2] [--clip-frames 150]
+                                       [--rounds 3] [--seconds 20]
 
 Serves an emulated device that captions so many frames a second, shared by so many workers, and captions a noisy,
 textured clip (H.264) of each resolution with the whole client: decode processes, ledger, records. Every round runs all
@@ -34,7 +35,6 @@ from resize import write_clip
 from serving import ROOT, Serving, serve_emulated
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
-CLIP_FRAMES = 150
 FRAME = FrameSize(224, 224)
 
 
@@ -53,12 +53,12 @@ class TimedClient(CaptionClient):
         return captions
 
 
-def make_sources(folder: Path, width: int, height: int, frames: int) -> Path:
+def make_sources(folder: Path, width: int, height: int, clip_frames: int, frames: int) -> Path:
     """So many frames, in several files: the same clip with other bytes at its end."""
     folder.mkdir(parents=True)
-    write_clip(folder / "clip-0.mp4", width, height, CLIP_FRAMES)
+    write_clip(folder / "clip-0.mp4", width, height, clip_frames)
     clip = (folder / "clip-0.mp4").read_bytes()
-    for k in range(1, frames // CLIP_FRAMES):
+    for k in range(1, frames // clip_frames):
         (folder / f"clip-{k}.mp4").write_bytes(clip + k.to_bytes(8, "big") + b"free")
     return folder
 
@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--device", type=float, default=100, help="frames a second")
     parser.add_argument("--workers", type=int, default=1, help="that share the device")
     parser.add_argument("--decode-workers", type=int, default=2)
+    parser.add_argument("--clip-frames", type=int, default=150, help="of each source")
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20, help="of the device's time, for each run")
@@ -114,7 +115,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         frames = int(arguments.seconds * arguments.device)
-        folders = {size: make_sources(root / "x".join(map(str, size)), *size, frames) for size in RESOLUTIONS}
+        folders = {
+            size: make_sources(root / "x".join(map(str, size)), *size, arguments.clip_frames, frames)
+            for size in RESOLUTIONS
+        }
         with serve_emulated(
             root / "server",
             ROOT / "config.properties",

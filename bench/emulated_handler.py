@@ -1,7 +1,7 @@
 """A TorchServe handler with an emulated device: it reads requests as the captioner does, and then sleeps.
 
 The device captions `frames_per_second`, whatever the machine; workers that share it wait for each other. In the YAML,
-under `handler:`, stand that rate and the side of its square frames.
+under `handler:`, stand that rate and the `frame` that it wants. A caption says what size its frame had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe import wire
-from reelscribe.media import FrameSize, ModelDescription
+from reelscribe.media import ModelDescription, frame_from_json
 from request_batch import Context, Limits, RequestBatch
 
 LIMITS = Limits(frames=512, side=8192)
@@ -25,7 +25,7 @@ class EmulatedHandler:
     def load(self, context: Context) -> None:
         """Read the settings."""
         settings = context.model_yaml_config["handler"]
-        self._frame = FrameSize(settings["side"], settings["side"])
+        self._frame = frame_from_json(settings["frame"])
         self._seconds = 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         self._device = (Path(tempfile.gettempdir()) / "emulated-device").open("a")
@@ -33,8 +33,8 @@ class EmulatedHandler:
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """A caption for each frame, when the device has had the time for it."""
         began = time.monotonic()
-        requests = RequestBatch(data, context, LIMITS, self._frame)
-        captions = [["a frame"] * len(frames) for frames in requests.frames]
+        requests = RequestBatch(data, context, LIMITS, self._frame.for_video(224, 224))
+        captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.frames]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)

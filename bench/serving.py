@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import yaml
 
 from reelscribe import archive, server
+from reelscribe.media import FrameSize, PixelBudget
 
 ROOT = Path(__file__).parents[1]
 
@@ -88,11 +89,16 @@ def serve_noop(directory: Path, config: Path, **overrides: str) -> Iterator[Serv
 
 @contextmanager
 def serve_emulated(
-    directory: Path, config: Path, *, frames_per_second: float, workers: int = 1, side: int = 224
+    directory: Path,
+    config: Path,
+    *,
+    frames_per_second: float,
+    workers: int = 1,
+    frame: FrameSize | PixelBudget | None = None,
 ) -> Iterator[Serving]:
-    """Serve an emulated device of a certain speed, which `workers` share."""
+    """Serve an emulated device of a certain speed, which `workers` share, for 224 x 224 or as `frame` says."""
     settings = {"minWorkers": workers, "maxWorkers": workers}
-    handler = {"frames_per_second": frames_per_second, "side": side}
+    handler = {"frames_per_second": frames_per_second, "frame": asdict(frame or FrameSize(224, 224))}
     directory.mkdir(parents=True, exist_ok=True)
     yaml_file = directory / "model-config.yaml"
     yaml_file.write_text(yaml.safe_dump({**settings, "handler": handler}))

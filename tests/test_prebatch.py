@@ -1,16 +1,22 @@
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.prebatch import MAX_REQUEST_BYTES, frames_per_request
+from reelscribe.prebatch import MAX_REQUEST_BYTES, frames_per_request, request_bytes
+
+SMALL, LARGE = 224 * 224 * 3, 1920 * 1080 * 3
 
 
 def test_requests_hold_so_many_frames_or_so_many_bytes():
-    assert frames_per_request(224 * 224 * 3) == 32
-    assert frames_per_request(224 * 224 * 3, most=5) == 5
-    assert frames_per_request(1920 * 1080 * 3) * 1920 * 1080 * 3 <= MAX_REQUEST_BYTES
-    assert frames_per_request(100 * MAX_REQUEST_BYTES) == 1
+    assert frames_per_request(request_bytes(SMALL, 32), SMALL, 32) == 32
+    assert frames_per_request(request_bytes(SMALL, 5), SMALL, 5) == 5
+    assert frames_per_request(request_bytes(LARGE, 32), LARGE, 32) * LARGE <= MAX_REQUEST_BYTES
+    assert frames_per_request(request_bytes(100 * MAX_REQUEST_BYTES, 32), 100 * MAX_REQUEST_BYTES, 32) == 1
+
+
+def test_where_frames_may_be_large_small_ones_still_travel_together():
+    assert frames_per_request(request_bytes(LARGE, 32), SMALL, 32) == 32
 
 
 def test_none_is_too_few():
     with pytest.raises(UsageError, match="expected 1 or more, got 0"):
-        frames_per_request(1, most=0)
+        request_bytes(1, 0)

@@ -33,6 +33,9 @@ FILES_PER_PROCESS = 200
 END_SECONDS = 5.0
 """A process that was killed and waits for a dead disk ends when the disk answers, which may be never."""
 
+READY_PARTS = 4
+"""Besides those that are being filled, so many are nearly always in use; more where more requests are in flight."""
+
 LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
 """That are tried while processes die or hang over a file: perhaps it was not the file, and then, a different build of
 FFmpeg."""
@@ -246,7 +249,7 @@ class DecodePool:
         self.failures = 0
         """Processes that died or were ended because they hung."""
         # Each process fills one slot, and holds out one that it has filled.
-        self._slots = Slots(2 * workers + parts_held, slot_bytes)
+        self._slots = Slots(2 * workers + parts_held, slot_bytes, ready=2 * workers + READY_PARTS)
         self._stall_seconds = stall_seconds
         self._seats = asyncio.Semaphore(workers)
         self._idle: list[Decoder] = []

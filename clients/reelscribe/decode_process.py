@@ -39,6 +39,7 @@ import numpy as np
 
 from reelscribe.errors import MediaError
 from reelscribe.media import Span
+from reelscribe.prebatch import frames_per_request
 from reelscribe.reuse import Reuse
 from reelscribe.sources import identify
 from reelscribe.video import Video, VideoTask
@@ -98,7 +99,7 @@ class DecodeProcess:
                     "cut": video.cut,
                 }
             )
-            most = max(1, min(frames_per_part, self._slot_bytes // video.frame.nbytes))
+            most = frames_per_request(self._slot_bytes, video.frame.nbytes, frames_per_part)
             for span in [Span(**span) for span in spans]:
                 self._send(video, span, chosen if span.stop is None else span.stop, most, reuse)
             self._say(end={"decoded_frames": video.decoded})

@@ -6,11 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-GAIN = 1.03
-"""One request more is kept if it brings 3 % more frames a second; less is within what answers vary by."""
+GAIN = 1.05
+"""One request more is kept if it brings 5 % more frames a second; less is within what answers vary by."""
 
 ROUND = 4
 """A rate is measured over so many answers for each request in flight."""
+
+MEMORY = 0.99
+"""Of the best rate so far, so much counts in the next round: what was possible once need not be possible now."""
 
 PATIENCE = 8
 """Rounds until another request more is tried again: servers and networks change."""
@@ -34,7 +37,7 @@ class InFlight:
         self._waiting: list[asyncio.Future[None]] = []
         self._raised = False
         self._backed_off = False
-        self._rate = 0.0
+        self._best = 0.0
         self._hold = 0
         self._new_round()
 
@@ -77,14 +80,15 @@ class InFlight:
             self._backed_off = True
 
     def _adapt(self, rate: float) -> None:
-        if self._raised and rate < GAIN * self._rate:
+        if self._raised and rate < GAIN * self._best:
             self.limit, self._raised, self._hold = self.limit - 1, False, PATIENCE
         elif self._hold:
             self._hold -= 1
-        elif self._full and self.limit < self._most:
-            self.limit, self._raised, self._rate = self.limit + 1, True, rate
         else:
-            self._raised = False
+            self._raised = self._full and self.limit < self._most
+            self.limit += self._raised
+        # Not the last rate alone: after an unlucky round anything would look like a gain.
+        self._best = max(rate, MEMORY * self._best)
         self._wake()
 
     def _new_round(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reelscribe.decode_pool import STALL_SECONDS, DecodePool
 from reelscribe.media import ModelDescription, Resize
-from reelscribe.prebatch import MAX_FRAMES_PER_REQUEST, frames_per_request
+from reelscribe.prebatch import MAX_FRAMES_PER_REQUEST, request_bytes
 from reelscribe.reuse import REUSE_LEVELS
 from reelscribe.sampling import Sampling
 
@@ -46,16 +46,15 @@ class CaptionOptions:
         }
 
     def prebatch(self, description: ModelDescription) -> int:
-        """Frames of one request."""
-        most = min(self.frames_per_request, description.max_frames)
-        return frames_per_request(description.frame.nbytes, most)
+        """Frames of one request at most."""
+        return min(self.frames_per_request, description.max_frames)
 
     def pool(self, description: ModelDescription, requests_in_flight: int) -> DecodePool:
         """The processes that decode for these options."""
-        slot_bytes = self.prebatch(description) * description.frame.nbytes
+        slot_bytes = request_bytes(description.frame.nbytes, self.prebatch(description))
         held = 0 if self.stream else self.held_parts(description) * self.decode_workers
         return DecodePool(self.decode_workers, slot_bytes, requests_in_flight + held, stall_seconds=self.stall_seconds)
 
     def held_parts(self, description: ModelDescription) -> int:
         """Of a source that is read before it is sent."""
-        return max(1, HELD_BYTES // (self.prebatch(description) * description.frame.nbytes))
+        return max(1, HELD_BYTES // request_bytes(description.frame.nbytes, self.prebatch(description)))

@@ -10,8 +10,13 @@ MAX_REQUEST_BYTES = 8 * 10**6
 MAX_FRAMES_PER_REQUEST = 32
 
 
-def frames_per_request(frame_bytes: int, most: int = MAX_FRAMES_PER_REQUEST) -> int:
-    """As many frames of `frame_bytes` as fit MAX_REQUEST_BYTES, at least one and at most `most`."""
+def request_bytes(frame_bytes: int, most: int) -> int:
+    """Room for a request: for `most` frames of up to `frame_bytes`, within MAX_REQUEST_BYTES, but at least for one."""
     if most < 1:
         raise UsageError(f"frames per request: expected 1 or more, got {most}")
-    return max(1, min(most, MAX_REQUEST_BYTES // frame_bytes))
+    return max(frame_bytes, min(MAX_REQUEST_BYTES, most * frame_bytes))
+
+
+def frames_per_request(room: int, frame_bytes: int, most: int) -> int:
+    """As many frames of `frame_bytes` as fit `room` bytes, at least one and at most `most`."""
+    return max(1, min(most, room // frame_bytes))

@@ -17,11 +17,13 @@ from reelscribe.media import FrameArray
 class Slots:
     """A fixed number of slots of `slot_bytes` bytes each."""
 
-    def __init__(self, count: int, slot_bytes: int) -> None:
+    def __init__(self, count: int, slot_bytes: int, ready: int = 0) -> None:
+        """The memory of the first `ready` slots is taken now, so that a machine without it says so at once."""
         self.count, self.slot_bytes = count, slot_bytes
         self.fd = os.memfd_create("reelscribe-frames")
         os.ftruncate(self.fd, count * slot_bytes)
         self._memory = mmap.mmap(self.fd, count * slot_bytes)
+        np.frombuffer(self._memory, np.uint8, min(ready, count) * slot_bytes)[:: mmap.PAGESIZE] = 0
         # The last one given back is the first to be taken, so that few are ever touched where few are enough.
         self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
         for slot in reversed(range(count)):

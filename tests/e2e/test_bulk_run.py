@@ -22,7 +22,7 @@ from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.ledger import LedgerReader
-from reelscribe.media import Caption
+from reelscribe.media import Caption, PixelBudget
 from reelscribe.options import CaptionOptions
 from reelscribe.sampling import Sampling
 from reelscribe.single_file import caption_file
@@ -182,6 +182,16 @@ def test_every_shape_of_request_gives_the_same_captions(running, joining, media,
     assert server.caption(*clips, "--out", tmp_path / "b", "--model", server.model, *options).exit_code == 0
     first, second = ([record["captions"] for record in read_records(tmp_path / name)] for name in ("a", "b"))
     assert first == second
+
+
+def test_models_of_dynamic_resolution_get_frames_of_the_videos_shape(media, tmp_path):
+    budget = PixelBudget(factor=28, min_pixels=4 * 28 * 28, max_pixels=100 * 28 * 28)
+    with serve_emulated(tmp_path / "server", CONFIG, frames_per_second=1000, frame=budget) as serving:
+        server = Running(serving.instance, serving.model)
+        clips = [media / "same-1920x1080.mp4", media / "portrait-odd.webm"]
+        assert server.caption(*clips, "--out", tmp_path / "out", "--model", "emulated").exit_code == 0
+    texts = [{caption["text"] for caption in record["captions"]} for record in read_records(tmp_path / "out")]
+    assert texts == [{"364 x 196"}, {"224 x 308"}]
 
 
 def test_reused_captions_say_so_and_equal_ones_are_segments(running, media, tmp_path):
