@@ -21,7 +21,7 @@ def test_a_key_file_that_is_none_is_named(tmp_path, content):
     if content is not None:
         keys.write_text(content)
     result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path / "out"), "--key-file", str(keys)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith(f"reelscribe: key file {keys}: expected the key_file.json of a TorchServe")
     assert not (tmp_path / "out").exists()
 
@@ -40,5 +40,5 @@ def test_version():
 
 def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
     result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr

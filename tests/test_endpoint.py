@@ -84,7 +84,7 @@ async def test_without_a_key_none_is_sent(server, session):
         (web.json_response([1], status=500), False, "status 500: [1]"),
         (refused(503, "CallFull", "try again"), False, "status 503: try again"),
         (refused(400, "WireError", "no body"), True, "status 400: no body"),
-        (refused(507, "OutOfDeviceMemory", "too large"), True, "status 507: too large"),
+        (refused(507, "OutOfDeviceMemory", "too large"), False, "status 507: too large"),
     ],
 )
 async def test_a_request_is_refused_for_now_or_for_good(server, session, answer, final, message):

@@ -118,5 +118,5 @@ def test_the_network_is_the_bottleneck_where_requests_spend_their_time_there(run
 def test_otherwise_there_is_too_little_to_do_at_a_time(run):
     run.decode_seconds = 20.0
     run.meter.answered(10.0, 100.0, 100.0)
-    expected = "neither: decode processes 10% busy, server idle 75%: more sources at a time would help"
+    expected = "nothing by itself: 0.2 of 2 decode processes busy, server idle 75%"
     assert run.bottleneck() == expected

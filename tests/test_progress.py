@@ -38,6 +38,7 @@ BAD = replace(GOOD, source=Source("b [1].mp4"), error=("MediaError", "the [file]
 
 DESCRIPTION = (
     "1 failed, 1200 frames (20 a second, 2.5 hours of media an hour), 12 min 34 s left; server: [3.6] of 4 workers busy"
+    " (requests: network 10%, queue 20%, device 70%)"
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from reelscribe.captioning import Captioner, Stopped
 from reelscribe.client import CaptionClient
+from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.ledger import FolderLock, Ledger
 from reelscribe.meter import Meter, Snapshot
 from reelscribe.options import CaptionOptions
@@ -21,8 +22,10 @@ from reelscribe.records import Record
 from reelscribe.sources import find_sources
 from reelscribe.writers import AnnotationsWriter
 
-OPEN_SOURCES = 64
-"""Sources that are being decoded or wait, for a decoder or for an earlier one to be written; bounds memory."""
+OPEN_SOURCES = 1024
+"""Sources that are being decoded or wait, for a decoder or for an earlier one to be written; bounds memory. Many, for
+one that takes hours must not hold up the others.
+"""
 
 SNAPSHOT_SECONDS = 1.0
 
@@ -109,13 +112,18 @@ class CaptionRun:
                 self._captioner.stop()
             helpers = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
             stack.push_async_callback(_cancel, helpers)
-            interrupted = True
-            with suppress(Stopped):
-                await self._write(paths, self._captioner)
-                interrupted = False
+            state = "interrupted"
+            try:
+                with suppress(Stopped):
+                    await self._write(paths, self._captioner)
+                    state = "done"
+            except ReelscribeError as error:
+                with suppress(OutputError):
+                    await ledger.set_run(self._state(meter, f"ended: {error}"))
+                raise
             self._progress.show(meter.snapshot())
-            await ledger.set_run(self._state(meter, "interrupted" if interrupted else "done"))
-            return Summary(meter.snapshot(), interrupted, pool.failures)
+            await ledger.set_run(self._state(meter, state))
+            return Summary(meter.snapshot(), state == "interrupted", pool.failures)
 
     async def _write(self, paths: Sequence[str], captioner: Captioner) -> None:
         with AnnotationsWriter(self._out) as writer:

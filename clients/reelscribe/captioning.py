@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from reelscribe.client import CaptionClient
@@ -47,6 +48,9 @@ class Captioner:
         self._model = Model(description.name, description.revision)
         self._settings = options.settings(description)
         self._contents: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._reopened: set[int] = set()
+        # Few, or all that is open would be read for its digest before the first frame is decoded.
+        self._identifying = asyncio.Semaphore(max(1, pool.workers // 2))
         self._stopping = False
 
     def stop(self) -> None:
@@ -79,7 +83,9 @@ class Captioner:
         """Size and digest, from the ledger if the file has not been touched since it was read for them."""
         if stat and (sha256 := await self._ledger.recall(path, stat)):
             return Source(path, int(stat.split()[0]), sha256)
-        source = await self._pool.identify(path)
+        async with self._identifying:
+            self._raise_if_stopping()
+            source = await self._pool.identify(path)
         if stat:
             await self._ledger.remember(path, stat, source)
         return source
@@ -87,7 +93,8 @@ class Captioner:
     async def _job(self, source: Source, stat: str | None) -> Job:
         """The job of a source, done."""
         job = await self._ledger.job(source.sha256)
-        if job.done and job.error and self._options.retry_failed:
+        if job.done and job.error and self._options.retry_failed and job.id not in self._reopened:
+            self._reopened.add(job.id)  # once in a run, however many copies there are
             await self._ledger.reopen(job.id)
             job = await self._ledger.job(source.sha256)
         if job.done:
@@ -102,11 +109,20 @@ class Captioner:
         else:
             job = await self._ledger.job(source.sha256)
             error = _verdict(job, await self._ledger.failures(job.id))
-        if await asyncio.to_thread(_stat, source.path) != stat:
-            await self._ledger.forget(job.id)
-            raise MediaError("it was changed while it was being read; run the same command again")
+        await self._check_unchanged(source, job, stat)
         await self._ledger.finish(job.id, error)
         return await self._ledger.job(source.sha256)
+
+    async def _check_unchanged(self, source: Source, job: Job, stat: str | None) -> None:
+        """What was captioned is what was identified. Raises MediaError."""
+        now = await asyncio.to_thread(_stat, source.path)
+        if now == stat:
+            return
+        if now is None:
+            raise MediaError("it is not there any more; what was captioned is kept for when it is")
+        if (await self._identify(source.path, now)).sha256 != source.sha256:
+            await self._ledger.forget(job.id)
+            raise MediaError("it was changed while it was being read; run the same command again")
 
     async def _decode_and_send(self, path: str, job: Job) -> None:
         task = VideoTask(path, self._description.frame, self._options.sampling, self._options.resize)
@@ -115,7 +131,7 @@ class Captioner:
         )
         held: list[DecodedPart] = []
         most = 1 if self._options.stream else self._options.held_parts(self._description)
-        sending: set[asyncio.Task[None]] = set()
+        sending: dict[asyncio.Task[None], asyncio.Task[list[str | RequestRefused]]] = {}
         video: OpenedVideo | None = None
         damage: MediaError | None = None
         try:
@@ -137,14 +153,14 @@ class Captioner:
             if damage:
                 raise damage
         except asyncio.CancelledError:
-            for request in sending:
+            for request in (*sending, *sending.values()):
                 request.cancel()
             raise
         finally:
             for part in held:
                 part.release()
             # What has been sent is not lost, whatever else went wrong with the source.
-            await asyncio.gather(*sending, return_exceptions=True)
+            await asyncio.gather(*sending, *sending.values(), return_exceptions=True)
 
     async def _opened(self, path: str, job: Job, video: OpenedVideo) -> None:
         if job.video is None:
@@ -153,7 +169,12 @@ class Captioner:
         self._meter.opened(path, 1 - missing / max(1, video.chosen))
 
     async def _send_all(
-        self, path: str, job: Job, video: OpenedVideo | None, parts: list[DecodedPart], sending: set[asyncio.Task[None]]
+        self,
+        path: str,
+        job: Job,
+        video: OpenedVideo | None,
+        parts: list[DecodedPart],
+        sending: dict[asyncio.Task[None], Any],
     ) -> None:
         """Send parts, as soon as each may be; `parts` is empty then."""
         while parts:
@@ -164,7 +185,7 @@ class Captioner:
             request = asyncio.create_task(self._client.caption(part.frames) if part.frame_indices else _nothing())
             # Also if it is cancelled before it starts.
             request.add_done_callback(partial(self._answered, part))
-            sending.add(asyncio.create_task(self._save(path, job, video, part, request)))
+            sending[asyncio.create_task(self._save(path, job, video, part, request))] = request
 
     def _answered(self, part: DecodedPart, _: asyncio.Task[list[str | RequestRefused]]) -> None:
         part.release()
@@ -257,8 +278,8 @@ def _verdict(job: Job, failures: dict[str, int]) -> tuple[str, str] | None:
     return None
 
 
-def _raise_first_error(sending: set[asyncio.Task[None]]) -> None:
-    """Stop decoding a source whose requests fail; forget those that went well."""
-    for request in [request for request in sending if request.done()]:
-        sending.discard(request)
-        request.result()
+def _raise_first_error(sending: dict[asyncio.Task[None], Any]) -> None:
+    """Stop decoding a source whose parts cannot be saved; forget those that were."""
+    for task in [task for task in sending if task.done()]:
+        del sending[task]
+        task.result()

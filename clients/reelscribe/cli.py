@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # imports wait until needed: they may be missing, and take ti
 T = TypeVar("T")
 
 EXIT_FAILED = 1
+EXIT_USAGE = 2
 EXIT_SOME_SOURCES_FAILED = 3
 EXIT_INTERRUPTED = 130
 
@@ -56,7 +57,7 @@ def _errors_as_one_line() -> Iterator[None]:
         yield
     except ReelscribeError as error:
         typer.echo(f"reelscribe: {error}", err=True)
-        raise typer.Exit(EXIT_FAILED) from None
+        raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED) from None
     except ModuleNotFoundError as error:
         typer.echo(
             f"reelscribe: the package {error.name} is missing; in the project's folder, pip install '.[client]' to"
@@ -167,13 +168,13 @@ def caption(
             summary = asyncio.run(run())
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
-        if not quiet:
-            typer.echo(f"{summary}: {out / NAME}", err=json_log)
+        tell = progress.say if json_log else typer.echo
+        written = export(out / NAME, out, formats) if formats and not summary.interrupted else []
+        for text in [f"{summary}: {out / NAME}", *(f"wrote {path}" for path in written)]:
+            if not quiet:
+                tell(text)
         if summary.interrupted:
             raise KeyboardInterrupt
-        if formats:
-            for path in export(out / NAME, out, formats):
-                typer.echo(f"wrote {path}", err=json_log)
     if summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 

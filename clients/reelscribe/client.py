@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 
 import aiohttp
+import numpy as np
 import stamina
 
 from reelscribe import wire
@@ -21,7 +22,7 @@ from reelscribe.errors import (
     UsageError,
 )
 from reelscribe.in_flight import InFlight
-from reelscribe.media import FrameArray, ModelDescription
+from reelscribe.media import FrameArray, FrameSize, ModelDescription
 
 OUTAGE_SECONDS = 900.0
 """So long a run waits for servers that are gone or busy: restarting one with a large model takes minutes."""
@@ -37,9 +38,6 @@ DEATHS = {500, 507}
 
 MOST_DEATHS = 2
 """A request that was being worked on when so many workers died is taken for the reason."""
-
-MOST_FAILURES = 3
-"""In a row, with nothing answered between them: if there are more, it is not the frames."""
 
 REQUESTS_IN_FLIGHT = 32
 """At most; fewer where more do not help."""
@@ -78,7 +76,6 @@ class CaptionClient:
         self._back = asyncio.Event()
         self._description: ModelDescription | None = None
         self._probes: set[asyncio.Task[None]] = set()
-        self._failures = 0
         self.in_flight = InFlight(1, requests_in_flight)
         """A permit for each request, which whoever calls `caption` in parallel takes and gives back."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
@@ -124,7 +121,7 @@ class CaptionClient:
                 self._leave_out(endpoint, answer)
         workers = sum(description.workers for description in descriptions)
         # One computing and one waiting for each worker, to begin with.
-        self.in_flight = InFlight(2 * workers, self.most_in_flight)
+        self.in_flight.begin_with(2 * workers)
         return replace(
             descriptions[0],
             workers=workers,
@@ -136,7 +133,7 @@ class CaptionClient:
         """For each of (N, H, W, 3) uint8 RGB frames its caption, or why it has none.
 
         A request that kills workers is split down to single frames. The frames must not change until this returns.
-        Raises ServerError if no server can be used, or if request after request fails.
+        Raises ServerError if no server can be used, or if a black frame is not answered either.
         """
         try:
             captions = await self._answer(frames)
@@ -146,14 +143,19 @@ class CaptionClient:
                 return [*await self.caption(frames[:half]), *await self.caption(frames[half:])]
             if not error.deadly and not error.final:
                 raise
-            self._failures += 1
-            if self._failures > MOST_FAILURES:
-                raise NothingAnswered(
-                    f"{self._failures} requests in a row failed, the last with {error}; see the server's log"
-                ) from None
+            await self._check_that_it_is_the_frames(error)
             return [error] * len(frames)
-        self._failures = 0
         return [*captions]
+
+    async def _check_that_it_is_the_frames(self, refused: RequestRefused) -> None:
+        """A model that answers nothing must not mark a library as failed. Raises NothingAnswered."""
+        size = self._description.frame.for_video(224, 224) if self._description else FrameSize(224, 224)
+        try:
+            await self._answer(np.zeros((1, size.height, size.width, 3), np.uint8))
+        except RequestRefused as error:
+            raise NothingAnswered(
+                f"a request failed ({refused}), and then a black frame too ({error}); see the server's log"
+            ) from None
 
     async def _answer(self, frames: FrameArray) -> list[str]:
         body, deaths = wire.pack({"frames": frames}), 0

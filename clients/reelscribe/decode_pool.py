@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import IO, Any
 
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, StartupError
 from reelscribe.media import FrameArray, FrameSize, Source, Span, VideoInfo
 from reelscribe.slots import Slots
 from reelscribe.video import Library, VideoTask
@@ -114,6 +114,9 @@ class Decoder:
                 start_new_session=True,  # Ctrl-C is for the parent to handle
                 limit=ANSWER_BYTES,
             )
+        except OSError as error:
+            complaints.close()
+            raise StartupError(f"a decode process cannot be started: {error}") from None
         except BaseException:
             complaints.close()
             raise
@@ -284,6 +287,13 @@ class DecodePool:
 
     async def identify(self, path: str) -> Source:
         """Size and digest of a file. Raises MediaError."""
+        for _ in LIBRARIES[1:]:
+            # As for decoding: perhaps it was not the file.
+            with suppress(DecoderDied, DecoderStalled):
+                return await self._identify_once(path)
+        return await self._identify_once(path)
+
+    async def _identify_once(self, path: str) -> Source:
         async with self._decoder() as decoder:
             return await decoder.identify(path)
 

@@ -112,23 +112,26 @@ class DecodeProcess:
                 if chosen.image is not None:
                     last.remember(chosen.image)
         part = _Part(span.first, span.first, span.anchor)
-        for chosen in video.frames(range(span.first, stop)):
-            self._beat()
-            if chosen.image is None:
-                part.undecodable.append((chosen.frame_index, chosen.pts_seconds))
-            elif reuse and last.nearly_equal(chosen.image):
-                part.reused.append((chosen.frame_index, chosen.pts_seconds, part.anchor))
-            else:
-                last.remember(chosen.image)
-                self._put(part, video, chosen.image)
-                part.frame_indices.append(chosen.frame_index)
-                part.pts_seconds.append(chosen.pts_seconds)
-                part.anchor = chosen.frame_index
-            part.stop = chosen.ordinal + 1
-            if len(part.frame_indices) == most or part.stop - part.first == MOST_ORDINALS:
-                part = self._hand_over(part)
-        if part.stop > part.first:
-            self._hand_over(part)
+        try:
+            for chosen in video.frames(range(span.first, stop)):
+                self._beat()
+                if chosen.image is None:
+                    part.undecodable.append((chosen.frame_index, chosen.pts_seconds))
+                elif reuse and last.nearly_equal(chosen.image):
+                    part.reused.append((chosen.frame_index, chosen.pts_seconds, part.anchor))
+                else:
+                    last.remember(chosen.image)
+                    self._put(part, video, chosen.image)
+                    part.frame_indices.append(chosen.frame_index)
+                    part.pts_seconds.append(chosen.pts_seconds)
+                    part.anchor = chosen.frame_index
+                part.stop = chosen.ordinal + 1
+                if len(part.frame_indices) == most or part.stop - part.first == MOST_ORDINALS:
+                    part = self._hand_over(part)
+        except MediaError:
+            self._hand_over(part)  # what came before it
+            raise
+        self._hand_over(part)
 
     def _put(self, part: _Part, video: Video, image: Any) -> None:
         if part.slot is None:
@@ -138,7 +141,8 @@ class DecodeProcess:
         room[len(part.frame_indices)] = image
 
     def _hand_over(self, part: _Part) -> _Part:
-        self._say(part=asdict(part))
+        if part.stop > part.first:
+            self._say(part=asdict(part))
         return _Part(part.stop, part.stop, part.anchor)
 
     def _take_slot(self) -> int:

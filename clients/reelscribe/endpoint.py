@@ -121,7 +121,7 @@ class Endpoint:
                 if response.status != 200:
                     self._refused_token = token
                     raise self._refusal(response.status, text)
-                compute = float(response.headers.get(wire.COMPUTE_SECONDS_HEADER, 0))
+                compute = _seconds(response.headers.get(wire.COMPUTE_SECONDS_HEADER))
                 waited = time.monotonic() - sent[-1]
                 return json.loads(text), (sent[-1] - began, max(0.0, waited - compute), compute)
         except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
@@ -144,8 +144,8 @@ class Endpoint:
             answer = {}
         answer = answer if isinstance(answer, dict) else {}
         error = answer.get("error")
-        if isinstance(error, dict):  # our handler's word, which would be the same again, unless it was too busy
-            return RequestRefused(status, str(error.get("message")), final=status != 503)
+        if isinstance(error, dict):  # our handler's word: the same again, unless it was too busy or had no memory
+            return RequestRefused(status, str(error.get("message")), final=status not in (503, 507))
         message = str(answer.get("message", text[:200]))
         if status >= 500:
             return RequestRefused(status, message)
@@ -160,6 +160,14 @@ class Endpoint:
             f"{self.url}: status {status}: {message}; {advice.get(status, 'is it a TorchServe?')}",
             passes=status in (400, 404),
         )
+
+
+def _seconds(header: str | None) -> float:
+    """Zero where there is no such header, or something else in it: nothing depends on it but what is told."""
+    try:
+        return float(header or 0)
+    except ValueError:
+        return 0.0
 
 
 async def _pieces(body: list[wire.Segment], sent: list[float]) -> AsyncIterator[memoryview]:

@@ -41,6 +41,11 @@ class InFlight:
         self._hold = 0
         self._new_round()
 
+    def begin_with(self, limit: int) -> None:
+        """At least so many from now on."""
+        self.limit = max(self.limit, min(limit, self._most))
+        self._wake()
+
     async def acquire(self) -> None:
         """Wait until one request more may be sent."""
         if self._used >= self.limit or self._waiting:

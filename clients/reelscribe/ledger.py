@@ -16,11 +16,11 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from reelscribe.errors import OutputError
 from reelscribe.media import Caption, Failure, Source, Span, VideoInfo
@@ -94,11 +94,9 @@ class FolderLock:
         with _told(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise OutputError(f"{self._path.parent}: another run is writing there; choose another --out") from None
+            if not _lock(self._file, fcntl.LOCK_EX):
+                self._file.close()
+                raise OutputError(f"{self._path.parent}: another run is writing there; choose another --out")
         return self
 
     def __exit__(
@@ -109,7 +107,18 @@ class FolderLock:
 
 def is_locked(out: Path) -> bool:
     """Whether a run is writing to this folder."""
-    with suppress(OutputError), FolderLock(out):
+    try:
+        with (out / ".lock").open() as file:
+            return not _lock(file, fcntl.LOCK_SH)
+    except OSError:
+        return False  # nobody has run there, or it is not ours to see
+
+
+def _lock(file: IO[str], kind: int) -> bool:
+    """Whether the lock was free."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
     return True
 
@@ -215,7 +224,7 @@ class Ledger:
             batch, self._waiting = self._waiting, []
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
-            except sqlite3.Error as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
                 for _, _, saved in batch:
                     saved.set_exception(error)
                     saved.exception()  # whoever waited may have been cancelled
@@ -271,7 +280,8 @@ class LedgerReader:
     def __enter__(self) -> LedgerReader:
         if not self._path.exists():
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
-        self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+        with _told(self._path, "read"):
+            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
         return self
 
     def __exit__(

@@ -131,7 +131,7 @@ class Meter:
             )
         if network >= 0.5:
             return f"network: {network:.0%} of the time of requests is sending them, {idle}: use a faster one"
-        return f"neither: decode processes {decode:.0%} busy, {idle}: more sources at a time would help"
+        return f"nothing by itself: {_busy(decode, self._decode_workers)} decode processes busy, {idle}"
 
 
 def _busy(share: float, of: int) -> str:

@@ -134,7 +134,8 @@ def describe(snapshot: Snapshot) -> str:
     eta = "" if snapshot.eta_seconds is None else f", {_duration(snapshot.eta_seconds)} left"
     return (
         f"{snapshot.sources_failed} failed, {snapshot.frames} frames ({snapshot.frames_per_second:.0f} a second,"
-        f" {snapshot.media_hours_per_hour:.1f} hours of media an hour){eta}; {snapshot.bottleneck}"
+        f" {snapshot.media_hours_per_hour:.1f} hours of media an hour){eta}; {snapshot.bottleneck} (requests: network"
+        f" {snapshot.network_share:.0%}, queue {snapshot.queue_share:.0%}, device {snapshot.compute_share:.0%})"
     )
 
 

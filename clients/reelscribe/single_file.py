@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 
 from reelscribe.captioning import captioned, damage
 from reelscribe.client import CaptionClient
@@ -47,19 +48,27 @@ async def _parts(
     sent: deque[asyncio.Task[Part]] = deque()
     video: OpenedVideo | None = None
     undecodable = 0
+    died: MediaError | None = None
     try:
-        async with aclosing(decoded):
-            async for part in decoded:
-                if isinstance(part, OpenedVideo):
-                    video = part
-                    continue
-                undecodable += len(part.undecodable)
-                await client.in_flight.acquire()
-                sent.append(asyncio.create_task(_caption(client, part)))
-                while sent and sent[0].done():
-                    yield await sent.popleft()
+        try:
+            async with aclosing(decoded):
+                async for part in decoded:
+                    if isinstance(part, OpenedVideo):
+                        video = part
+                        continue
+                    undecodable += len(part.undecodable)
+                    await client.in_flight.acquire()
+                    request = asyncio.create_task(_caption(client, part))
+                    request.add_done_callback(partial(_release, client, part))
+                    sent.append(request)
+                    while sent and sent[0].done():
+                        yield await sent.popleft()
+        except MediaError as error:
+            died = error  # what came before it is captioned all the same
         while sent:
             yield await sent.popleft()
+        if died:
+            raise died
     finally:
         for request in sent:
             request.cancel()
@@ -69,8 +78,10 @@ async def _parts(
 
 
 async def _caption(client: CaptionClient, part: DecodedPart) -> Part:
-    try:
-        return captioned(part, await client.caption(part.frames) if part.frame_indices else [])
-    finally:
-        part.release()
-        client.in_flight.release()
+    return captioned(part, await client.caption(part.frames) if part.frame_indices else [])
+
+
+def _release(client: CaptionClient, part: DecodedPart, _: asyncio.Task[Part]) -> None:
+    """Runs after every request, also one that is cancelled before it starts."""
+    part.release()
+    client.in_flight.release()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator
 
 from reelscribe.errors import MediaError
 from reelscribe.media import Source
@@ -44,7 +43,7 @@ def find_sources(names: Iterable[str]) -> list[str]:
     paths: dict[str, None] = {}
     for name in names:
         if os.path.isdir(name):
-            found = sorted(str(path) for path in Path(name).rglob("*") if _is_media(path))
+            found = sorted(_media_below(name))
         elif os.path.exists(name):
             found = [name]
         else:
@@ -53,9 +52,14 @@ def find_sources(names: Iterable[str]) -> list[str]:
     return list(paths)
 
 
-def _is_media(path: Path) -> bool:
-    """Also what cannot be read, such as a broken link, so that it is told of; hidden files are other programs' own."""
-    return path.suffix.lower() in MEDIA_SUFFIXES and not path.name.startswith(".") and not path.is_dir()
+def _media_below(folder: str) -> Iterator[str]:
+    """Also folders and links that cannot be read, so that it is told of them; hidden files are other programs' own."""
+    unreadable: list[str] = []
+    for parent, _, names in os.walk(folder, onerror=lambda error: unreadable.append(error.filename)):
+        for name in names:
+            if os.path.splitext(name)[1].lower() in MEDIA_SUFFIXES and not name.startswith("."):
+                yield os.path.join(parent, name)
+    yield from unreadable
 
 
 def identify(path: str, beat: Callable[[], None] = lambda: None) -> Source:
@@ -63,16 +67,17 @@ def identify(path: str, beat: Callable[[], None] = lambda: None) -> Source:
 
     Raises MediaError, without the path, if there is no such file or it cannot be read.
     """
-    if os.path.isdir(path):
-        raise MediaError(f"a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise MediaError("expected a regular file")
     digest = hashlib.sha256()
     try:
+        if os.path.isdir(path):
+            os.listdir(path)  # or it says why not
+            raise MediaError(f"a folder without media; expected files that end in {', '.join(sorted(MEDIA_SUFFIXES))}")
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise MediaError("expected a regular file")
         with open(path, "rb") as file:
             while block := file.read(2**20):
                 digest.update(block)
                 beat()
             return Source(path, file.tell(), digest.hexdigest())
-    except OSError as error:
-        raise MediaError(f"it cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None

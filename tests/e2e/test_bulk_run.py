@@ -1,5 +1,6 @@
 """What a run of days needs: it goes on where it was, says where it is, and stops when it is told."""
 
+import asyncio
 import json
 import resource
 import shutil
@@ -154,6 +155,31 @@ def test_failed_sources_are_tried_again_when_asked(slow, clips, tmp_path):
         assert slow.caption(clips, "--out", tmp_path, "--model", "emulated", *options).exit_code == status
 
 
+def test_a_source_that_is_renamed_meanwhile_loses_nothing(slow, clips, tmp_path):
+    out = tmp_path / "out"
+    with begin(slow, clips, out) as run:
+        for clip in sorted(clips.iterdir()):
+            clip.rename(clip.with_name(f"new-{clip.name}"))
+        run.communicate(timeout=60)
+    assert run.returncode == 3
+    assert "is not there any more" in read_records(out)[0]["error"]["message"]
+    before = saved_frames(out)
+    result = slow.caption(clips, "--out", out, "--model", "emulated")
+    assert f"{360 - before} captions" in result.output
+    assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
+
+
+def test_copies_of_a_source_that_fails_are_tried_again_once(running, media, tmp_path):
+    for name in ("a.avi", "b.avi"):
+        (tmp_path / name).write_bytes((media / "old.avi").read_bytes()[:90_000])
+    command = (tmp_path / "a.avi", tmp_path / "b.avi", "--out", tmp_path / "out")
+    assert running.caption(*command).exit_code == 3
+    first = read_records(tmp_path / "out")
+    assert running.caption(*command, "--retry-failed").exit_code == 3
+    assert read_records(tmp_path / "out") == first
+    assert first[0]["captions"] == first[1]["captions"] != []
+
+
 SAMPLINGS = {
     ("--fps", "2"): [0, 7, 15, 22, 30, 37, 45, 52, 60, 67, 75, 82],
     ("--frames", "4"): [0, 30, 59, 89],
@@ -170,7 +196,7 @@ def test_frames_are_chosen_as_asked(slow, clips, tmp_path, options):
 
 def test_options_that_contradict_each_other_are_refused(slow, clips, tmp_path):
     result = slow.caption(clips, "--out", tmp_path, "--every", "2", "--fps", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "every" in result.output
 
 
@@ -237,7 +263,9 @@ def test_formats_are_written_and_can_be_exported_later(running, media, tmp_path)
 def test_a_program_watches_lines_of_json(slow, clips, tmp_path):
     command = slow.command(clips, "--out", tmp_path / "out", "--json-log")
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.stdout == ""
+    assert "4 of 4 sources" in events[-1]["text"]
     assert Counter(event["event"] for event in events)["source"] == 4
     assert {"frames_per_second", "bottleneck", "eta_seconds"} <= set(events[0])
     assert slow.caption(clips, "--out", tmp_path / "quiet", "--model", "emulated", "--quiet").output == ""
@@ -256,6 +284,14 @@ async def test_one_file_in_a_program(running, media, tmp_path):
     assert all(isinstance(caption, Caption) for caption in captions)
     assert seen == captions[: len(seen)]
     assert len(seen) == 8
+
+
+async def test_two_files_at_a_time_share_a_client(running, media):
+    async def count(client: CaptionClient, name: str) -> int:
+        return len([caption async for caption in caption_file(client, str(media / name))])
+
+    async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
+        assert await asyncio.gather(count(client, "old.avi"), count(client, "spoken.mp4")) == [90, 120]
 
 
 async def test_a_run_in_a_program(running, media, tmp_path):
