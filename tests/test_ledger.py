@@ -332,5 +332,5 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file/out/.lock: cannot be written: .*Not a directory"):
+    with pytest.raises(OutputError, match=r"file/out: not a folder that can be written to: .*Not a directory"):
         FolderLock(tmp_path / "file" / "out").__enter__()

@@ -37,7 +37,7 @@ def test_at_the_very_start_nothing_is_known(run):
     now = run.meter.snapshot()
     assert (now.sources, now.sources_done, now.sources_failed, now.frames) == (4, 0, 0, 0)
     assert (now.frames_per_second, now.eta_seconds, now.decode_share, now.compute_share) == (0, None, 0, 0)
-    assert now.bottleneck == "nothing captioned yet"
+    assert now.bottleneck == "nothing captioned in this run"
 
 
 def test_sources_frames_and_hours_are_counted(run):
@@ -118,5 +118,7 @@ def test_the_network_is_the_bottleneck_where_requests_spend_their_time_there(run
 def test_otherwise_there_is_too_little_to_do_at_a_time(run):
     run.decode_seconds = 20.0
     run.meter.answered(10.0, 100.0, 100.0)
-    expected = "nothing by itself: 0.2 of 2 decode processes busy, server idle 75%"
+    expected = (
+        "neither decoding (0.2 of 2 processes busy) nor the server (idle 75%): short runs and busy machines look so"
+    )
     assert run.bottleneck() == expected

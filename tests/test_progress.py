@@ -99,6 +99,14 @@ def test_a_terminal_shows_a_bar_the_figures_and_failures():
     assert "b [1].mp4: the [file] is empty" in text
 
 
+def test_a_narrow_terminal_shows_all_of_it():
+    screen = console(terminal=True, width=50)
+    show_all(TerminalBars(screen))
+    text = shown(screen)
+    assert "2/5" in text
+    assert "left; server" in " ".join(text.split())
+
+
 def test_a_bar_ends_with_the_run_however_it_ends():
     screen = console(terminal=True)
     with pytest.raises(RuntimeError), TerminalBars(screen) as bars:

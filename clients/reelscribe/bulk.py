@@ -47,9 +47,12 @@ class Summary:
 
     def __str__(self) -> str:
         now = self.snapshot
+        if not now.frames:
+            made = "0 captions made" if self.interrupted else "0 captions made: all was there already"
+            return f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; {made}"
         decoders = f"; {self.replaced_decoders} decode processes replaced" if self.replaced_decoders else ""
         return (
-            f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; {now.frames} captions in"
+            f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; {now.frames} captions made in"
             f" {now.seconds:.1f} s ({now.frames_per_second:.0f} frames/s){decoders}; bottleneck: {now.bottleneck};"
             f" longest stall {now.stall_longest_ms} ms"
         )
@@ -117,9 +120,10 @@ class CaptionRun:
                 with suppress(Stopped):
                     await self._write(paths, self._captioner)
                     state = "done"
-            except ReelscribeError as error:
+            except (ReelscribeError, asyncio.CancelledError) as error:
+                state = f"ended: {error}" if isinstance(error, ReelscribeError) else state
                 with suppress(OutputError):
-                    await ledger.set_run(self._state(meter, f"ended: {error}"))
+                    await ledger.set_run(self._state(meter, state))
                 raise
             self._progress.show(meter.snapshot())
             await ledger.set_run(self._state(meter, state))

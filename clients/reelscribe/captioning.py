@@ -270,6 +270,8 @@ def _verdict(job: Job, failures: dict[str, int]) -> tuple[str, str] | None:
     if job.video is None or job.missing:
         left = ", ".join(f"{span.first} to {span.stop}" for span in job.missing)
         return "MediaError", f"incomplete: nothing is known of the frames {left}; try again with --retry-failed"
+    if job.video.chosen == 0:
+        return "MediaError", "no frame lies between --start and --end"
     if reason := damage(job.video.cut, failures.pop(UNDECODABLE, 0), job.video.chosen):
         return "MediaError", reason
     if failures:

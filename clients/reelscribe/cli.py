@@ -151,6 +151,8 @@ def caption(
             stall_seconds=stall_seconds,
             retry_failed=retry_failed,
         )
+        if quiet and json_log:
+            raise UsageError("--quiet and --json-log: expected one of them, got both")
         progress = _progress(quiet=quiet, json_log=json_log)
 
         async def run() -> Summary:
@@ -170,7 +172,10 @@ def caption(
             raise KeyboardInterrupt from None
         tell = progress.say if json_log else typer.echo
         written = export(out / NAME, out, formats) if formats and not summary.interrupted else []
-        for text in [f"{summary}: {out / NAME}", *(f"wrote {path}" for path in written)]:
+        for text in [
+            f"{summary}: {out if summary.interrupted else out / NAME}",
+            *(f"wrote {path}" for path in written),
+        ]:
             if not quiet:
                 tell(text)
         if summary.interrupted:

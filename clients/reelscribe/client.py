@@ -12,7 +12,7 @@ import numpy as np
 import stamina
 
 from reelscribe import wire
-from reelscribe.endpoint import Answer, Endpoint, Server
+from reelscribe.endpoint import WORTH_ANOTHER_TRY, Answer, Endpoint, Server
 from reelscribe.errors import (
     AccessRefused,
     NothingAnswered,
@@ -29,9 +29,6 @@ OUTAGE_SECONDS = 900.0
 
 PROBE_SECONDS = 0.5
 """A server that is gone is asked for its description so often."""
-
-WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
-"""The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
 
 DEATHS = {500, 507}
 """What TorchServe answers for a request whose worker died; 507 if it was killed, as by a machine out of memory."""

@@ -28,6 +28,10 @@ DESCRIBE_SECONDS = 120.0
 """Describing a model waits in the same queue."""
 
 
+WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
+"""The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What came back for some frames, and where the time went."""
@@ -146,8 +150,8 @@ class Endpoint:
         error = answer.get("error")
         if isinstance(error, dict):  # our handler's word: the same again, unless it was too busy or had no memory
             return RequestRefused(status, str(error.get("message")), final=status not in (503, 507))
-        message = str(answer.get("message", text[:200]))
-        if status >= 500:
+        message = str(answer.get("message", " ".join(text.split())[:200]))
+        if status in WORTH_ANOTHER_TRY:
             return RequestRefused(status, message)
         advice = {
             400: "give the server's --key-file; keys expire, and a restart makes new ones"

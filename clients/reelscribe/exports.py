@@ -74,7 +74,7 @@ def export(annotations: Path, out: Path, formats: Sequence[str]) -> list[Path]:
     check_formats(formats)
     if not annotations.is_file():  # nor a pipe: subtitles need a second reading
         reason = "is no regular file" if annotations.exists() else "does not exist"
-        raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run")
+        raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
     folder = _common_folder(annotations) if {"vtt", "srt"} & set(formats) else ""
     written: list[Path] = []
     with ExitStack() as stack:

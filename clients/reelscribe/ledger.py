@@ -91,9 +91,12 @@ class FolderLock:
         self._path = out / ".lock"
 
     def __enter__(self) -> FolderLock:
-        with _told(self._path):
+        try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a")
+        except OSError as error:
+            raise OutputError(f"{self._path.parent}: not a folder that can be written to: {error}") from None
+        with _told(self._path):
             if not _lock(self._file, fcntl.LOCK_EX):
                 self._file.close()
                 raise OutputError(f"{self._path.parent}: another run is writing there; choose another --out")

@@ -121,7 +121,7 @@ class Meter:
     def _bottleneck(self, decode: float, server: float, network: float) -> str:
         idle = f"server idle {1 - server:.0%}"
         if not self._frames:
-            return "nothing captioned yet"
+            return "nothing captioned in this run"
         if server >= BUSY:
             return f"server: {_busy(server, self._server_workers)} workers busy: add GPUs or servers"
         if decode >= BUSY:
@@ -131,7 +131,10 @@ class Meter:
             )
         if network >= 0.5:
             return f"network: {network:.0%} of the time of requests is sending them, {idle}: use a faster one"
-        return f"nothing by itself: {_busy(decode, self._decode_workers)} decode processes busy, {idle}"
+        return (
+            f"neither decoding ({_busy(decode, self._decode_workers)} processes busy) nor the server (idle"
+            f" {1 - server:.0%}): short runs and busy machines look so"
+        )
 
 
 def _busy(share: float, of: int) -> str:

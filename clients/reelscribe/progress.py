@@ -10,9 +10,11 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from reelscribe.meter import Snapshot
 from reelscribe.records import Record
@@ -81,30 +83,24 @@ class TerminalBars(Failures):
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(console)
-        self._bars = Bars(
-            TextColumn("sources"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=self._console,
-        )
+        self._bars = Bars(TextColumn("sources"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._task = self._bars.add_task("", total=None)
+        self._text = Text()
+        self._live = Live(Group(self._bars, self._text), console=self._console)
 
     def __enter__(self) -> Progress:
-        self._bars.start()
+        self._live.start()
         return self
 
     def show(self, snapshot: Snapshot) -> None:
         """The bar now."""
-        self._bars.update(
-            self._task, total=snapshot.sources, completed=snapshot.sources_done, description=describe(snapshot)
-        )
+        self._bars.update(self._task, total=snapshot.sources, completed=snapshot.sources_done)
+        self._text.plain = describe(snapshot)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        self._live.stop()
 
 
 class JsonLines(Progress):
@@ -131,7 +127,8 @@ class JsonLines(Progress):
 
 def describe(snapshot: Snapshot) -> str:
     """A snapshot in one line."""
-    eta = "" if snapshot.eta_seconds is None else f", {_duration(snapshot.eta_seconds)} left"
+    left = snapshot.eta_seconds if snapshot.sources_done < snapshot.sources else None
+    eta = "" if left is None else f", {_duration(left)} left"
     return (
         f"{snapshot.sources_failed} failed, {snapshot.frames} frames ({snapshot.frames_per_second:.0f} a second,"
         f" {snapshot.media_hours_per_hour:.1f} hours of media an hour){eta}; {snapshot.bottleneck} (requests: network"

@@ -31,12 +31,15 @@ async def caption_file(
     description = await client.describe()
     async with options.pool(description, client.most_in_flight) as pool:
         last: Caption | None = None
-        async with aclosing(_parts(client, path, options, description, pool)) as parts:
-            async for part in parts:
-                for result in unfold([part], last):
-                    if isinstance(result, Caption) and result.reused_from is None:
-                        last = result
-                    yield result
+        try:
+            async with aclosing(_parts(client, path, options, description, pool)) as parts:
+                async for part in parts:
+                    for result in unfold([part], last):
+                        if isinstance(result, Caption) and result.reused_from is None:
+                            last = result
+                        yield result
+        except MediaError as error:
+            raise type(error)(f"{path}: {error}") from None
 
 
 async def _parts(

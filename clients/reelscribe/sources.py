@@ -79,5 +79,8 @@ def identify(path: str, beat: Callable[[], None] = lambda: None) -> Source:
                 digest.update(block)
                 beat()
             return Source(path, file.tell(), digest.hexdigest())
+    except FileNotFoundError as error:
+        nothing = "nothing matches this pattern" if glob.has_magic(path) else f"it cannot be read: {error.strerror}"
+        raise MediaError(nothing) from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -84,7 +84,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert 0 < before < 360
     assert "interrupted: " in reelscribe("status", out)
     result = slow.caption(clips, "--out", out, "--model", "emulated")
-    assert f"4 of 4 sources, 0 failed; {360 - before} captions" in result.output
+    assert f"4 of 4 sources, 0 failed; {360 - before} captions made" in result.output
     assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
 
 
@@ -130,7 +130,7 @@ def test_a_full_disk_stops_the_run_and_nothing_saved_is_lost(slow, clips, tmp_pa
     before = saved_frames(out)
     assert 0 < before < 360
     rest = slow.caption(clips, "--out", out, "--model", "emulated", "--frames-per-request", "2")
-    assert f"{360 - before} captions" in rest.output
+    assert f"{360 - before} captions made" in rest.output
     assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
 
 
@@ -165,7 +165,7 @@ def test_a_source_that_is_renamed_meanwhile_loses_nothing(slow, clips, tmp_path)
     assert "is not there any more" in read_records(out)[0]["error"]["message"]
     before = saved_frames(out)
     result = slow.caption(clips, "--out", out, "--model", "emulated")
-    assert f"{360 - before} captions" in result.output
+    assert f"{360 - before} captions made" in result.output
     assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
 
 
