@@ -25,7 +25,8 @@ from typing import get_args
 
 from reelscribe.bulk import CaptionRun
 from reelscribe.client import CaptionClient
-from reelscribe.decode_pool import DecodedPart, DecodePool
+from reelscribe.decode_pool import DecodePool
+from reelscribe.decoder import DecodedPart
 from reelscribe.endpoint import Server
 from reelscribe.errors import RequestRefused
 from reelscribe.media import FrameArray, FrameSize, Resize, Span

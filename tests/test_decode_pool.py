@@ -15,8 +15,9 @@ import numpy as np
 import psutil
 import pytest
 
-from reelscribe import decode_pool
-from reelscribe.decode_pool import DecodedPart, DecodePool, OpenedVideo
+from reelscribe import decoder
+from reelscribe.decode_pool import DecodePool
+from reelscribe.decoder import DecodedPart, OpenedVideo
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
 from reelscribe.media import FrameSize, Span
 from reelscribe.slots import Slots
@@ -212,7 +213,7 @@ async def test_files_are_read_by_as_many_processes_as_there_may_be(clip):
 
 
 async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch):
-    monkeypatch.setattr(decode_pool, "FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(decoder, "FILES_PER_PROCESS", 2)
     async with new_pool() as pool:
         runs = [set((await Got().take(pool, task_of(clip))).pids) for _ in range(4)]
         assert runs[0] == runs[1] != runs[2] == runs[3]
@@ -336,7 +337,8 @@ async def test_no_process_is_left_when_files_are_given_up_in_the_middle(misbehav
 
 PARENT = """
 import asyncio, sys
-from reelscribe.decode_pool import DecodePool, OpenedVideo
+from reelscribe.decode_pool import DecodePool
+from reelscribe.decoder import OpenedVideo
 from reelscribe.media import FrameSize, Span
 from reelscribe.video import VideoTask
 

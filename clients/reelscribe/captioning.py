@@ -11,7 +11,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from reelscribe.client import CaptionClient
-from reelscribe.decode_pool import DecodedPart, DecodePool, OpenedVideo
+from reelscribe.decode_pool import DecodePool
+from reelscribe.decoder import DecodedPart, OpenedVideo
 from reelscribe.errors import MediaError, RequestRefused
 from reelscribe.ledger import Job, JobVideo, Ledger, LedgerReader, file_stat
 from reelscribe.media import Caption, Failure, ModelDescription, Source

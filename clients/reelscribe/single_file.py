@@ -11,7 +11,8 @@ from functools import partial
 
 from reelscribe.captioning import captioned, damage
 from reelscribe.client import CaptionClient
-from reelscribe.decode_pool import DecodedPart, DecodePool, OpenedVideo
+from reelscribe.decode_pool import DecodePool
+from reelscribe.decoder import DecodedPart, OpenedVideo
 from reelscribe.errors import MediaError
 from reelscribe.media import Caption, Failure, ModelDescription, Span
 from reelscribe.options import CaptionOptions
