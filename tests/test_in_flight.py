@@ -59,6 +59,7 @@ async def test_who_gives_up_waiting_takes_no_permit():
     await turn_of_the_loop()
     permits.release()
     await granted(waiting[1])
+    assert waiting[0].cancelled()
 
 
 @pytest.mark.parametrize("release_first", [True, False])

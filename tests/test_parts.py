@@ -52,7 +52,10 @@ def test_a_part_is_the_same_after_it_was_json():
 
 
 def test_the_json_of_any_text_can_be_stored_as_utf_8():
-    Part(0, 1, 0, captions=[(0, 0.0, "half a pair: \ud83d")]).frames_to_json().encode()
+    text = "half a pair: \ud83d"
+    stored = Part(0, 1, 0, captions=[(0, 0.0, text)]).frames_to_json().encode()
+    (caption,) = unfold([Part.from_json(0, 1, 0, stored.decode())])
+    assert caption.text == text
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Captioner:
         most = 1 if self._options.stream else self._options.held_parts(self._description)
         sending: dict[asyncio.Task[None], asyncio.Task[list[str | RequestRefused]]] = {}
         video: OpenedVideo | None = None
-        damage: MediaError | None = None
+        died: MediaError | None = None
         try:
             try:
                 async with aclosing(parts):
@@ -148,11 +148,11 @@ class Captioner:
                             await self._send_all(path, job, video, held, sending)
                         _raise_first_error(sending)
             except MediaError as error:
-                damage = error  # what came before it is captioned all the same
+                died = error  # what came before it is captioned all the same
             await self._send_all(path, job, video, held, sending)
             await asyncio.gather(*sending)
-            if damage:
-                raise damage
+            if died:
+                raise died
         except asyncio.CancelledError:
             for request in (*sending, *sending.values()):
                 request.cancel()
