@@ -23,12 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from reelscribe.bulk import CaptionRun
+from reelscribe.bulk import BulkRun, Captions
 from reelscribe.client import CaptionClient
 from reelscribe.decode_pool import DecodePool
-from reelscribe.decoder import DecodedPart
 from reelscribe.endpoint import Server
 from reelscribe.errors import RequestRefused
+from reelscribe.frame_feed import FramePart, FrameReading
 from reelscribe.media import FrameArray, FrameSize, Resize, Span
 from reelscribe.options import CaptionOptions
 from reelscribe.video import VideoTask
@@ -69,11 +69,11 @@ async def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
     async with DecodePool(options.decode_workers, 32 * FRAME.nbytes, 4) as pool:
 
         async def read(path: Path) -> int:
-            parts = pool.decode(VideoTask(str(path), FRAME, resize=options.resize), [Span()], 32)
+            parts = pool.read(FrameReading(VideoTask(str(path), FRAME, resize=options.resize), 32), [Span()])
             frames = 0
             async with aclosing(parts):
                 async for part in parts:
-                    if isinstance(part, DecodedPart):
+                    if isinstance(part, FramePart):
                         frames += len(part.frames)
                         part.release()
             return frames
@@ -88,7 +88,7 @@ async def deliver(serving: Serving, folder: Path, out: Path, options: CaptionOpt
     client = TimedClient([Server(serving.url, serving.token)], serving.model)
     async with client:
         start = time.monotonic()
-        summary = await CaptionRun(client, out, options).run([str(folder)])
+        summary = await BulkRun([Captions(client, options)], out).run([str(folder)])
         whole = summary.snapshot.frames / (time.monotonic() - start)
     (first, _), *rest = client.answers
     between = sum(frames for _, frames in rest) / (rest[-1][0] - first)

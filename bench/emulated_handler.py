@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.media import ModelDescription, frame_from_json
-from request_batch import Context, Limits, RequestBatch
+from request_batch import Context, RequestBatch
 
-LIMITS = Limits(frames=512, side=8192)
+LIMITS = FrameLimits(frames=512, side=8192)
 
 
 class EmulatedHandler:
@@ -33,8 +34,8 @@ class EmulatedHandler:
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """A caption for each frame, when the device has had the time for it."""
         began = time.monotonic()
-        requests = RequestBatch(data, context, LIMITS, self._frame.for_video(224, 224))
-        captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.frames]
+        requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
+        captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ class Peak:
         """Read what the kernel noted."""
         self.client = max(self.client, _peak_mb(process.pid))
         for child in process.children():
-            self.decoder = max(self.decoder, _peak_mb(child.pid))
+            with suppress(psutil.NoSuchProcess):
+                # Before it runs a program of its own, a child is its parent, also by its memory.
+                if "reelscribe.decode_process" in child.cmdline():
+                    self.decoder = max(self.decoder, _peak_mb(child.pid))
 
 
 def _peak_mb(pid: int) -> float:
@@ -94,8 +98,9 @@ def resume(serving: Serving, source: Path, out: Path, frames: int) -> str:
     run.wait()
     before = saved(out)
     _, progress = finish(start(serving, source, out), out)
-    decoded = progress["decoded_frames"]
-    return f"{before} of {frames} frames were saved; the rest took {decoded} decoded ones, {decoded / frames:.1%}"
+    (lane,) = progress["lanes"]
+    decoded = lane["decoded"]
+    return f"{before} of {frames} frames were saved; the rest took {decoded:.0f} decoded ones, {decoded / frames:.1%}"
 
 
 def repeat(clip: Path, path: Path, times: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -97,15 +98,40 @@ def serve_emulated(
     frame: FrameSize | PixelBudget | None = None,
 ) -> Iterator[Serving]:
     """Serve an emulated device of a certain speed, which `workers` share, for 224 x 224 or as `frame` says."""
-    settings = {"minWorkers": workers, "maxWorkers": workers}
     handler = {"frames_per_second": frames_per_second, "frame": asdict(frame or FrameSize(224, 224))}
-    directory.mkdir(parents=True, exist_ok=True)
-    yaml_file = directory / "model-config.yaml"
-    yaml_file.write_text(yaml.safe_dump({**settings, "handler": handler}))
-    files = ",".join(str(ROOT / "handlers" / name) for name in ("request_batch.py", "still_image.py"))
-    _pack(directory / "store", "emulated", "--extra-files", files, "--config-file", str(yaml_file))
+    _pack_with_settings(
+        directory,
+        "emulated",
+        {"minWorkers": workers, "maxWorkers": workers, "handler": handler},
+        ["request_batch.py", "frame_requests.py", "still_image.py"],
+    )
     with serve(directory, "emulated", config) as serving:
         yield serving
+
+
+@contextmanager
+def serve_emulated_speech(directory: Path, config: Path, *, speed: float) -> Iterator[Serving]:
+    """Serve an emulated speech model, with one worker, that hears so many seconds of sound in a second."""
+    _pack_with_settings(
+        directory,
+        "emulated_speech",
+        {"minWorkers": 1, "maxWorkers": 1, "handler": {"model": "emulated", "speed": speed}},
+        [
+            *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
+            *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
+        ],
+    )
+    with serve(directory, "emulated_speech", config) as serving:
+        yield serving
+
+
+def _pack_with_settings(directory: Path, name: str, settings: dict[str, Any], handler_files: list[str]) -> None:
+    """An archive in `directory`/store, with its YAML and the files of `handlers` that it imports."""
+    directory.mkdir(parents=True, exist_ok=True)
+    yaml_file = directory / "model-config.yaml"
+    yaml_file.write_text(yaml.safe_dump(settings))
+    files = ",".join(str(ROOT / "handlers" / file) for file in handler_files)
+    _pack(directory / "store", name, "--extra-files", files, "--config-file", str(yaml_file))
 
 
 def _pack(store: Path, name: str, *options: str) -> None:

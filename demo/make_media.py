@@ -1,6 +1,7 @@
 """Make the demo clips and the truth about them: ``python demo/make_media.py [--out demo/media]``.
 
-Four clips show the same scenes at four resolutions; the others each try one thing that real files do.
+Four clips show the same scenes at four resolutions; the others each try one thing that real files do. One is sound
+alone: phrases in voices that the demo's speech model was not trained on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import av
 import numpy as np
 
+from phrases import SAMPLE_RATE, Recording, recording
 from scenes import Scene, draw, random_scene
 from speech_synthesis import speak
 
@@ -99,6 +101,11 @@ CLIPS = [
 ]
 
 
+RECORDING = "phrases.ogg"
+RECORDING_SECONDS = 75
+RECORDING_SEED = 7
+
+
 def encode(clip: Clip, path: Path) -> None:
     """Write the clip's file."""
     with av.open(str(path), "w") as container:
@@ -115,13 +122,23 @@ def encode(clip: Clip, path: Path) -> None:
             container.mux(video.encode(picture))
         container.mux(video.encode())
         if isinstance(audio, av.AudioStream):
-            for frame in _speech(clip):
+            for frame in _sound(*_speech(clip)):
                 container.mux(audio.encode(frame))
             container.mux(audio.encode())
 
 
-def _speech(clip: Clip) -> Iterator[av.AudioFrame]:
-    """The clip's sound: each scene's words begin half a second into it."""
+def encode_recording(spoken: Recording, path: Path) -> None:
+    """Write a file of sound alone."""
+    with av.open(str(path), "w") as container:
+        audio = container.add_stream("libopus", rate=SAMPLE_RATE, layout="mono")
+        audio.bit_rate = 32_000
+        for frame in _sound(spoken.samples, SAMPLE_RATE):
+            container.mux(audio.encode(frame))
+        container.mux(audio.encode())
+
+
+def _speech(clip: Clip) -> tuple[np.ndarray, int]:
+    """The clip's samples, (N,) int16, and their rate: each scene's words begin half a second into it."""
     scenes = clip.scenes()
     rate = speak(clip.spoken[0])[1]
     track = np.zeros(round(scenes[-1][1] * rate), np.int16)
@@ -129,8 +146,12 @@ def _speech(clip: Clip) -> Iterator[av.AudioFrame]:
         samples, _ = speak(words)
         at = round((start + 0.5) * rate)
         track[at : at + len(samples)] = samples
-    for at in range(0, len(track), 1024):
-        frame = av.AudioFrame.from_ndarray(track[None, at : at + 1024], format="s16", layout="mono")
+    return track, rate
+
+
+def _sound(samples: np.ndarray, rate: int) -> Iterator[av.AudioFrame]:
+    for at in range(0, len(samples), 1024):
+        frame = av.AudioFrame.from_ndarray(samples[None, at : at + 1024], format="s16", layout="mono")
         frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
         yield frame
 
@@ -144,6 +165,14 @@ def truth(clip: Clip) -> list[dict[str, object]]:
     ]
 
 
+def truth_of_recording(spoken: Recording) -> list[dict[str, object]]:
+    """One entry a phrase, as `truth` has them; there is nothing to be seen."""
+    return [
+        {"source": RECORDING, "start": first / SAMPLE_RATE, "end": stop / SAMPLE_RATE, "words": " ".join(words)}
+        for first, stop, words in spoken.phrases
+    ]
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -154,7 +183,11 @@ def main() -> None:
     for clip in CLIPS:
         encode(clip, out / clip.name)
         lines += [json.dumps(scene) for scene in truth(clip)]
-        print(f"{out / clip.name}: {(out / clip.name).stat().st_size} bytes")
+    spoken = recording(random.Random(RECORDING_SEED), RECORDING_SECONDS, held_out=True)
+    encode_recording(spoken, out / RECORDING)
+    lines += [json.dumps(phrase) for phrase in truth_of_recording(spoken)]
+    for name in (*(clip.name for clip in CLIPS), RECORDING):
+        print(f"{out / name}: {(out / name).stat().st_size} bytes")
     (out / "truth.jsonl").write_text("\n".join(lines) + "\n")
 
 

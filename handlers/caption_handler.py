@@ -1,16 +1,12 @@
 """TorchServe handler: images in, captions out, with BLIP-2 and other image-text-to-text models of transformers.
 
 Everything about the model stands under `handler:` in the archive's YAML (see caption.yaml). Requests and responses:
-request_batch.py; the body: reelscribe.wire.
+frame_requests.py; the body: reelscribe.wire.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import time
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,60 +15,27 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from device_batches import DeviceBatches
+from frame_requests import FrameLimits, FrameReader
 from frame_transform import FrameTransform
-from reelscribe import wire
+from model_handler import ModelHandler, Served
+from model_settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
-from request_batch import Context, Limits, RequestBatch
-
-logger = logging.getLogger(__name__)
-
-DEFAULT_RESPONSE_SECONDS = 120
-"""TorchServe's responseTimeout where a model says nothing of it."""
 
 PROCESSOR_TOLERANCE = 0.03
 """How far pixel values of noise may be from the processor's own on average, in normalised units: 2 levels of 255."""
 
 
 @dataclass(frozen=True)
-class CaptionSettings:
+class CaptionSettings(ModelSettings):
     """What stands under `handler:` in the YAML."""
 
-    model: str
-    """Hub name, or a directory of weights and processor files in safetensors format."""
-    revision: str | None = None
-    dtype: str = "auto"
-    """A torch dtype by name; auto is bfloat16 (or float16) on a GPU and float32 on a CPU."""
     prompt: str = ""
     generation: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 30})
-    device_batch: int = 32
-    """Frames that run through the model at once."""
     max_frames: int = 512
     """Frames of one request: 50 MiB of frames at 224 x 224 are 348."""
     max_side: int = 8192
     """Pixels of the longer side of a frame."""
-    cpu_threads: int = 1
-    """Threads that a worker computes with on the CPU: its cores belong to all workers, and to what decodes there."""
-
-    @classmethod
-    def from_yaml(cls, config: Any) -> CaptionSettings:
-        """Raises StartupError for a missing or unknown name."""
-        known = [f.name for f in fields(cls)]
-        options = (config or {}).get("handler")
-        if not isinstance(options, dict) or "model" not in options or not set(options) <= set(known):
-            raise StartupError(f"YAML, handler: expected model and optionally {', '.join(known[1:])}, got {options}")
-        return cls(**options)
-
-    def torch_dtype(self, device: torch.device) -> torch.dtype:
-        """The dtype that `dtype` stands for on this device."""
-        if self.dtype != "auto":
-            dtype = getattr(torch, self.dtype, None)
-            if not isinstance(dtype, torch.dtype):
-                raise StartupError(f"YAML, handler, dtype: expected auto or a torch dtype, got {self.dtype!r}")
-            return dtype
-        if device.type == "cpu":
-            return torch.float32
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
 
 class Captioner:
@@ -109,7 +72,7 @@ class Captioner:
         """What clients need to know, with what TorchServe was told of the model."""
         return ModelDescription(
             name=self.settings.model,
-            revision=_revision(self.settings.model, self.model),
+            revision=revision_of(self.settings.model, self.model),
             prompt=self.settings.prompt,
             generation=self.settings.generation,
             frame=self.transform.frame,
@@ -164,68 +127,21 @@ class Captioner:
             )
 
 
-def _revision(name: str, model: Any) -> str:
-    """The hub's commit, or for a directory a digest of its weights: changed weights are another revision."""
-    commit = getattr(model.config, "_commit_hash", None)
-    if commit:
-        return str(commit)
-    digest = hashlib.sha256()
-    files = sorted(Path(name).glob("*.safetensors"))
-    if not files:
-        return "unknown"
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    return f"sha256:{digest.hexdigest()[:16]}"
+class CaptionHandler(ModelHandler[CaptionSettings]):
+    """Captions frames."""
 
+    settings = CaptionSettings
 
-class CaptionHandler:
-    """Answers TorchServe's calls: the first loads the model, the others bring requests."""
-
-    def load(self, context: Context) -> None:
-        """Load the model of the YAML onto the worker's GPU, or the CPU where there is none."""
-        settings = CaptionSettings.from_yaml(context.model_yaml_config)
-        gpu = context.system_properties.get("gpu_id")
-        torch.set_num_threads(settings.cpu_threads)
-        if gpu is not None and not torch.cuda.is_available():
-            raise StartupError(
-                f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"
-            )
-        device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+    def serve(self, settings: CaptionSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
+        """Load the captioner."""
         captioner = Captioner(settings, device)
-        served = context.model_yaml_config
-        self._description = captioner.description(
-            served.get("minWorkers", 1), served.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
-        ).to_json()
-        self._limits = Limits(settings.max_frames, settings.max_side)
-        self._size = captioner.transform.frame
-        self._batches = DeviceBatches(captioner.caption, settings.device_batch)
-        logger.info("%s %s on %s", settings.model, self._description["revision"], device)
-
-    def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
-        """One response a request; a request that is wrong gets its own status and costs the others nothing."""
-        began = time.monotonic()
-        requests = RequestBatch(data, context, self._limits, self._size)
-        responses = requests.responses(self._batches.map(requests.frames), self._description)
-        # Shared out, so that a client that adds up what it is told gets the time of the device.
-        seconds = (time.monotonic() - began) / max(1, len(data))
-        for i in range(len(data)):
-            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
-        return responses
+        limits, size = FrameLimits(settings.max_frames, settings.max_side), captioner.transform.frame
+        return Served(
+            captioner.description(workers, response_seconds).to_json(),
+            lambda: FrameReader(limits, size),
+            DeviceBatches(captioner.caption, settings.device_batch, item="frame"),
+        )
 
 
-_handler = CaptionHandler()
-
-
-def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
-    """TorchServe's entry point; `data` is None when the worker starts."""
-    if data is None:
-        try:
-            _handler.load(context)
-        except Exception as error:
-            # One line that `reelscribe server start` finds in the log and shows; the traceback follows it.
-            logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
-            raise
-        return None
-    return _handler.answer(data, context)
+handle = CaptionHandler().handle
+"""TorchServe's entry point."""

@@ -1,51 +1,65 @@
-"""Frames of many requests run through a model in batches that suit the device, and come back request by request."""
+"""Items of many requests run through a model in batches that suit the device, and come back request by request."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 from reelscribe.errors import OutOfDeviceMemory
-from reelscribe.media import FrameArray
 
 logger = logging.getLogger(__name__)
 
-Captions = list[str]
-Run = Callable[[list[FrameArray]], Captions]
-"""Captions of all frames of some arrays, each (N, H, W, 3), in order."""
+Items = Any
+"""What one request brings, or a slice of it: a list of items, or an array whose first axis they are."""
+
+Run = Callable[[list[Items]], list[Any]]
+"""The results of all items of some slices, in order."""
+
+Place = tuple[int, int]
+"""An item's request and its place there."""
 
 
 class DeviceBatches:
-    """Joins and splits requests into batches of up to `size` frames.
+    """Joins and splits requests into batches of up to `size` items.
 
-    When the device runs out of memory, the batch runs again in halves; if both fit, it was the number of frames that
-    was too large, and `size` stays at the half. If one frame alone does not fit, its request is given up.
+    When the device runs out of memory, the batch runs again in halves; if both fit, it was the number of items that
+    was too large, and `size` stays at the half. If one item alone does not fit, its request is given up.
     """
 
-    def __init__(self, run: Run, size: int) -> None:
+    def __init__(self, run: Run, size: int, *, item: str = "item", length: Callable[[Any], int] | None = None) -> None:
+        """`item` is what messages call one. By `length`, the longest run first, with those of about the same length."""
         self._run = run
+        self._item = item
+        self._length = length
         self.size = size
 
-    def map(self, requests: Sequence[FrameArray]) -> list[Captions | OutOfDeviceMemory]:
-        """The captions of each request, or why it has none. Requests are (N, H, W, 3), each of its own size."""
-        captions: list[Captions] = [[] for _ in requests]
+    def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
+        """The results of each request's items, in their order, or why it has none."""
+        results: list[list[Any]] = [[None] * len(request) for request in requests]
         given_up: dict[int, OutOfDeviceMemory] = {}
-        waiting = deque((i, k) for i, request in enumerate(requests) for k in range(len(request)))
+        waiting = deque(self._in_order(requests))
         while waiting:
             batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
-            for (i, _), caption in zip(batch, self._halving(requests, batch), strict=True):
-                if caption is None and i not in given_up:
-                    given_up[i] = _does_not_fit(requests[i])
-                    waiting = deque(frame for frame in waiting if frame[0] != i)
-                elif caption is not None:
-                    captions[i].append(caption)
-        return [given_up.get(i, captions[i]) for i in range(len(requests))]
+            for (i, k), result in zip(batch, self._halving(requests, batch), strict=True):
+                if result is None and i not in given_up:
+                    given_up[i] = self._does_not_fit()
+                    waiting = deque(place for place in waiting if place[0] != i)
+                results[i][k] = result
+        return [given_up.get(i, results[i]) for i in range(len(requests))]
 
-    def _halving(self, requests: Sequence[FrameArray], batch: list[tuple[int, int]]) -> list[str | None]:
-        """A caption for each frame of the batch, None for one that does not fit even alone."""
+    def _in_order(self, requests: Sequence[Items]) -> list[Place]:
+        places = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
+        length = self._length
+        if length is not None:
+            places.sort(key=lambda place: -length(requests[place[0]][place[1]]))
+        return places
+
+    def _halving(self, requests: Sequence[Items], batch: list[Place]) -> list[Any]:
+        """A result for each item of the batch, None for one that does not fit even alone."""
         try:
             return list(self._run(_slices(requests, batch)))
         except (MemoryError, RuntimeError) as error:
@@ -57,26 +71,28 @@ class DeviceBatches:
         if len(batch) == 1:
             return [None]
         half = (len(batch) + 1) // 2
-        captions = self._halving(requests, batch[:half]) + self._halving(requests, batch[half:])
-        if None not in captions and half < self.size:
+        results = self._halving(requests, batch[:half]) + self._halving(requests, batch[half:])
+        if None not in results and half < self.size:
             self.size = half
-            logger.warning("out of device memory at %d frames; device_batch is now %d", len(batch), half)
-        return captions
+            logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
+        return results
+
+    def _does_not_fit(self) -> OutOfDeviceMemory:
+        return OutOfDeviceMemory(
+            f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
+        )
 
 
-def _does_not_fit(request: FrameArray) -> OutOfDeviceMemory:
-    height, width = request.shape[1:3]
-    return OutOfDeviceMemory(
-        f"one frame of {width} x {height} does not fit the device; send smaller frames or use a larger device"
-    )
-
-
-def _slices(requests: Sequence[FrameArray], batch: list[tuple[int, int]]) -> list[FrameArray]:
-    """The frames of `batch`, (request, frame) pairs in order, as one view for each request."""
-    spans: dict[int, tuple[int, int]] = {}
-    for i, k in batch:
-        spans[i] = (spans.get(i, (k, k))[0], k + 1)
-    return [requests[i][first:last] for i, (first, last) in spans.items()]
+def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
+    """The items of `batch` in order, as few slices as possible: a slice of an array is a view."""
+    slices: list[Items] = []
+    first = 0
+    for at in range(1, len(batch) + 1):
+        (i, k), (_, start) = batch[at - 1], batch[first]
+        if at == len(batch) or batch[at] != (i, k + 1):
+            slices.append(requests[i][start : k + 1])
+            first = at
+    return slices
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

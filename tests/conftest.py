@@ -24,3 +24,8 @@ def media() -> Path:
 @pytest.fixture(scope="session")
 def demo_model() -> str:
     return str(ROOT / "demo" / "models" / "captioner")
+
+
+@pytest.fixture(scope="session")
+def demo_speech() -> str:
+    return str(ROOT / "demo" / "models" / "speech")

@@ -7,12 +7,14 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from reelscribe import wire
 from reelscribe.media import FrameArray, FrameSize, ModelDescription
+from reelscribe.speech import ChunkTranscript, SpeechDescription, SpeechSegment
 
 DESCRIPTION = ModelDescription(
     name="a/b",
@@ -28,21 +30,41 @@ DESCRIPTION = ModelDescription(
     max_side=8192,
 )
 
+SPEECH = SpeechDescription(
+    name="a/whisper",
+    revision="123",
+    sample_rate=16_000,
+    chunk_seconds=30.0,
+    languages=("en", "fr"),
+    tasks=("transcribe", "translate"),
+    language=None,
+    word_times=True,
+    generation={"num_beams": 1},
+    dtype="float32",
+    device_batch=8,
+    max_chunks=16,
+)
+
 
 @dataclass(frozen=True)
 class Received:
-    """A request for captions."""
+    """A request for captions or transcripts."""
 
     headers: CIMultiDictProxy[str]
     body: bytes
 
     @property
+    def tree(self) -> dict[str, Any]:
+        return wire.unpack(self.body)
+
+    @property
     def frames(self) -> FrameArray:
-        return wire.unpack(self.body)["frames"]
+        return self.tree["frames"]
 
     def names(self) -> list[int]:
-        """The first value of each frame, by which tests tell them apart."""
-        return [int(frame.flat[0]) for frame in self.frames]
+        """The first value of each frame or chunk, by which tests tell them apart."""
+        tree = self.tree
+        return [int(item.flat[0]) for item in tree.get("frames", tree.get("chunks"))]
 
 
 class Broken(Exception):
@@ -57,6 +79,16 @@ async def captions(request: Received, *, headers: dict[str, str] | None = None) 
     return web.json_response([f"frame {name}" for name in request.names()], headers=headers)
 
 
+def transcript(name: int) -> ChunkTranscript:
+    """Of chunk 7: "chunk 7", in its first second."""
+    return ChunkTranscript(f"chunk {name}", "en", (SpeechSegment(0.0, 1.0, f"chunk {name}"),), no_speech_prob=0.25)
+
+
+async def transcripts(request: Received) -> web.Response:
+    """What our handler of speech answers."""
+    return web.json_response([transcript(name).to_json() for name in request.names()])
+
+
 def worker_died(status: int = 500) -> web.Response:
     """What TorchServe answers itself."""
     return web.json_response({"code": status, "type": "InternalServerException", "message": "no luck"}, status=status)
@@ -68,13 +100,21 @@ def refused(status: int, kind: str, message: str) -> web.Response:
 
 
 class FakeTorchServe:
-    """Serves the model "captioner" on a free port of loopback. Use it as an async context manager."""
+    """Serves the model "captioner", or with a description of speech "speech", on a free port of loopback.
+
+    Use it as an async context manager.
+    """
 
     def __init__(
-        self, answer: Answer = captions, *, description: ModelDescription = DESCRIPTION, key: str | None = None
+        self,
+        answer: Answer = captions,
+        *,
+        description: ModelDescription | SpeechDescription = DESCRIPTION,
+        key: str | None = None,
     ) -> None:
         self.answer = answer
         self.description = description
+        self.model = "speech" if isinstance(description, SpeechDescription) else "captioner"
         self.key = key
         """That requests must have."""
         self.model_is_there = True
@@ -99,7 +139,7 @@ class FakeTorchServe:
     async def start(self) -> None:
         """On the same port as before, if it was there before."""
         app = web.Application(client_max_size=2**27)
-        app.router.add_post("/predictions/captioner", self._handle)
+        app.router.add_post(f"/predictions/{self.model}", self._handle)
         # A time-out of 0 would be none.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
@@ -113,7 +153,7 @@ class FakeTorchServe:
     async def _handle(self, request: web.Request) -> web.Response:
         received = Received(request.headers, await request.read())
         if not self.model_is_there:
-            return web.json_response({"code": 404, "message": "Model not found: captioner"}, status=404)
+            return web.json_response({"code": 404, "message": f"Model not found: {self.model}"}, status=404)
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"code": 400, "message": "Token Authorization failed."}, status=400)
         if "describe" in request.headers:

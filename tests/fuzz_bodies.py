@@ -22,18 +22,18 @@ from PIL import Image
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
 
-with atheris.instrument_imports(include=["reelscribe", "request_batch", "still_image"]):
+with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
+    from frame_requests import FrameLimits, FrameReader
     from hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from reelscribe import wire
     from reelscribe.errors import ReelscribeError
     from reelscribe.media import FrameSize
-    from request_batch import Limits, Room, read_request
     from still_image import is_still
     from trees import same
 
 LONGEST = 2**16
 FRAME = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
-LIMITS, SIZE = Limits(frames=512, side=4096), FrameSize(32, 32)
+LIMITS, SIZE = FrameLimits(frames=512, side=4096), FrameSize(32, 32)
 HARMLESS_EVENTS = {"builtins.id", "array.__new__"}
 
 reading = False
@@ -51,7 +51,7 @@ def read(body: bytes) -> object:
     reading = True
     try:
         if is_still(body):
-            read_request({"body": body}, LIMITS, SIZE, Room(LIMITS))
+            FrameReader(LIMITS, SIZE)({"body": body}, {})
             return None
         return wire.unpack(body)
     except ReelscribeError as error:
@@ -92,7 +92,7 @@ def good_bodies() -> list[bytes]:
 def main() -> None:
     bodies = good_bodies()
     for body in bodies:  # what is imported when first needed, before anything is watched
-        read_request({"body": body}, LIMITS, SIZE, Room(LIMITS)) if is_still(body) else wire.unpack(body)
+        FrameReader(LIMITS, SIZE)({"body": body}, {}) if is_still(body) else wire.unpack(body)
     with tempfile.TemporaryDirectory() as folder:
         seeds, words = Path(folder) / "seeds", Path(folder) / "words"
         seeds.mkdir()

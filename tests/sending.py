@@ -26,7 +26,7 @@ def no_waiting(attempts: int = 50) -> Iterator[None]:
     """Retries come at once, and so do probes."""
     stamina.set_testing(True, attempts=attempts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reelscribe.client.PROBE_SECONDS", 0.01)
+        patch.setattr("reelscribe.model_client.PROBE_SECONDS", 0.01)
         yield
     stamina.set_testing(False)
 

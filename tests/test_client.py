@@ -8,9 +8,10 @@ import pytest
 from aiohttp import web
 
 from fake_torchserve import DESCRIPTION, Answer, Broken, FakeTorchServe, captions, refused, worker_died
-from reelscribe.client import MOST_DEATHS, CaptionClient
+from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
 from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, UsageError
+from reelscribe.model_client import MOST_DEATHS
 from reelscribe.wire import COMPUTE_SECONDS_HEADER
 from sending import FRAMES, connected, told
 
@@ -218,7 +219,7 @@ async def test_where_the_time_went_is_told():
         await client.caption(FRAMES)
         await client.caption(FRAMES)
     computed, queued = seen
-    assert computed.captions == [f"frame {name}" for name in range(8)]
+    assert computed.value == [f"frame {name}" for name in range(8)]
     assert (computed.compute_seconds, computed.queue_seconds) == (1000.5, 0)
     assert computed.network_seconds > 0
     assert queued.compute_seconds == 0

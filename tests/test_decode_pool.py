@@ -15,21 +15,18 @@ import numpy as np
 import psutil
 import pytest
 
+from decoding import MISBEHAVING, STALL_SECONDS, decoders
+from odd_library import write_sound
 from reelscribe import decoder
 from reelscribe.decode_pool import DecodePool
-from reelscribe.decoder import DecodedPart, OpenedVideo
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures
+from reelscribe.frame_feed import FramePart, FrameReading, OpenedVideo
 from reelscribe.media import FrameSize, Span
 from reelscribe.slots import Slots
 from reelscribe.video import Video, VideoTask
 from videos import write
 
 SIZE = FrameSize(64, 48)
-MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
-"""Its sitecustomize.py says what a decode process does with a file of a telling name."""
-
-STALL_SECONDS = 3.0
-"""Longer than a process takes to start on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -55,38 +52,26 @@ def new_pool(*, workers: int = 1, parts_held: int = 1, stall_seconds: float = 60
     return DecodePool(workers, 5 * SIZE.nbytes, parts_held, stall_seconds=stall_seconds)
 
 
-def decoders() -> list[psutil.Process]:
-    """The decode processes that run now."""
-    return [child for child in psutil.Process().children() if is_decoder(child)]
-
-
-def is_decoder(process: psutil.Process) -> bool:
-    try:
-        return "reelscribe.decode_process" in process.cmdline()
-    except psutil.NoSuchProcess:  # it has just died
-        return False
-
-
 class Got:
     """What has come of a video; parts are released, and have copies of their frames."""
 
     def __init__(self) -> None:
         self.opened: list[OpenedVideo] = []
-        self.parts: list[DecodedPart] = []
+        self.parts: list[FramePart] = []
         self.pids: list[int] = []
-        """Which processes ran, each time when something came."""
+        """Which processes ran, each time when a part came."""
 
     async def take(self, *arguments, **options) -> "Got":
         """Arguments are those of `_take`; a deadlock is an error here."""
         return await asyncio.wait_for(self._take(*arguments, **options), 60)
 
     async def _take(self, pool, task, *spans, most=5, reuse=False, after_each=lambda part: None) -> "Got":
-        async with aclosing(pool.decode(task, spans or [Span()], most, reuse=reuse)) as parts:
+        async with aclosing(pool.read(FrameReading(task, most, reuse), spans or [Span()])) as parts:
             async for part in parts:
-                self.pids += [decoder.pid for decoder in decoders()]
                 if isinstance(part, OpenedVideo):
                     self.opened.append(part)
                 else:
+                    self.pids += [decoder.pid for decoder in decoders()]
                     self.parts.append(replace(part, frames=part.frames.copy()))
                     part.release()
                     after_each(part)
@@ -153,10 +138,10 @@ async def test_with_its_anchor_any_missing_part_comes_as_in_one_go(clip):
 
 
 async def test_a_slot_keeps_its_frames_until_it_is_released(clip):
-    held: list[DecodedPart] = []
-    async with new_pool(parts_held=4) as pool, aclosing(pool.decode(task_of(clip), [Span()], 5)) as parts:
+    held: list[FramePart] = []
+    async with new_pool(parts_held=4) as pool, aclosing(pool.read(FrameReading(task_of(clip), 5), [Span()])) as parts:
         async for part in parts:
-            if isinstance(part, DecodedPart):
+            if isinstance(part, FramePart):
                 held.append(part)
             if len(held) == 5:  # the process has gone on meanwhile
                 break
@@ -176,7 +161,7 @@ async def test_whoever_stops_waiting_for_a_slot_leaves_all_of_them_to_others(cli
 
     monkeypatch.setattr(Slots, "take", counted_take)
     async with new_pool(parts_held=0) as pool:
-        parts = pool.decode(task_of(clip), [Span()], 5)
+        parts = pool.read(FrameReading(task_of(clip), 5), [Span()])
         await anext(parts)
         held = await anext(parts)
         third = asyncio.ensure_future(anext(parts))
@@ -189,12 +174,15 @@ async def test_whoever_stops_waiting_for_a_slot_leaves_all_of_them_to_others(cli
     assert got.ordinals == list(range(40))
 
 
-async def test_a_process_reads_one_file_after_the_other_and_bad_ones_do_not_end_it(clip, tmp_path):
+async def test_a_process_reads_one_file_after_the_other_and_bad_ones_do_not_end_it(clip, media, tmp_path):
     (tmp_path / "x.mp4").write_text("text")
+    write_sound(tmp_path / "sound.mp4", media / "spoken.mp4")
     async with new_pool() as pool:
         got = await Got().take(pool, task_of(clip))
         with pytest.raises(MediaError, match="not a media file"):
             await got.take(pool, task_of(tmp_path / "x.mp4"))
+        with pytest.raises(NoPictures, match="got audio"):
+            await got.take(pool, task_of(tmp_path / "sound.mp4"))
         with pytest.raises(MediaError, match="No such file"):
             await pool.identify(str(tmp_path / "gone.mp4"))
         assert (await pool.identify(str(clip))).bytes == clip.stat().st_size
@@ -209,6 +197,7 @@ async def test_files_are_read_by_as_many_processes_as_there_may_be(clip):
         several = await asyncio.gather(*(Got().take(pool, task_of(clip)) for _ in range(5)))
         assert len(decoders()) == 2
         assert pool.busy_seconds > 0
+        assert pool.decoded == 5 * 40
     assert all(got.ordinals == list(range(40)) for got in several)
 
 
@@ -217,6 +206,7 @@ async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch)
     async with new_pool() as pool:
         runs = [set((await Got().take(pool, task_of(clip))).pids) for _ in range(4)]
         assert runs[0] == runs[1] != runs[2] == runs[3]
+        assert pool.decoded == 4 * 40  # those of the first process are not forgotten
         assert pool.failures == 0
         assert decoders() == []
     assert [len(pids) for pids in runs] == [1] * 4
@@ -234,7 +224,7 @@ async def test_if_a_process_is_killed_another_one_goes_on_with_what_is_missing(m
         assert pool.failures == 1
     assert got.ordinals == [*range(5, 30), *range(40, 90)]
     assert len(set(got.pids)) == 2
-    assert len(got.opened) == 1
+    assert got.opened == [got.opened[0]] * 2  # each says what it is
     whole = [frame for part in (await decode_all(task, Span(5, 30), Span(40, None))).parts for frame in part.frames]
     assert np.array_equal([frame for part in got.parts for frame in part.frames], whole)
 
@@ -325,7 +315,7 @@ async def test_a_process_that_hangs_is_stopped_at_once(misbehaving):
 async def test_no_process_is_left_when_files_are_given_up_in_the_middle(misbehaving):
     async with new_pool(workers=2) as pool:
         for name in ("hang-always.mkv", "well.mkv"):
-            parts = pool.decode(misbehaving(name), [Span()], 5)
+            parts = pool.read(FrameReading(misbehaving(name), 5), [Span()])
             await anext(parts)
             assert len(decoders()) == 1
             await parts.aclose()
@@ -338,14 +328,14 @@ async def test_no_process_is_left_when_files_are_given_up_in_the_middle(misbehav
 PARENT = """
 import asyncio, sys
 from reelscribe.decode_pool import DecodePool
-from reelscribe.decoder import OpenedVideo
+from reelscribe.frame_feed import FrameReading, OpenedVideo
 from reelscribe.media import FrameSize, Span
 from reelscribe.video import VideoTask
 
 async def main():
     size = FrameSize(64, 48)
     async with DecodePool(1, 5 * size.nbytes, 1) as pool:
-        async for part in pool.decode(VideoTask(sys.argv[1], size), [Span()], 5):
+        async for part in pool.read(FrameReading(VideoTask(sys.argv[1], size), 5), [Span()]):
             if not isinstance(part, OpenedVideo):
                 part.release()
                 print(part.stop, flush=True)

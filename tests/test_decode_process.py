@@ -15,9 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe import decode_process
-from reelscribe.decode_process import DecodeProcess
+from decoding import talk
+from odd_library import write_sound
+from reelscribe import frame_feed, orders
+from reelscribe.decode_process import follow
 from reelscribe.media import FrameSize, Source, VideoInfo
+from reelscribe.orders import Orders
 from reelscribe.reuse import REUSE_LEVELS
 from reelscribe.video import ChosenFrame, Video, VideoTask
 
@@ -25,22 +28,16 @@ SIZE = FrameSize(32, 16)
 SLOT_FRAMES, SLOTS = 8, 64
 
 
-def talk(*orders: dict) -> tuple[list[dict], np.ndarray]:
-    """The answers to orders, and the memory: (slots, frames of a slot, height, width, 3). It has all slots at once."""
-    memory = mmap.mmap(-1, SLOTS * SLOT_FRAMES * SIZE.nbytes)
-    lines = "".join(json.dumps(order) + "\n" for order in [*orders, *({"slot": slot} for slot in range(SLOTS))])
-    said = io.StringIO()
-    with pytest.raises(SystemExit):  # when there are no more orders
-        DecodeProcess(memory, SLOT_FRAMES * SIZE.nbytes, io.StringIO(lines), said).run()
-    answers = [json.loads(line) for line in said.getvalue().splitlines()]
-    frames = np.ndarray((SLOTS, SLOT_FRAMES, SIZE.height, SIZE.width, 3), np.uint8, memory)
-    return [answer for answer in answers if "beat" not in answer], frames
+def talk_frames(*told: dict) -> tuple[list[dict], np.ndarray]:
+    """The answers to orders, and the memory: (slots, frames of a slot, height, width, 3)."""
+    answers, memory = talk(*told, slot_bytes=SLOT_FRAMES * SIZE.nbytes, slots=SLOTS)
+    return answers, np.ndarray((SLOTS, SLOT_FRAMES, SIZE.height, SIZE.width, 3), np.uint8, memory)
 
 
 def decode(path: object, *spans: dict, frames_per_part: int = SLOT_FRAMES, reuse: bool = False) -> dict:
     task = VideoTask(str(path), SIZE).to_json()
     return {
-        "decode": {"task": task, "spans": spans or ({},), "frames_per_part": frames_per_part, "reuse": reuse},
+        "frames": {"task": task, "spans": spans or ({},), "frames_per_part": frames_per_part, "reuse": reuse},
     }
 
 
@@ -70,9 +67,9 @@ class GreyVideo:
 def grey_parts(levels: list[int | None], *spans: dict, frames_per_part: int, reuse: bool) -> list[dict]:
     """Parts of a `GreyVideo`; in place of the slot's number are the levels of its frames."""
     order = decode(json.dumps(levels), *spans, frames_per_part=frames_per_part, reuse=reuse)
-    with patch.object(decode_process, "Video", GreyVideo):
-        (video, *answers, end), memory = talk(order)
-    assert (video["video"]["chosen"], end) == (len(levels), {"end": {"decoded_frames": len(levels)}})
+    with patch.object(frame_feed, "Video", GreyVideo):
+        (video, *answers, end), memory = talk_frames(order)
+    assert (video["opened"]["chosen"], end) == (len(levels), {"end": {"decoded": len(levels)}})
     parts = [answer["part"] for answer in answers]
     for part in parts:
         sent = len(part["frame_indices"])
@@ -87,9 +84,9 @@ FRAMES_PER_PART = st.sampled_from([1, 2, 3, SLOT_FRAMES])
 
 def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
     path = media / "old.avi"
-    (described, *parts, end), memory = talk(decode(path, frames_per_part=5))
+    (described, *parts, end), memory = talk_frames(decode(path, frames_per_part=5))
     with Video(VideoTask(str(path), SIZE)) as video:
-        assert described["video"] == {
+        assert described["opened"] == {
             "info": asdict(video.info),
             "frame": asdict(SIZE),
             "chosen": 90,
@@ -154,7 +151,7 @@ def test_whatever_parts_are_missing_they_come_as_in_one_go(levels, frames_per_pa
 
 
 def test_a_still_of_hours_comes_in_pieces_that_need_no_slot(monkeypatch):
-    monkeypatch.setattr(decode_process, "MOST_ORDINALS", 10)
+    monkeypatch.setattr(frame_feed, "MOST_ORDINALS", 10)
     parts = grey_parts([50] * 35, frames_per_part=8, reuse=True)
     assert [(part["first"], part["stop"], part["slot"]) for part in parts] == [
         (0, 10, [50]),
@@ -167,16 +164,24 @@ def test_a_still_of_hours_comes_in_pieces_that_need_no_slot(monkeypatch):
 
 def test_bad_files_are_told_and_the_next_is_read(media, tmp_path):
     (tmp_path / "x.mp4").write_text("text")
-    orders = [decode(tmp_path / "x.mp4"), {"identify": str(tmp_path / "gone.mp4")}, decode(media / "old.avi")]
-    (text, gone, video, *_, end), _ = talk(*orders)
-    assert "not a media file" in text["error"]
-    assert "No such file" in gone["error"]
-    assert (video["video"]["chosen"], end) == (90, {"end": {"decoded_frames": 90}})
+    told = [decode(tmp_path / "x.mp4"), {"identify": str(tmp_path / "gone.mp4")}, decode(media / "old.avi")]
+    (text, gone, video, *_, end), _ = talk_frames(*told)
+    assert text["error"]["type"] == gone["error"]["type"] == "MediaError"
+    assert "not a media file" in text["error"]["message"]
+    assert "No such file" in gone["error"]["message"]
+    assert (video["opened"]["chosen"], end) == (90, {"end": {"decoded": 90}})
+
+
+def test_sound_without_pictures_is_told_from_other_bad_files(media, tmp_path):
+    write_sound(tmp_path / "sound.mp4", media / "spoken.mp4")
+    (answer,), _ = talk_frames(decode(tmp_path / "sound.mp4"))
+    message = "expected a video stream with pictures, got audio"
+    assert answer == {"error": {"type": "NoPictures", "message": message}}
 
 
 def test_a_file_is_identified(media):
     path = str(media / "old.avi")
-    (answer,), _ = talk({"identify": path})
+    (answer,), _ = talk_frames({"identify": path})
     source = Source(**answer["source"])
     assert (source.path, source.bytes) == (path, (media / "old.avi").stat().st_size)
     assert len(source.sha256) == 64
@@ -185,11 +190,11 @@ def test_a_file_is_identified(media):
 def test_signs_of_life_come_about_once_a_second_as_long_as_it_gets_on(media, monkeypatch):
     def beats(seconds_a_look: float) -> int:
         clock = count(1000.0, seconds_a_look)
-        monkeypatch.setattr(decode_process, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        monkeypatch.setattr(orders, "time", SimpleNamespace(monotonic=lambda: next(clock)))
         memory, said = mmap.mmap(-1, 100 * SIZE.nbytes), io.StringIO()
-        orders = io.StringIO(json.dumps(decode(media / "old.avi", frames_per_part=100)) + '\n{"slot": 0}\n')
+        told = io.StringIO(json.dumps(decode(media / "old.avi", frames_per_part=100)) + '\n{"slot": 0}\n')
         with pytest.raises(SystemExit):
-            DecodeProcess(memory, 100 * SIZE.nbytes, orders, said).run()
+            follow(Orders(memory, 100 * SIZE.nbytes, told, said))
         return said.getvalue().count('{"beat": {}}')
 
     assert beats(seconds_a_look=0.0) <= 1  # at the start
@@ -199,18 +204,26 @@ def test_signs_of_life_come_about_once_a_second_as_long_as_it_gets_on(media, mon
 IMPORTS = """
 import sys
 before = set(sys.modules)
-import reelscribe.decode_process
+import reelscribe.decode_process, reelscribe.{feed}
 specs = [getattr(sys.modules[name], "__spec__", None) for name in set(sys.modules) - before]
 print(*(spec.name for spec in specs if spec))
 """
 
 
-def test_it_imports_little_as_its_start_is_waited_for():
-    modules = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True).stdout.split()
+@pytest.mark.parametrize(
+    ("feed", "needed", "others"),
+    [
+        ("frame_feed", {"numpy", "PIL", "av"}, {"sound_feed", "audio"}),
+        ("sound_feed", {"numpy", "av", "soxr"}, {"frame_feed", "video"}),
+    ],
+)
+def test_it_imports_little_as_its_start_is_waited_for(feed, needed, others):
+    command = [sys.executable, "-c", IMPORTS.format(feed=feed)]
+    modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     packages = {name.partition(".")[0] for name in modules}
-    assert packages - sys.stdlib_module_names == {"numpy", "PIL", "av", "reelscribe"}
+    assert packages - sys.stdlib_module_names == {*needed, "reelscribe"}
     assert packages.isdisjoint(
         {"asyncio", "concurrent", "multiprocessing", "sqlite3", "ssl", "socket", "http", "email"}
     )
-    own = {name for name in modules if name.startswith("reelscribe.")}
-    assert own.isdisjoint(f"reelscribe.{name}" for name in ("decode_pool", "client", "ledger", "bulk", "wire"))
+    own = {name.removeprefix("reelscribe.") for name in modules if name.startswith("reelscribe.")}
+    assert own.isdisjoint({*others, "decode_pool", "client", "ledger", "bulk", "wire"})

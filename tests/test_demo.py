@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from make_media import CLIPS, encode, truth
+from make_media import CLIPS, RECORDING_SECONDS, RECORDING_SEED, encode, truth, truth_of_recording
+from phrases import recording
 from reelscribe.media import FrameSize
 from scenes import BACKGROUNDS, all_captions, draw, random_scene
 from speech_synthesis import speak
@@ -36,7 +37,8 @@ def test_the_same_scene_is_drawn_alike_and_a_plain_one_has_one_colour():
 
 def test_the_truth_is_what_the_clips_are_made_from(media):
     lines = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
-    assert lines == [scene for clip in CLIPS for scene in truth(clip)]
+    spoken = recording(random.Random(RECORDING_SEED), RECORDING_SECONDS, held_out=True)
+    assert lines == [*(scene for clip in CLIPS for scene in truth(clip)), *truth_of_recording(spoken)]
     assert {scene["source"] for scene in lines} == {path.name for path in media.iterdir()} - {"truth.jsonl"}
 
 

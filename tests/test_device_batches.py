@@ -37,6 +37,31 @@ def test_requests_are_joined_and_split_into_device_batches():
     assert device.sizes == [4, 4, 1]
 
 
+def test_the_longest_come_first_and_answers_stay_in_their_places():
+    batches = []
+
+    def run(pieces: list[list[str]]) -> list[str]:
+        batches.append([item for piece in pieces for item in piece])
+        return [item.upper() for item in batches[-1]]
+
+    requests = [["a", "bbb"], [], ["cc", "dddd", "eeeee"]]
+    assert DeviceBatches(run, size=2, length=len).map(requests) == [["A", "BBB"], [], ["CC", "DDDD", "EEEEE"]]
+    assert batches == [["eeeee", "dddd"], ["bbb", "cc"], ["a"]]
+
+
+def test_items_that_follow_each_other_are_one_view():
+    seen = []
+
+    def run(pieces: list[np.ndarray]) -> list[str]:
+        seen.extend(pieces)
+        return name(pieces)
+
+    frames = request(1, 2, 3)
+    assert DeviceBatches(run, size=8).map([frames, request(4)]) == [["1", "2", "3"], ["4"]]
+    assert [len(piece) for piece in seen] == [3, 1]
+    assert np.shares_memory(seen[0], frames)
+
+
 def test_no_requests_give_no_results():
     assert DeviceBatches(Device(room=1), size=4).map([]) == []
 

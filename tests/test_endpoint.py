@@ -14,6 +14,7 @@ from reelscribe import wire
 from reelscribe.credentials import Credentials
 from reelscribe.endpoint import Endpoint, Server
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.media import ModelDescription
 from sending import FRAMES
 
 BODY = wire.pack({"frames": FRAMES})
@@ -32,7 +33,13 @@ async def server() -> AsyncIterator[FakeTorchServe]:
 
 
 def endpoint_of(server, session, credentials=None, *, request_seconds=None):
-    return Endpoint(Server(server.url, credentials), "captioner", session, request_seconds=request_seconds)
+    return Endpoint(
+        Server(server.url, credentials),
+        "captioner",
+        session,
+        ModelDescription.from_json,
+        request_seconds=request_seconds,
+    )
 
 
 async def test_a_description_says_how_many_workers_there_are(server, session):
@@ -44,7 +51,9 @@ async def test_a_description_says_how_many_workers_there_are(server, session):
 
 
 async def test_an_address_may_end_in_a_slash(server, session):
-    endpoint = Endpoint(Server(server.url + "/"), "captioner", session, request_seconds=None)
+    endpoint = Endpoint(
+        Server(server.url + "/"), "captioner", session, ModelDescription.from_json, request_seconds=None
+    )
     assert endpoint.url == f"{server.url}/predictions/captioner"
     assert await endpoint.describe() == DESCRIPTION
 
@@ -60,15 +69,15 @@ async def test_requests_count_while_they_are_answered(server, session):
         return await captions(request)
 
     server.answer = answer
-    await endpoint.caption(BODY)
+    await endpoint.ask(BODY)
     with pytest.raises(ServerUnreachable, match="is the server running"):
-        await endpoint.caption(BODY)
+        await endpoint.ask(BODY)
     assert counted == [1, 1]
     assert endpoint.outstanding == 0
 
 
 async def test_without_a_key_none_is_sent(server, session):
-    await endpoint_of(server, session).caption(BODY)
+    await endpoint_of(server, session).ask(BODY)
     assert "Authorization" not in server.received[0].headers
 
 
@@ -93,7 +102,7 @@ async def test_a_request_is_refused_for_now_or_for_good(server, session, answer,
 
     server.answer = say
     with pytest.raises(RequestRefused) as error:
-        await endpoint_of(server, session).caption(BODY)
+        await endpoint_of(server, session).ask(BODY)
     assert (str(error.value), error.value.final, error.value.deadly) == (message, final, False)
 
 
@@ -107,7 +116,7 @@ async def test_access_is_refused_with_advice(server, session, status, passes, ad
 
     server.answer = say
     with pytest.raises(AccessRefused, match=advice) as error:
-        await endpoint_of(server, session).caption(BODY)
+        await endpoint_of(server, session).ask(BODY)
     assert error.value.passes == passes
 
 
@@ -123,7 +132,7 @@ async def test_an_answer_that_is_no_json_is_an_error(server, session):
 
     server.answer = say
     with pytest.raises(ServerError, match="expected JSON, got 'a star'"):
-        await endpoint_of(server, session).caption(BODY)
+        await endpoint_of(server, session).ask(BODY)
 
 
 async def test_requests_that_were_refused_together_all_see_the_new_key(server, session, tmp_path):
@@ -131,11 +140,11 @@ async def test_requests_that_were_refused_together_all_see_the_new_key(server, s
     endpoint = endpoint_of(server, session, Credentials(key_file))
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.caption(BODY)
+        await endpoint.ask(BODY)
     assert not endpoint.key_has_changed()
     write_key_file(key_file, "new")
     assert [endpoint.key_has_changed() for _ in range(3)] == [True] * 3
-    assert (await endpoint.caption(BODY)).captions[7] == "frame 7"
+    assert (await endpoint.ask(BODY)).value[7] == "frame 7"
 
 
 async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):
@@ -149,5 +158,5 @@ async def test_a_key_without_a_file_never_changes(server, session):
     server.key = "new"
     endpoint = endpoint_of(server, session, "old")
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.caption(BODY)
+        await endpoint.ask(BODY)
     assert not endpoint.key_has_changed()

@@ -1,5 +1,3 @@
-import csv
-import html
 import json
 import os
 import re
@@ -8,21 +6,18 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import av
 import pyarrow as pa
 import pytest
-import srt
-import webvtt
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
+from exporting import annotations, cues, exported, record, rows, shown_by_ffmpeg, words
 from memory import peak_memory
 from reelscribe.errors import UsageError
 from reelscribe.exports import FORMATS, export
 
-WORD_JOINER = "\u2060"
 DOCUMENT = Path(__file__).parents[1] / "docs/exports.md"
 
 MARKUP = ["-->", "<b>", "</i>", "<unk> x", "a < b > c", "<00:00:01.000>", "&", "&amp;", "&lt;b&gt;", "AT&T", "a\\Nb"]
@@ -35,65 +30,6 @@ MARKUP += [
     "👩\u200d🚀",
 ]
 texts = st.text() | st.lists(st.sampled_from([*MARKUP, "\n", "\r\n", "\n\n", " ", "a"]), max_size=6).map("".join)
-
-
-def record(path="clip.mp4", *captions, start=0.0, **changes):
-    """Captions are shown for a second each, from `start` on."""
-    rows = [{"frame_index": k, "pts_seconds": start + k, "text": text} for k, text in enumerate(captions)]
-    segments = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
-    return {
-        "source": {"path": path, "bytes": 5, "sha256": "00ff"},
-        "status": "ok",
-        "media": {"start_seconds": start, "end_seconds": start + len(rows)},
-        "captions": rows,
-        "segments": segments,
-        "failures": [],
-        "model": {"name": "some/model", "revision": "abc"},
-        "settings": {},
-    } | changes
-
-
-def annotations(folder, records):
-    """As reelscribe writes them: bytes of names that are not UTF-8 as \\udc80 to \\udcff."""
-    path = folder / "annotations.jsonl"
-    lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in records)
-    path.write_text(lines, encoding="utf-8", errors="backslashreplace")
-    return path
-
-
-def exported(folder, records, *formats):
-    """The folder of the exports; nothing else was written."""
-    before = set(folder.rglob("*"))
-    written = export(annotations(folder, records), folder / "out", formats)
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl"})
-    return folder / "out"
-
-
-def words(text):
-    return [word for word in re.split(r"[\s\0-\x1f\x7f-\x9f]+", text.replace(WORD_JOINER, "")) if word]
-
-
-def cues(path):
-    """(start, end, words) of each cue, by the reference libraries."""
-    if path.suffix == ".vtt":
-        found = webvtt.read(str(path), strict=True).captions
-        return [(c.start, c.end, words(html.unescape(c.raw_text))) for c in found]
-    found = srt.parse(path.read_bytes().decode())
-    plain = str.maketrans("\uff5b\uff5d", "{}")
-    return [(c.start.total_seconds(), c.end.total_seconds(), words(c.content.translate(plain))) for c in found]
-
-
-def shown_by_ffmpeg(path):
-    """What a player shows of each cue; what it takes for a style or a line break fails the test."""
-    shown = []
-    with av.open(str(path)) as container:
-        for packet in container.demux(container.streams.subtitles[0]):
-            for subtitle in packet.decode() if packet.size else []:
-                text = subtitle.ass.decode().split(",", 8)[8]
-                assert not re.search(r"\\[Nnh]|{", text.replace("\\{{}", ""))
-                shown.append(text.replace("\\{{}", "{").replace(WORD_JOINER, ""))
-    return shown
 
 
 def test_cues_are_the_segments_counted_from_the_first_frame(tmp_path):
@@ -215,11 +151,6 @@ def test_a_name_that_is_not_utf8_is_kept_byte_for_byte(tmp_path):
     assert sorted(os.listdir(os.fsencode(out / "vtt"))) == [b"caf\xe9.avi.vtt", "vidéo.avi.vtt".encode()]
 
 
-def rows(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))
-
-
 def reused(path):
     value = record(path, "a star", "a star", start=0.5)
     value["captions"][1]["reused_from"] = 0
@@ -285,7 +216,7 @@ def test_without_any_record_there_are_tables_without_rows(tmp_path):
 def test_one_record_is_held_at_a_time(tmp_path):
     peaks = []
     for number in (1, 20):
-        path = annotations(tmp_path, [record(f"{k}.mp4", *["a star"] * 1000) for k in range(number)])
+        path = annotations(tmp_path, [record(f"{k}.mp4", *["a star"] * 5000) for k in range(number)])
         with peak_memory() as peak:
             export(path, tmp_path / "out", ["csv"])
         peaks.append(peak())

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 HANDLERS = Path(__file__).parents[1] / "handlers"
-ALLOWED = {"reelscribe", "reelscribe.wire", "reelscribe.media", "reelscribe.scaling", "reelscribe.errors"}
+CORE = ("wire", "media", "scaling", "errors", "speech", "chunking", "pickled_arrays")
+ALLOWED = {"reelscribe", *(f"reelscribe.{name}" for name in CORE)}
 
 
 @pytest.mark.parametrize("path", sorted(HANDLERS.glob("*.py")), ids=lambda path: path.name)

@@ -47,13 +47,13 @@ def test_no_parts_are_no_frames():
 def test_a_part_is_the_same_after_it_was_json():
     odd = Part(7, 9, None, captions=[(7, 1 / 3, "«étoile»\n\x00 \ud83d")], failures=[(8, 0.1, UNDECODABLE)])
     for part in [*PARTS, odd]:
-        again = Part.from_json(part.first, part.stop, part.anchor, part.frames_to_json())
+        again = Part.from_json(part.first, part.stop, part.anchor, part.results_to_json())
         assert list(unfold([again])) == list(unfold([part]))
 
 
 def test_the_json_of_any_text_can_be_stored_as_utf_8():
     text = "half a pair: \ud83d"
-    stored = Part(0, 1, 0, captions=[(0, 0.0, text)]).frames_to_json().encode()
+    stored = Part(0, 1, 0, captions=[(0, 0.0, text)]).results_to_json().encode()
     (caption,) = unfold([Part.from_json(0, 1, 0, stored.decode())])
     assert caption.text == text
 

@@ -9,35 +9,40 @@ import pytest
 from rich.console import Console
 
 from reelscribe.media import Source
-from reelscribe.meter import Snapshot
+from reelscribe.meter import LaneSnapshot, Snapshot
 from reelscribe.progress import Failures, JsonLines, Lines, Progress, Silent, TerminalBars, describe
-from reelscribe.records import Model, Record
+from reelscribe.records import Model, Record, Seen
 
-SNAPSHOT = Snapshot(
-    sources=5,
-    sources_done=2,
-    sources_failed=1,
-    frames=1200,
-    decoded_frames=1200,
-    seconds=60.0,
-    frames_per_second=20.0,
-    media_hours_per_hour=2.5,
-    eta_seconds=754.0,
+FRAMES = LaneSnapshot(
+    counts="frames",
+    done=1200.0,
+    decoded=1300.0,
     decode_share=0.5,
     network_share=0.1,
     queue_share=0.2,
     compute_share=0.7,
     server_share=0.9,
     bottleneck="server: [3.6] of 4 workers busy",
+)
+SOUND = replace(FRAMES, counts="seconds of sound", done=5400.4, bottleneck="decoding")
+
+SNAPSHOT = Snapshot(
+    sources=5,
+    sources_done=2,
+    sources_failed=1,
+    seconds=60.0,
+    media_hours_per_hour=2.5,
+    eta_seconds=754.0,
+    lanes=(FRAMES,),
     stall_p99_ms=1,
     stall_longest_ms=20,
 )
 
-GOOD = Record(Source("a.mp4"), Model("m", "r"), {})
-BAD = replace(GOOD, source=Source("b [1].mp4"), error=("MediaError", "the [file] is empty"))
+GOOD = Record(Source("a.mp4"), Seen(Model("m", "r"), {}))
+BAD = Record(Source("b [1].mp4"), Seen(Model("m", "r"), {}, error=("MediaError", "the [file] is empty")))
 
 DESCRIPTION = (
-    "1 failed, 1200 frames (20 a second, 2.5 hours of media an hour), 12 min 34 s left; server: [3.6] of 4 workers busy"
+    "1 failed, 2.5 hours of media an hour, 12 min 34 s left; 1200 frames (20 a second): server: [3.6] of 4 workers busy"
     " (requests: network 10%, queue 20%, device 70%)"
 )
 
@@ -104,7 +109,7 @@ def test_a_narrow_terminal_shows_all_of_it():
     show_all(TerminalBars(screen))
     text = shown(screen)
     assert "2/5" in text
-    assert "left; server" in " ".join(text.split())
+    assert "left; 1200 frames" in " ".join(text.split())
 
 
 def test_a_bar_ends_with_the_run_however_it_ends():
@@ -120,7 +125,7 @@ def test_programs_get_one_json_object_a_line():
     show_all(JsonLines(screen))
     progress, good, bad, message = map(json.loads, shown(screen).splitlines())
     assert progress.pop("event") == "progress"
-    assert Snapshot(**progress) == SNAPSHOT
+    assert Snapshot.from_json(progress) == SNAPSHOT
     assert good == {"event": "source", "path": "a.mp4", "status": "ok", "error": None}
     error = ["MediaError", "the [file] is empty"]
     assert bad == {"event": "source", "path": "b [1].mp4", "status": "error", "error": error}
@@ -129,7 +134,18 @@ def test_programs_get_one_json_object_a_line():
 
 @pytest.mark.parametrize(
     ("eta_seconds", "told"),
-    [(None, "an hour); "), (0.0, ", 0 min 00 s left"), (59.6, ", 1 min 00 s left"), (3725.0, ", 1 h 02 min left")],
+    [(None, "an hour; "), (0.0, ", 0 min 00 s left"), (59.6, ", 1 min 00 s left"), (3725.0, ", 1 h 02 min left")],
 )
 def test_the_time_left_is_told_if_it_is_known(eta_seconds, told):
     assert told in describe(replace(SNAPSHOT, eta_seconds=eta_seconds))
+
+
+def test_when_all_sources_are_done_no_time_is_left():
+    assert "left" not in describe(replace(SNAPSHOT, sources_done=5, eta_seconds=0.0))
+
+
+def test_of_two_models_each_tells_how_it_gets_on():
+    told = describe(replace(SNAPSHOT, lanes=(FRAMES, SOUND)))
+    requests = "(requests: network 10%, queue 20%, device 70%)"
+    assert told.startswith(f"{DESCRIPTION}; ")
+    assert told.endswith(f"; 5400 seconds of sound (90 a second): decoding {requests}")

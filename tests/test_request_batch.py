@@ -5,18 +5,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import request_batch
+import frame_requests
 from fake_context import FakeContext
+from frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
 from reelscribe.media import FrameSize
-from request_batch import Limits, RequestBatch
+from request_batch import RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
 MANY = np.ones((2, 4, 6, 3), np.uint8)
 
-LIMITS = Limits(frames=6, side=100)
-SIZE = FrameSize(8, 8)
+LIMITS = FrameLimits(frames=6, side=100)
+
+
+def reader() -> FrameReader:
+    return FrameReader(LIMITS, FrameSize(8, 8))
 
 
 def row(tree) -> dict[str, bytes]:
@@ -26,8 +30,8 @@ def row(tree) -> dict[str, bytes]:
 def test_requests_are_answered_in_the_shape_of_what_was_sent():
     context = FakeContext()
     rows = [row({"frames": ONE}), row(MANY), {"data": pickle.dumps(ONE)}, {"body": bytearray(pickle.dumps(MANY))}]
-    requests = RequestBatch(rows, context, LIMITS, SIZE)
-    assert [frames.shape for frames in requests.frames] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
+    requests = RequestBatch(rows, context, reader())
+    assert [frames.shape for frames in requests.items] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
     answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
     assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
     assert context.content_types == dict(enumerate(["text/plain; charset=utf-8", "application/json"] * 2))
@@ -58,7 +62,7 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
 )
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
-    requests = RequestBatch([row(ONE), bad, row(MANY)], context, LIMITS, SIZE)
+    requests = RequestBatch([row(ONE), bad, row(MANY)], context, reader())
     first, error, last = requests.responses([["a"], ["b", "c"]], {})
     assert (first, last) == ("a", ["b", "c"])
     assert context.statuses == {1: status}
@@ -68,7 +72,7 @@ def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, ki
 
 def test_a_result_may_be_an_error():
     context = FakeContext()
-    (answer,) = RequestBatch([row(ONE)], context, LIMITS, SIZE).responses([OutOfDeviceMemory("too large")], {})
+    (answer,) = RequestBatch([row(ONE)], context, reader()).responses([OutOfDeviceMemory("too large")], {})
     assert context.statuses == {0: 507}
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
 
@@ -76,8 +80,8 @@ def test_a_result_may_be_an_error():
 def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_others_back():
     context = FakeContext()
     rows = [row(MANY), row(MANY), row(np.zeros((3, 4, 6, 3), np.uint8)), row(ONE), row(ONE), row(ONE)]
-    requests = RequestBatch(rows, context, LIMITS, SIZE)
-    assert [len(frames) for frames in requests.frames] == [2, 2, 1, 1]
+    requests = RequestBatch(rows, context, reader())
+    assert [len(frames) for frames in requests.items] == [2, 2, 1, 1]
     answers = requests.responses([["a", "b"], ["c", "d"], ["e"], ["f"]], {})
     assert context.statuses == {2: 503, 5: 503}
     assert answers[5]["error"] == {
@@ -87,18 +91,18 @@ def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_other
 
 
 def test_so_it_does_with_the_pixels_of_stills(monkeypatch):
-    monkeypatch.setattr(request_batch, "STILL_PIXELS_A_CALL", 50)
+    monkeypatch.setattr(frame_requests, "STILL_PIXELS_A_CALL", 50)
     file = io.BytesIO()
     Image.new("RGB", (4, 6)).save(file, "PNG")
     context = FakeContext()
-    requests = RequestBatch([{"body": file.getvalue()}] * 3, context, LIMITS, SIZE)
-    assert [frames.shape for frames in requests.frames] == [(1, 8, 8, 3)] * 2
+    requests = RequestBatch([{"body": file.getvalue()}] * 3, context, reader())
+    assert [frames.shape for frames in requests.items] == [(1, 8, 8, 3)] * 2
     assert requests.responses([["a"], ["b"]], {})[:2] == ["a", "b"]
     assert context.statuses == {2: 503}
 
 
 def test_describe_is_answered_among_other_requests():
     context = FakeContext(headers=[{}, {"Describe": "True"}])
-    requests = RequestBatch([row(ONE), {"body": b""}], context, LIMITS, SIZE)
-    assert len(requests.frames) == 1
+    requests = RequestBatch([row(ONE), {"body": b""}], context, reader())
+    assert len(requests.items) == 1
     assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]

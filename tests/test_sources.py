@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import MediaError
-from reelscribe.sources import find_sources, identify
+from reelscribe.sources import MEDIA_SUFFIXES, find_sources, identify
 
 
 @pytest.fixture
@@ -23,6 +23,14 @@ def test_a_folder_stands_for_its_media_sorted(library):
     (library / "gone.mp4").symlink_to("nowhere")
     found = [os.path.relpath(path, library) for path in find_sources([str(library)])]
     assert found == ["a.MKV", "b.mp4", "deep/er/c.webm", "gone.mp4"]
+
+
+def test_where_sound_is_wanted_files_of_sound_alone_are_found_too(library):
+    for name in ("speech.WAV", "deep/song.ogg"):
+        (library / name).touch()
+    assert not any(path.endswith(("WAV", "ogg")) for path in find_sources([str(library)]))
+    found = find_sources([str(library)], MEDIA_SUFFIXES)
+    assert {str(library / "speech.WAV"), str(library / "deep" / "song.ogg")} <= set(found)
 
 
 def test_files_globs_and_what_is_not_there_stand_in_order_and_once(library):

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, NoPictures
 from reelscribe.media import FrameSize, PixelBudget
 from reelscribe.sampling import Sampling
 from reelscribe.video import Video, VideoTask
@@ -18,7 +18,9 @@ from videos import read, read_with_av, write
 
 SIZE = FrameSize(224, 224)
 SMALL = FrameSize(64, 48)
-CLIPS = sorted(p.name for p in (Path(__file__).parents[1] / "demo" / "media").iterdir() if p.suffix != ".jsonl")
+CLIPS = sorted(
+    p.name for p in (Path(__file__).parents[1] / "demo" / "media").iterdir() if p.suffix not in (".jsonl", ".ogg")
+)
 
 
 @pytest.mark.parametrize("name", CLIPS)
@@ -131,6 +133,24 @@ def test_a_file_without_pictures_says_so(media, tmp_path):
                 target.mux(packet)
     with pytest.raises(MediaError, match="expected a video stream with pictures, got audio"):
         read(path, SIZE)
+
+
+def test_a_file_cut_before_its_first_frame_is_not_taken_for_one_without_pictures(media, tmp_path):
+    path = tmp_path / "cut.mp4"
+    with (
+        av.open(str(media / "spoken.mp4")) as source,
+        av.open(str(path), "w", options={"movflags": "faststart"}) as target,
+    ):
+        streams = {stream.index: target.add_stream_from_template(stream) for stream in source.streams}
+        for packet in source.demux():
+            if packet.dts is not None:
+                packet.stream = streams[packet.stream.index]
+                target.mux(packet)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"mdat") + 4])
+    with pytest.raises(MediaError, match="expected frames in its video stream, got none") as caught:
+        read(path, SIZE)
+    assert not isinstance(caught.value, NoPictures)
 
 
 def test_a_codec_that_nobody_knows_says_so(media, tmp_path):

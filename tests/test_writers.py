@@ -6,10 +6,10 @@ import pytest
 
 from reelscribe.errors import OutputError
 from reelscribe.media import Source
-from reelscribe.records import Model, Record
+from reelscribe.records import Heard, Model, Record, Seen
 from reelscribe.writers import AnnotationsWriter
 
-RECORD = Record(Source("a.mp4"), Model("m", "r"), {})
+RECORD = Record(Source("a.mp4"), Seen(Model("m", "r"), {}))
 LINE = "".join(RECORD.pieces()) + "\n"
 
 
@@ -52,7 +52,7 @@ def test_what_a_run_left_that_broke_off_is_written_over(tmp_path: Path):
 
 def test_a_name_that_is_not_utf_8_is_still_json(tmp_path: Path):
     with AnnotationsWriter(tmp_path) as writer:
-        writer.write(Record(Source("caf\udce9.mp4"), Model("m", "r"), {}))
+        writer.write(Record(Source("caf\udce9.mp4"), RECORD.seen))
     assert r'"path": "caf\udce9.mp4"' in (tmp_path / "annotations.jsonl").read_text()
 
 
@@ -77,9 +77,17 @@ def test_a_full_disk_is_told_and_an_older_file_kept(tmp_path: Path):
     assert path.read_text() == "older\n"
 
 
-def test_what_reading_a_record_raises_is_not_the_outputs_fault(tmp_path: Path):
-    def frames():
-        raise KeyError("a bug")
+def fail():
+    raise KeyError("a bug")
 
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(Source("a.mp4"), seen=Seen(Model("m", "r"), {}, frames=fail)),
+        Record(Source("a.mp4"), heard=Heard(Model("m", "r"), {}, sound=fail)),
+    ],
+)
+def test_what_reading_a_record_raises_is_not_the_outputs_fault(tmp_path: Path, record: Record):
     with pytest.raises(KeyError), AnnotationsWriter(tmp_path) as writer:
-        writer.write(Record(Source("a.mp4"), Model("m", "r"), {}, frames=frames))
+        writer.write(record)

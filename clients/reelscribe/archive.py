@@ -12,7 +12,17 @@ import yaml
 
 from reelscribe.errors import StartupError, UsageError
 
-HANDLER_FILES = {"caption": ["request_batch.py", "still_image.py", "device_batches.py", "frame_transform.py"]}
+_SHARED = ["model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"]
+
+HANDLER_FILES = {
+    "caption": [*_SHARED, "frame_requests.py", "still_image.py", "frame_transform.py"],
+    "speech": [
+        *_SHARED,
+        *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
+        *("whisper_model.py", "whisper_decoding.py", "whisper_segments.py", "whisper_thresholds.py"),
+        *("word_alignment.py", "spoken_words.py", "ctc_model.py"),
+    ],
+}
 """For each kind of handler, the files beside `<kind>_handler.py` that it imports."""
 
 

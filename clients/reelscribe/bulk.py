@@ -1,4 +1,4 @@
-"""The main path: sources -> captions -> records, many at once, each record in its source's place."""
+"""The main path: sources -> captions and transcripts -> records, many at once, each record in its source's place."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reelscribe.captioning import Captioner, Stopped
-from reelscribe.client import CaptionClient
+from reelscribe.annotating import Annotator
+from reelscribe.captioning import CaptionTrack
+from reelscribe.client import CaptionClient, SpeechClient
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.ledger import FolderLock, Ledger
-from reelscribe.meter import Meter, Snapshot
-from reelscribe.options import CaptionOptions
+from reelscribe.meter import LaneSnapshot, Meter, Snapshot
+from reelscribe.options import CaptionOptions, SpeechOptions
 from reelscribe.progress import Progress, Silent
 from reelscribe.records import Record
-from reelscribe.sources import find_sources
+from reelscribe.sources import MEDIA_SUFFIXES, VIDEO_SUFFIXES, find_sources
+from reelscribe.track import Stopped, Track
+from reelscribe.transcribing import SpeechTrack
 from reelscribe.writers import AnnotationsWriter
 
 OPEN_SOURCES = 1024
@@ -47,78 +50,98 @@ class Summary:
 
     def __str__(self) -> str:
         now = self.snapshot
-        if not now.frames:
-            made = "0 captions made" if self.interrupted else "0 captions made: all was there already"
-            return f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; {made}"
+        made = " and ".join(_made(lane, now.seconds) for lane in now.lanes if lane.done)
+        told = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
+        if not made:
+            return told + ("nothing new" if self.interrupted else "nothing new: all was there already")
         decoders = f"; {self.replaced_decoders} decode processes replaced" if self.replaced_decoders else ""
         return (
-            f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; {now.frames} captions made in"
-            f" {now.seconds:.1f} s ({now.frames_per_second:.0f} frames/s){decoders}; bottleneck: {now.bottleneck};"
+            f"{told}{made} in {now.seconds:.1f} s{decoders}; bottleneck: {now.bottleneck};"
             f" longest stall {now.stall_longest_ms} ms"
         )
 
 
-class CaptionRun:
-    """One run over many sources with one model, into one folder."""
+def _made(lane: LaneSnapshot, seconds: float) -> str:
+    if lane.counts == "frames":
+        return f"{lane.done:.0f} captions made ({lane.done / seconds:.0f} frames/s)"
+    return f"{lane.done:.0f} s of sound heard ({lane.done / seconds:.0f} times real time)"
+
+
+@dataclass(frozen=True)
+class Captions:
+    """A captioner, and what it is to caption."""
+
+    client: CaptionClient
+    options: CaptionOptions = field(default_factory=CaptionOptions)
+
+    async def track(self) -> CaptionTrack:
+        """What the model makes of sources. Raises ServerError and UsageError."""
+        return CaptionTrack(self.client, await self.client.describe(), self.options)
+
+
+@dataclass(frozen=True)
+class Transcripts:
+    """A speech model, and what it is to transcribe."""
+
+    client: SpeechClient
+    options: SpeechOptions = field(default_factory=SpeechOptions)
+
+    async def track(self) -> SpeechTrack:
+        """What the model makes of sources. Raises ServerError and UsageError."""
+        return SpeechTrack(self.client, await self.client.describe(), self.options)
+
+
+class BulkRun:
+    """One run over many sources, with one model or two, into one folder."""
 
     def __init__(
         self,
-        client: CaptionClient,
+        wanted: Sequence[Captions | Transcripts],
         out: Path,
-        options: CaptionOptions | None = None,
         *,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] = lambda _: None,
     ) -> None:
         """`on_record` is called with each record when it has been written, in the order of the sources."""
-        self._client, self._out, self._options = client, out, options or CaptionOptions()
+        self._wanted, self._out = wanted, out
         self._progress = progress or Silent()
         self._on_record = on_record
-        self._captioner: Captioner | None = None
+        self._annotator: Annotator | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """Finish what is being captioned, save it, and end: `run` returns soon."""
+        """Finish what is being worked on, save it, and end: `run` returns soon."""
         self._stopped = True
-        if self._captioner:
-            self._captioner.stop()
+        if self._annotator:
+            self._annotator.stop()
 
     async def run(self, names: Sequence[str]) -> Summary:
-        """Caption what `names` stand for into annotations.jsonl.
+        """Annotate what `names` stand for into annotations.jsonl.
 
         What an earlier run into this folder has done is not done again. Raises UsageError, OutputError and ServerError.
         """
-        paths = await asyncio.to_thread(find_sources, names)
-        description = await self._client.describe()
-        options = self._options
-        pool = options.pool(description, self._client.most_in_flight)
-        meter = Meter(
-            len(paths),
-            decode_workers=options.decode_workers,
-            server_workers=description.workers,
-            decode_seconds=lambda: pool.busy_seconds,
-            decoded_frames=lambda: pool.decoded_frames,
-        )
-        self._client.on_answer = lambda answer: meter.answered(
-            answer.network_seconds, answer.queue_seconds, answer.compute_seconds
-        )
-        settings = {"model": [description.name, description.revision], **options.settings(description)}
+        sound = any(isinstance(wanted, Transcripts) for wanted in self._wanted)
+        paths = await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if sound else VIDEO_SUFFIXES)
+        tracks: list[Track[Any, Any, Any]] = []
+        meter = Meter(len(paths))
         async with AsyncExitStack() as stack:
+            for wanted in self._wanted:
+                tracks.append(await wanted.track())
+                await stack.enter_async_context(tracks[-1].pool)
             stack.enter_context(FolderLock(self._out))
-            ledger = await stack.enter_async_context(Ledger(self._out, settings))
+            ledger = await stack.enter_async_context(Ledger(self._out))
             stack.enter_context(self._progress)
-            await stack.enter_async_context(pool)
-            self._captioner = Captioner(
-                self._client, description, options, ledger=ledger, out=self._out, pool=pool, meter=meter
-            )
+            for track in tracks:
+                await track.begin(ledger, meter, self._out)
+            self._annotator = Annotator(tracks, ledger=ledger, meter=meter)
             if self._stopped:
-                self._captioner.stop()
+                self._annotator.stop()
             helpers = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
             stack.push_async_callback(_cancel, helpers)
             state = "interrupted"
             try:
                 with suppress(Stopped):
-                    await self._write(paths, self._captioner)
+                    await self._write(paths, self._annotator)
                     state = "done"
             except (ReelscribeError, asyncio.CancelledError) as error:
                 state = f"ended: {error}" if isinstance(error, ReelscribeError) else state
@@ -127,13 +150,14 @@ class CaptionRun:
                 raise
             self._progress.show(meter.snapshot())
             await ledger.set_run(self._state(meter, state))
-            return Summary(meter.snapshot(), state == "interrupted", pool.failures)
+            replaced = sum(track.pool.failures for track in tracks)
+            return Summary(meter.snapshot(), state == "interrupted", replaced)
 
-    async def _write(self, paths: Sequence[str], captioner: Captioner) -> None:
+    async def _write(self, paths: Sequence[str], annotator: Annotator) -> None:
         with AnnotationsWriter(self._out) as writer:
-            async with aclosing(_in_order(paths, captioner)) as records:
+            async with aclosing(_in_order(paths, annotator)) as records:
                 async for record in records:
-                    # In a thread, as it reads and writes as many lines as the source has captions.
+                    # In a thread, as it reads and writes as much as the source has captions.
                     await asyncio.to_thread(writer.write, record)
                     self._progress.finished(record)
                     self._on_record(record)
@@ -148,14 +172,14 @@ class CaptionRun:
         return {"state": state, "pid": os.getpid(), **asdict(meter.snapshot())}
 
 
-async def _in_order(paths: Sequence[str], captioner: Captioner) -> AsyncGenerator[Record, None]:
+async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:
     """One record for each path, in that order."""
     waiting = iter(paths)
     open_sources: deque[asyncio.Task[Record]] = deque()
     try:
         while True:
             while len(open_sources) < OPEN_SOURCES and (path := next(waiting, None)) is not None:
-                open_sources.append(asyncio.create_task(captioner.caption(path)))
+                open_sources.append(asyncio.create_task(annotator.annotate(path)))
             if not open_sources:
                 return
             yield await open_sources.popleft()

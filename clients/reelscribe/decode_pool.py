@@ -1,8 +1,8 @@
 """Processes that decode.
 
 A process of its own for each file being read keeps the event loop free, uses every core, and lets a decoder crash or
-hang without hurting the run. Frames are not copied: the process writes them into shared memory and what is sent over
-HTTP is a view on it.
+hang without hurting the run. Frames and samples are not copied: the process writes them into shared memory and what is
+sent over HTTP is a view on it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from types import TracebackType
 
-from reelscribe.decoder import DecodedPart, Decoder, OpenedVideo
+from reelscribe.decoder import Decoder, Opened, Part, Reading
 from reelscribe.errors import DecoderDied, DecoderStalled
 from reelscribe.media import Source, Span
-from reelscribe.slots import Slots
-from reelscribe.video import Library, VideoTask
+from reelscribe.slots import SlotPart, Slots
 
 STALL_SECONDS = 60.0
 """A process that shows no progress for so long is ended. Network storage may take half of that to wake up."""
@@ -25,9 +23,8 @@ STALL_SECONDS = 60.0
 READY_PARTS = 4
 """Besides those that are being filled, so many are nearly always in use; more where more requests are in flight."""
 
-LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
-"""That are tried while processes die or hang over a file: perhaps it was not the file, and then, a different build of
-FFmpeg."""
+IDENTIFY_ATTEMPTS = 2
+"""As for decoding: perhaps it was not the file."""
 
 
 class DecodePool:
@@ -44,7 +41,7 @@ class DecodePool:
         self._seats = asyncio.Semaphore(workers)
         self._idle: list[Decoder] = []
         self._all: set[Decoder] = set()
-        self._past_seconds, self._past_frames = 0.0, 0
+        self._past_seconds = self._past_decoded = 0.0
         self._stopped = False
 
     async def __aenter__(self) -> DecodePool:
@@ -62,9 +59,9 @@ class DecodePool:
         return self._past_seconds + sum(decoder.busy_seconds for decoder in self._all)
 
     @property
-    def decoded_frames(self) -> int:
-        """That its processes decoded, of files that they read to the end."""
-        return self._past_frames + sum(decoder.decoded_frames for decoder in self._all)
+    def decoded(self) -> float:
+        """Frames or seconds of sound that its processes decoded, of files that they read to the end."""
+        return self._past_decoded + sum(decoder.decoded for decoder in self._all)
 
     def stop(self) -> None:
         """End all processes at once; what is being decoded raises DecoderDied."""
@@ -74,8 +71,7 @@ class DecodePool:
 
     async def identify(self, path: str) -> Source:
         """Size and digest of a file. Raises MediaError."""
-        for _ in LIBRARIES[1:]:
-            # As for decoding: perhaps it was not the file.
+        for _ in range(IDENTIFY_ATTEMPTS - 1):
             with suppress(DecoderDied, DecoderStalled):
                 return await self._identify_once(path)
         return await self._identify_once(path)
@@ -84,31 +80,26 @@ class DecodePool:
         async with self._decoder() as decoder:
             return await decoder.identify(path)
 
-    async def decode(
-        self, task: VideoTask, spans: Sequence[Span], frames_per_part: int, *, reuse: bool = False
-    ) -> AsyncGenerator[OpenedVideo | DecodedPart, None]:
-        """What the video is, then the parts of `spans`, each to be released.
+    async def read(self, reading: Reading[Opened, Part], spans: Sequence[Span]) -> AsyncGenerator[Opened | Part, None]:
+        """What the source is, perhaps more than once, and the parts of `spans`, each to be released.
 
-        If the process dies or hangs, another one tries what is missing, and at last one with decord. Raises MediaError.
+        If the process dies or hangs, another one tries what is missing. Raises MediaError.
         """
-        video: OpenedVideo | None = None
-        for attempt, library in enumerate(LIBRARIES, 1):
+        attempts = reading.attempts()
+        for count, attempt in enumerate(attempts, 1):
             try:
                 async with self._decoder() as decoder:
-                    parts = decoder.decode(replace(task, library=library), spans, frames_per_part, reuse=reuse)
+                    parts = decoder.read(attempt, spans)
                     async with aclosing(parts):
                         async for part in parts:
-                            if isinstance(part, OpenedVideo):
-                                if video is None:
-                                    yield (video := part)
-                            else:
+                            if isinstance(part, SlotPart):
                                 spans = _after(spans, part)
-                                yield part
+                            yield part
             except (DecoderDied, DecoderStalled) as error:
                 if self._stopped:
                     raise
-                if attempt == len(LIBRARIES):
-                    raise type(error)(f"{error}; like {attempt - 1} before it") from None
+                if count == len(attempts):
+                    raise type(error)(f"{error}; like {count - 1} before it") from None
             else:
                 return
 
@@ -145,11 +136,11 @@ class DecodePool:
     async def _discard(self, decoder: Decoder) -> None:
         self._all.discard(decoder)
         self._past_seconds += decoder.busy_seconds
-        self._past_frames += decoder.decoded_frames
+        self._past_decoded += decoder.decoded
         await decoder.kill()
 
 
-def _after(spans: Sequence[Span], part: DecodedPart) -> list[Span]:
+def _after(spans: Sequence[Span], part: SlotPart) -> list[Span]:
     """What is left of `spans` when `part` is done; parts come in the order of the spans."""
     left = [span for span in spans if span.stop is None or span.stop > part.stop]
     if left and left[0].first < part.stop:

@@ -9,13 +9,11 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, StartupError
-from reelscribe.media import FrameArray, FrameSize, Source, Span, VideoInfo
-from reelscribe.slots import Slots
-from reelscribe.video import VideoTask
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
+from reelscribe.media import Source, Span
+from reelscribe.slots import SlotPart, Slots
 
 FILES_PER_PROCESS = 200
 """Then it is replaced: decoders leak, and starting anew takes less than decoding a second of video."""
@@ -24,47 +22,27 @@ END_SECONDS = 5.0
 """A process that was killed and waits for a dead disk ends when the disk answers, which may be never."""
 
 ANSWER_BYTES = 2**20
-"""The longest line that a decode process writes is a part of 1,024 frames."""
+"""The longest line that a decode process writes is a part of 1,024 frames or silent chunks."""
 
 
-@dataclass(frozen=True)
-class OpenedVideo:
-    """What is known of a video before any frame is decoded."""
-
-    info: VideoInfo
-    frame: FrameSize
-    """As its frames are sent."""
-    chosen: int
-    """How many frames."""
-    end_seconds: float
-    """When the last of them has been shown."""
-    cut: str | None
-    """Why the file is not whole."""
+Opened = TypeVar("Opened")
+Part = TypeVar("Part", bound=SlotPart)
 
 
-@dataclass(frozen=True)
-class DecodedPart:
-    """The chosen frames of a video from ordinal `first` to before `stop`."""
+class Reading(Protocol[Opened, Part]):
+    """What is to be read of a source, and what a process's answers mean."""
 
-    first: int
-    stop: int
-    frames: FrameArray
-    """Those to be captioned, (N, H, W, 3); they are gone after `release`. N may be 0."""
-    frame_indices: list[int]
-    pts_seconds: list[float]
-    reused: list[tuple[int, float, int]]
-    """Frame index and presentation time of those that are nearly equal to a captioned one, and that one's index."""
-    undecodable: list[tuple[int, float]]
-    """Frame index and presentation time."""
-    anchor: int | None
-    """Index of the last captioned frame up to its end."""
-    slot: int | None
-    slots: Slots
+    def attempts(self) -> Sequence[Reading[Opened, Part]]:
+        """How it is tried, one way after the other, while processes die or hang over it."""
 
-    def release(self) -> None:
-        """Let a process write over the frames."""
-        if self.slot is not None:
-            self.slots.give_back(self.slot)
+    def order(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """What the process is told, for these stretches."""
+
+    def opened(self, answer: dict[str, Any]) -> Opened:
+        """What is known of the source."""
+
+    def part(self, answer: dict[str, Any], opened: Opened, slots: Slots) -> Part:
+        """One of its parts."""
 
 
 class Decoder:
@@ -76,8 +54,8 @@ class Decoder:
         self._process, self._slots, self._stall_seconds, self._complaints = process, slots, stall_seconds, complaints
         self.busy_seconds = 0.0
         """That it was waited for."""
-        self.decoded_frames = 0
-        """Of files that it read to the end, also those that it decoded only on its way."""
+        self.decoded = 0.0
+        """Frames or seconds of sound, of files that it read to the end, also what it decoded only on its way."""
         self._granted: int | None = None
         self._files = 0
         self._working = False
@@ -121,39 +99,28 @@ class Decoder:
         answer = await self._answer()
         self._working = False
         if "error" in answer:
-            raise MediaError(answer["error"])
+            raise _error(**answer["error"])
         return Source(**answer["source"])
 
-    async def decode(
-        self, task: VideoTask, spans: Sequence[Span], frames_per_part: int, *, reuse: bool
-    ) -> AsyncGenerator[OpenedVideo | DecodedPart, None]:
-        """What the video is, then its parts, each to be released. Raises MediaError."""
+    async def read(self, reading: Reading[Opened, Part], spans: Sequence[Span]) -> AsyncGenerator[Opened | Part, None]:
+        """What the source is, and its parts, each to be released. Raises MediaError."""
         self._files += 1
         if self._granted is None:
             await self._grant()
-        self._order(
-            decode={
-                "task": task.to_json(),
-                "spans": [asdict(span) for span in spans],
-                "frames_per_part": frames_per_part,
-                "reuse": reuse,
-            }
-        )
+        self._order(**reading.order(spans))
         while "end" not in (answer := await self._answer()):
-            if "video" in answer:
-                video = answer["video"]
-                frame = FrameSize(**video.pop("frame"))
-                yield OpenedVideo(VideoInfo(**video.pop("info")), frame, **video)
+            if "opened" in answer:
+                yield (opened := reading.opened(answer["opened"]))
             elif "part" in answer:
-                part = self._part(frame, **answer["part"])
+                part = reading.part(answer["part"], opened, self._slots)
                 if part.slot is not None:
                     await self._grant()  # it goes on while the part is being looked after
                 yield part
             else:
                 self._working = False
-                raise MediaError(answer["error"])
+                raise _error(**answer["error"])
         self._working = False
-        self.decoded_frames += answer["end"]["decoded_frames"]
+        self.decoded += answer["end"]["decoded"]
 
     def end(self) -> None:
         """End it at once, whatever it is doing."""
@@ -171,19 +138,6 @@ class Decoder:
             self._slots.give_back(self._granted)
             self._granted = None
         self._complaints.close()
-
-    def _part(
-        self, frame: FrameSize, slot: int | None, reused: list[Any], undecodable: list[Any], **rest: Any
-    ) -> DecodedPart:
-        shape = (len(rest["frame_indices"]), frame.height, frame.width, 3)
-        return DecodedPart(
-            frames=self._slots.frames(slot or 0, shape),
-            reused=[tuple(row) for row in reused],
-            undecodable=[tuple(row) for row in undecodable],
-            slot=slot,
-            slots=self._slots,
-            **rest,
-        )
 
     async def _grant(self) -> None:
         """Give it a slot to fill. Whoever gives up waiting for one leaves the last one to `kill`."""
@@ -224,3 +178,8 @@ class Decoder:
         self._complaints.seek(0)
         *_, last_line = ["", *self._complaints.read().decode(errors="replace").splitlines()]
         raise DecoderDied(f"the process that was decoding it ended: exit status {code} {last_line[-200:]}".rstrip())
+
+
+def _error(type: str, message: str) -> MediaError:  # noqa: A002 - the answer's field
+    """What a process could not read, and why."""
+    return {"NoPictures": NoPictures, "NoSound": NoSound}.get(type, MediaError)(message)

@@ -1,20 +1,19 @@
-"""The inference API of one server: describe the model, caption frames. One try each; `client` tries again."""
+"""The inference API of one server: describe the model, ask it. One try each; `model_client` tries again."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import aiohttp
 
 from reelscribe import wire
 from reelscribe.credentials import Credentials
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
-from reelscribe.media import ModelDescription
 
 WRITE_BYTES = 256 * 1024
 """A body is handed to the socket in views of this size: one large write would be buffered whole."""
@@ -32,11 +31,44 @@ WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
 """The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
 
 
+Self = TypeVar("Self", bound="Description")  # typing has its own since Python 3.11
+
+
+class Description(Protocol):
+    """What a model says of itself, whatever kind of model it is."""
+
+    @property
+    def name(self) -> str:
+        """Hub name or directory of the weights."""
+
+    @property
+    def revision(self) -> str:
+        """Commit of the hub, or a digest of the weights' own bytes."""
+
+    @property
+    def workers(self) -> int:
+        """That the model was given when it was loaded."""
+
+    @property
+    def response_seconds(self) -> float:
+        """That one request may compute before its worker is replaced."""
+
+    def says_the_same(self: Self, other: Self) -> bool:
+        """Whether both would answer the same."""
+
+    @classmethod
+    def of_all(cls: type[Self], servers: Sequence[Self]) -> Self:
+        """The same model on several servers."""
+
+
+D = TypeVar("D", bound=Description)
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What came back for some frames, and where the time went."""
+    """What came back for a request, and where the time went."""
 
-    captions: Any
+    value: Any
     network_seconds: float
     """Until the request was sent."""
     queue_seconds: float
@@ -54,19 +86,26 @@ class Server:
     """Its key file, or the inference key itself."""
 
 
-class Endpoint:
+class Endpoint(Generic[D]):
     """One model of one server."""
 
     def __init__(
-        self, server: Server, model: str, session: aiohttp.ClientSession, *, request_seconds: float | None
+        self,
+        server: Server,
+        model: str,
+        session: aiohttp.ClientSession,
+        read_description: Callable[[Any], D],
+        *,
+        request_seconds: float | None,
     ) -> None:
         """`request_seconds` bounds a request; by default it is the server's own bound and some waiting."""
         self.url = f"{server.url.rstrip('/')}/predictions/{model}"
         self.outstanding = 0
         self.trouble: ServerError | None = None
         """Why it is not to be used at the moment."""
-        self.description: ModelDescription | None = None
+        self.description: D | None = None
         self._model = model
+        self._read_description = read_description
         self._session = session
         self._credentials = server.credentials
         self._refused_token: str | None = None
@@ -77,13 +116,13 @@ class Endpoint:
         """As many as it said it has."""
         return max(1, self.description.workers) if self.description else 1
 
-    async def describe(self) -> ModelDescription:
-        """What the model is and how it wants its frames. Raises ServerError."""
+    async def describe(self) -> D:
+        """What the model is and what it wants. Raises ServerError."""
         text, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
-        self.description = ModelDescription.from_json(text)
+        self.description = self._read_description(text)
         return self.description
 
-    async def caption(self, body: list[wire.Segment]) -> Answer:
+    async def ask(self, body: list[wire.Segment]) -> Answer:
         """The answer to a packed request. Raises ServerError."""
         seconds = self._request_seconds
         if seconds is None:

@@ -5,14 +5,17 @@
     ReelscribeError
     ├── UsageError            what was asked for cannot be done as asked
     ├── MediaError            a source cannot be read: missing, empty, damaged, not a video
+    │   ├── NoPictures        it can be, but there is no video in it
+    │   ├── NoSound           it can be, but there is no sound in it
     │   ├── DecoderDied       the process that was decoding it ended
     │   └── DecoderStalled    the process that was decoding it did not get on
     ├── WireError             bytes that are no body we know, or a value that no body can hold
     ├── UnsupportedFormat     a body of another kind than those that are read: JSON, a form, a GIF
     ├── FramesError           a body that was understood but holds no frames that can be captioned
-    ├── LimitExceeded         more or larger frames than one request may hold
+    ├── SpeechError           a body that was understood but holds no sound that can be transcribed
+    ├── LimitExceeded         more or larger frames, or more sound, than one request may hold
     ├── CallFull              a request that was joined with too many others; it may come again
-    ├── OutOfDeviceMemory     one frame alone does not fit the device
+    ├── OutOfDeviceMemory     one frame or one chunk of sound alone does not fit the device
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
     │   ├── AccessRefused     token, model name or size limit: it would refuse every request
@@ -39,6 +42,14 @@ class MediaError(ReelscribeError):
     """A source cannot be read: missing, empty, damaged, not a video."""
 
 
+class NoPictures(MediaError):
+    """A source can be read, but has no video stream."""
+
+
+class NoSound(MediaError):
+    """A source can be read, but has no audio stream."""
+
+
 class DecoderDied(MediaError):
     """The process that was decoding a source ended before it was done."""
 
@@ -59,8 +70,12 @@ class FramesError(ReelscribeError):
     """A body that was understood but holds no frames that can be captioned."""
 
 
+class SpeechError(ReelscribeError):
+    """A body that was understood but holds no sound that can be transcribed."""
+
+
 class LimitExceeded(ReelscribeError):
-    """More or larger frames than one request may hold."""
+    """More or larger frames, or more sound, than one request may hold."""
 
 
 class CallFull(ReelscribeError):
@@ -68,7 +83,7 @@ class CallFull(ReelscribeError):
 
 
 class OutOfDeviceMemory(ReelscribeError):
-    """One frame alone does not fit the device's memory."""
+    """One frame or one chunk of sound alone does not fit the device's memory."""
 
 
 class ServerError(ReelscribeError):

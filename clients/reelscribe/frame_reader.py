@@ -17,7 +17,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.errors import MediaError
-from reelscribe.packets import PACKETS_A_BEAT, Packets, is_shown
+from reelscribe.media_file import PACKETS_A_BEAT
+from reelscribe.packets import Packets, is_shown
 
 SEEK_PACKETS = 100
 """Fewer are read and thrown away: that is quick, and right in every container."""

@@ -1,7 +1,8 @@
 """What is done, in OUT/ledger.sqlite: each answered request, when it is answered, so that no work is done twice.
 
 A job is the content of a file (its SHA-256), a model and the settings; change any of them and it is another job. A part
-is a stretch of the chosen frames of a job with what came of each. Records are made from parts, whenever they are made.
+is a stretch of the chosen frames, or of the sound, of a job with what came of it. Records are made from parts, whenever
+they are made.
 
 SQLite keeps a write-ahead log and waits for the disk at each commit (synchronous=FULL): what was committed outlives a
 loss of power, and what was not is done again.
@@ -14,31 +15,33 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from reelscribe.errors import OutputError
-from reelscribe.media import Caption, Failure, Source, Span, VideoInfo
+from reelscribe.media import Caption, Failure, Source, Span
 from reelscribe.parts import Part, unfold
+from reelscribe.speech import Silence, SpeechFailure, Utterance
+from reelscribe.speech_parts import SpeechPart, timeline
 
 NAME = "ledger.sqlite"
-VERSION = 1
+VERSION = 2
 
 _SCHEMA = f"""
 CREATE TABLE files (path BLOB PRIMARY KEY, stat TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE);
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, settings INTEGER NOT NULL REFERENCES settings,
-    video TEXT, done INTEGER NOT NULL DEFAULT 0, error TEXT, UNIQUE (sha256, settings)
+    opened TEXT, total INTEGER, done INTEGER NOT NULL DEFAULT 0, error TEXT, UNIQUE (sha256, settings)
 );
 CREATE TABLE parts (
     job INTEGER NOT NULL REFERENCES jobs, first INTEGER NOT NULL, stop INTEGER NOT NULL, anchor INTEGER,
-    frames TEXT NOT NULL, PRIMARY KEY (job, first)
+    results TEXT NOT NULL, PRIMARY KEY (job, first)
 ) WITHOUT ROWID;
 CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
 PRAGMA user_version = {VERSION};
@@ -47,14 +50,23 @@ PRAGMA user_version = {VERSION};
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class JobVideo:
-    """What is saved of a video."""
+class SavedPart(Protocol):
+    """What is saved at a time; `results_to_json` gives three lists, of which the third holds failures (.., .., why)."""
 
-    info: VideoInfo
-    chosen: int
-    end_seconds: float
-    cut: str | None
+    @property
+    def first(self) -> int:
+        """Number of its first frame or sample."""
+
+    @property
+    def stop(self) -> int:
+        """Of the one after its last."""
+
+    @property
+    def anchor(self) -> int | None:
+        """What is told of it when what comes after it is asked for."""
+
+    def results_to_json(self) -> str:
+        """What came of it."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +74,15 @@ class Job:
     """One content, model and settings, as the ledger has it."""
 
     id: int
-    video: JobVideo | None
-    """None until it has been opened once."""
+    opened: dict[str, Any] | None
+    """What is known of the source; None until it has been opened once."""
+    total: int | None
+    """Of its frames or samples; None until it is known."""
     done: bool
     error: tuple[str, str] | None
     """Type and message."""
     missing: Sequence[Span]
-    """What is not done of its chosen frames."""
+    """What is not done of them."""
 
 
 @contextmanager
@@ -132,10 +146,8 @@ class Ledger:
     Every method raises OutputError if the disk is full or fails.
     """
 
-    def __init__(self, out: Path, settings: dict[str, Any]) -> None:
-        """`settings` is everything, the model included, that decides what the captions of a content are."""
+    def __init__(self, out: Path) -> None:
         self._path = out / NAME
-        self._settings = json.dumps(settings, sort_keys=True)
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[None]]] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -165,30 +177,41 @@ class Ledger:
         """The digest of a file whose `file_stat` was so before it was read."""
         await self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", _name(path), stat, source.sha256)
 
-    async def job(self, sha256: str) -> Job:
-        """The job of a content with this run's settings."""
-        rows = await self._do(self._select, _JOB, sha256, self._settings_id)
+    async def settings(self, settings: Mapping[str, Any]) -> int:
+        """A number for everything, the model included, that decides what becomes of a content."""
+        text = json.dumps(settings, sort_keys=True)
+        await self._write("INSERT OR IGNORE INTO settings (value) VALUES (?)", text)
+        ((number,),) = await self._do(self._select, "SELECT id FROM settings WHERE value = ?", text)
+        return int(number)
+
+    async def job(self, sha256: str, settings: int) -> Job:
+        """The job of a content with some settings."""
+        rows = await self._do(self._select, _JOB, sha256, settings)
         if not rows:
-            await self._write("INSERT OR IGNORE INTO jobs (sha256, settings) VALUES (?, ?)", sha256, self._settings_id)
-            rows = await self._do(self._select, _JOB, sha256, self._settings_id)
-        number, video, done, error = rows[0]
+            await self._write("INSERT OR IGNORE INTO jobs (sha256, settings) VALUES (?, ?)", sha256, settings)
+            rows = await self._do(self._select, _JOB, sha256, settings)
+        number, opened, total, done, error = rows[0]
         parts = await self._do(
             self._select, "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first", number
         )
-        saved = _video(video)
-        return Job(number, saved, bool(done), _error(error), _missing(parts, saved.chosen if saved else None))
+        saved = None if opened is None else json.loads(opened)
+        return Job(number, saved, total, bool(done), _error(error), _missing(parts, total))
 
-    async def opened(self, job: int, video: JobVideo) -> None:
-        """Save what a video is."""
-        await self._write("UPDATE jobs SET video = ? WHERE id = ?", json.dumps(asdict(video)), job)
+    async def opened(self, job: int, opened: Mapping[str, Any], total: int | None) -> None:
+        """Save what is known of a source, and how many frames or samples there are.
 
-    async def add(self, job: int, part: Part) -> None:
+        Of sound that is known at its end alone: what is known at a start takes the place of no end.
+        """
+        statement = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
+        await self._write(statement, json.dumps(opened), total, job, total)
+
+    async def add(self, job: int, part: SavedPart) -> None:
         """Save a part; returns when it is on the disk."""
-        values = (job, part.first, part.stop, part.anchor, part.frames_to_json())
+        values = (job, part.first, part.stop, part.anchor, part.results_to_json())
         await self._write("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", *values)
 
     async def failures(self, job: int) -> dict[str, int]:
-        """How many frames of a job have no caption, by the reason."""
+        """How many frames or chunks of a job failed, by the reason."""
         return dict(await self._do(self._select, _FAILURES, job))
 
     async def finish(self, job: int, error: tuple[str, str] | None) -> None:
@@ -197,8 +220,8 @@ class Ledger:
 
     async def reopen(self, job: int) -> None:
         """Try what failed of a job again: its error and the parts with failures are forgotten."""
-        await self._write("DELETE FROM parts WHERE job = ? AND json_array_length(frames, '$[2]') > 0", job)
-        await self._write("UPDATE jobs SET done = 0, error = NULL, video = NULL WHERE id = ?", job)
+        await self._write("DELETE FROM parts WHERE job = ? AND json_array_length(results, '$[2]') > 0", job)
+        await self._write("UPDATE jobs SET done = 0, error = NULL, opened = NULL, total = NULL WHERE id = ?", job)
 
     async def forget(self, job: int) -> None:
         """Nothing that was saved of a job can be trusted."""
@@ -244,17 +267,11 @@ class Ledger:
             raise
 
     def _set_up(self) -> None:
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
-            raise OutputError(
-                f"{self._path}: expected a ledger of version {VERSION}, got {version}; choose another --out"
-            )
+        version = _check_version(self._database, self._path)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
         if version == 0:
             self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-        self._database.execute("INSERT OR IGNORE INTO settings (value) VALUES (?)", (self._settings,))
-        ((self._settings_id,),) = self._select("SELECT id FROM settings WHERE value = ?", self._settings)
 
     def _close(self) -> None:
         self._database.close()
@@ -285,6 +302,11 @@ class LedgerReader:
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
         with _told(self._path, "read"):
             self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            try:
+                _check_version(self._database, self._path)
+            except BaseException:
+                self._database.close()
+                raise
         return self
 
     def __exit__(
@@ -295,10 +317,17 @@ class LedgerReader:
     def frames(self, job: int) -> Iterator[Caption | Failure]:
         """What came of each chosen frame of a job, in order; little is in memory at a time."""
         with _told(self._path, "read"):
-            rows = self._database.execute(
-                "SELECT first, stop, anchor, frames FROM parts WHERE job = ? ORDER BY first", (job,)
-            )
-            yield from unfold(Part.from_json(*row) for row in rows)
+            yield from unfold(Part.from_json(*row) for row in self._parts(job))
+
+    def sound(self, job: int) -> Iterator[Utterance | Silence | SpeechFailure]:
+        """What came of the sound of a job, in order; little is in memory at a time."""
+        with _told(self._path, "read"):
+            yield from timeline(SpeechPart.from_json(*row) for row in self._parts(job))
+
+    def _parts(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
+        return self._database.execute(
+            "SELECT first, stop, anchor, results FROM parts WHERE job = ? ORDER BY first", (job,)
+        )
 
     def run(self) -> dict[str, Any] | None:
         """How the run that writes it got on when it last said so."""
@@ -308,10 +337,18 @@ class LedgerReader:
 
 
 _FAILURES = """
-    SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.frames, '$[2]') AS failure
+    SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
     WHERE job = ? GROUP BY 1 ORDER BY min(first)
 """
-_JOB = "SELECT id, video, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> int:
+    """0 for a ledger that is just being made."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, VERSION):
+        raise OutputError(f"{path}: expected a ledger of version {VERSION}, got {version}; choose another --out")
+    return int(version)
 
 
 def file_stat(path: str) -> str:
@@ -324,13 +361,6 @@ def _name(path: str) -> bytes:
     return os.fsencode(os.path.abspath(path))
 
 
-def _video(text: str | None) -> JobVideo | None:
-    if text is None:
-        return None
-    value = json.loads(text)
-    return JobVideo(VideoInfo(**value.pop("info")), **value)
-
-
 def _error(text: str | None) -> tuple[str, str] | None:
     if text is None:
         return None
@@ -338,13 +368,13 @@ def _error(text: str | None) -> tuple[str, str] | None:
     return kind, message
 
 
-def _missing(parts: Sequence[tuple[int, int, int | None]], chosen: int | None) -> list[Span]:
+def _missing(parts: Sequence[tuple[int, int, int | None]], total: int | None) -> list[Span]:
     """The gaps between parts, and what comes after the last."""
     spans, at, before = [], 0, None
     for first, stop, anchor in parts:
         if first > at:
             spans.append(Span(at, first, before))
         at, before = stop, anchor
-    if chosen is None or at < chosen:
-        spans.append(Span(at, chosen, before))
+    if total is None or at < total:
+        spans.append(Span(at, total, before))
     return spans

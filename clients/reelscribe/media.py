@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -127,6 +127,27 @@ class ModelDescription:
     """That the model was given when it was loaded."""
     response_seconds: float = 120
     """That one request may compute before its worker is replaced."""
+
+    def says_the_same(self, other: ModelDescription) -> bool:
+        """Whether both would say the same of the same frames: how many workers there are is another matter."""
+        return self == replace(
+            other,
+            device_batch=self.device_batch,
+            max_frames=self.max_frames,
+            max_side=self.max_side,
+            workers=self.workers,
+            response_seconds=self.response_seconds,
+        )
+
+    @classmethod
+    def of_all(cls, servers: Sequence[ModelDescription]) -> ModelDescription:
+        """The same model on several servers: all of their workers, and what each of them takes."""
+        return replace(
+            servers[0],
+            workers=sum(server.workers for server in servers),
+            max_frames=min(server.max_frames for server in servers),
+            max_side=min(server.max_side for server in servers),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As the handler sends it."""

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
 
 from reelscribe.stalls import Stalls
 
 BUSY = 0.85
 """From this share of the time on, something is called the bottleneck."""
 
+Counts = Literal["frames", "seconds of sound"]
+
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A run at one moment."""
+class LaneSnapshot:
+    """The way of all sources through one model, at one moment."""
 
-    sources: int
-    sources_done: int
-    sources_failed: int
-    frames: int
-    """That were captioned in this run, the reused ones included."""
-    decoded_frames: int
-    """Of sources that were read to their ends in this run, also those on the way to the chosen ones."""
-    seconds: float
-    """Since its start."""
-    frames_per_second: float
-    media_hours_per_hour: float
-    eta_seconds: float | None
+    counts: Counts
+    done: float
+    """Frames, or seconds of sound, that were answered in this run, reused or silent ones included."""
+    decoded: float
+    """Of sources that were read to their ends in this run, also on the way to what was wanted."""
     decode_share: float
     """Of the time of all decode processes, how much they were waited for."""
     network_share: float
@@ -39,51 +36,148 @@ class Snapshot:
     server_share: float
     """Of the time of all workers of the servers, how much they worked on our requests."""
     bottleneck: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment."""
+
+    sources: int
+    sources_done: int
+    sources_failed: int
+    seconds: float
+    """Since its start."""
+    media_hours_per_hour: float
+    eta_seconds: float | None
+    lanes: tuple[LaneSnapshot, ...]
+    """One for each model."""
     stall_p99_ms: int
     stall_longest_ms: int
+
+    @property
+    def frames(self) -> int:
+        """That were captioned in this run, the reused ones included."""
+        return int(self._done("frames"))
+
+    @property
+    def sound_seconds(self) -> float:
+        """That were heard in this run, the silent ones included."""
+        return self._done("seconds of sound")
+
+    @property
+    def bottleneck(self) -> str:
+        """Of each model."""
+        if len(self.lanes) == 1:
+            return self.lanes[0].bottleneck
+        return "; ".join(f"{lane.counts}: {lane.bottleneck}" for lane in self.lanes)
+
+    def _done(self, counts: Counts) -> float:
+        return sum(lane.done for lane in self.lanes if lane.counts == counts)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Snapshot:
+        """What `asdict` made."""
+        return cls(**{**value, "lanes": tuple(LaneSnapshot(**lane) for lane in value["lanes"])})
 
 
 class Meter:
     """Counts while a run goes on."""
 
-    def __init__(
+    def __init__(self, sources: int, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.stalls = Stalls()
+        self._sources, self._now = sources, now
+        self._began = now()
+        self._done = self._failed = 0
+        self._done_now = self._media_seconds = 0.0  # of finished sources, in this run
+        self._lanes: list[Lane] = []
+
+    def lane(
         self,
-        sources: int,
+        counts: Counts,
         *,
         decode_workers: int,
         server_workers: int,
         decode_seconds: Callable[[], float] = lambda: 0.0,
-        decoded_frames: Callable[[], int] = lambda: 0,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.stalls = Stalls()
-        self._sources, self._decode_workers, self._server_workers = sources, decode_workers, server_workers
-        self._decode_seconds, self._decoded_frames, self._now = decode_seconds, decoded_frames, now
-        self._began = now()
-        self._done = self._failed = self._frames = 0
-        self._media_seconds = 0.0
-        self._network = self._queue = self._compute = 0.0
-        self._open: dict[str, float] = {}
-        """How much of them is done."""
-        self._done_now = 0.0
-        """Sources, and shares of them, that were done in this run."""
-
-    def opened(self, path: str, share_done: float) -> None:
-        """A source is worked on, of which a share was done in an earlier run."""
-        self._open[path] = share_done
-
-    def saved(self, path: str, frames: int, share: float, media_seconds: float) -> None:
-        """Frames of an open source are done: that share of it, and so much of its duration."""
-        self._frames += frames
-        self._open[path] += share
-        self._done_now += share
-        self._media_seconds += media_seconds
+        decoded: Callable[[], float] = lambda: 0.0,
+    ) -> Lane:
+        """The way through one more model; all of them are there before anything is done."""
+        self._lanes.append(Lane(counts, decode_workers, server_workers, decode_seconds, decoded))
+        return self._lanes[-1]
 
     def finished(self, path: str, *, failed: bool) -> None:
         """A source is done, for better or worse."""
         self._done += 1
         self._failed += failed
-        self._done_now += 1 - self._open.pop(path, 1.0)  # one that was never opened was done before
+        # Not through lanes in which it was never open: that was done before, or there is no sound in it, or no picture.
+        if ways := [lane.open.pop(path) for lane in self._lanes if path in lane.open]:
+            self._done_now += fmean(1 - way.before for way in ways)
+            self._media_seconds += fmean(way.seconds for way in ways)
+
+    def snapshot(self) -> Snapshot:
+        """The run now."""
+        seconds = max(self._now() - self._began, 1e-9)
+        paths = {path for lane in self._lanes for path in lane.open}
+        ways = [[lane.open[path] for lane in self._lanes if path in lane.open] for path in paths]
+        left = max(0.0, self._sources - self._done - sum(fmean(way.before + way.now for way in each) for each in ways))
+        done_now = self._done_now + sum(fmean(way.now for way in each) for each in ways)
+        media_seconds = self._media_seconds + sum(fmean(way.seconds for way in each) for each in ways)
+        return Snapshot(
+            sources=self._sources,
+            sources_done=self._done,
+            sources_failed=self._failed,
+            seconds=seconds,
+            media_hours_per_hour=media_seconds / seconds,
+            eta_seconds=seconds * left / done_now if done_now > 0 else None,
+            lanes=tuple(lane.snapshot(seconds) for lane in self._lanes),
+            stall_p99_ms=self.stalls.p99_ms,
+            stall_longest_ms=self.stalls.longest_ms,
+        )
+
+
+@dataclass
+class _Way:
+    """How far a source has come on its way through a model."""
+
+    before: float
+    """The share of it that was done in an earlier run."""
+    now: float = 0.0
+    """... and in this one."""
+    seconds: float = 0.0
+    """Of its duration, in this one."""
+
+
+class Lane:
+    """Counts what goes through one model."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        decode_workers: int,
+        server_workers: int,
+        decode_seconds: Callable[[], float],
+        decoded: Callable[[], float],
+    ) -> None:
+        self._counts: Counts = counts
+        self._decode_workers, self._server_workers = decode_workers, server_workers
+        self._decode_seconds, self._decoded = decode_seconds, decoded
+        self._done = 0.0
+        self._network = self._queue = self._compute = 0.0
+        self.open: dict[str, _Way] = {}
+        """The sources that are being worked on, by their paths."""
+
+    def is_open(self, path: str) -> bool:
+        """Whether a source is being worked on."""
+        return path in self.open
+
+    def opened(self, path: str, share_done: float) -> None:
+        """A source is worked on, of which a share was done in an earlier run."""
+        self.open[path] = _Way(share_done)
+
+    def saved(self, path: str, count: float, share: float, media_seconds: float) -> None:
+        """Some of an open source is done: that share of it, and so much of its duration."""
+        self._done += count
+        self.open[path].now += share
+        self.open[path].seconds += media_seconds
 
     def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
         """A request was answered."""
@@ -91,44 +185,32 @@ class Meter:
         self._queue += queue_seconds
         self._compute += compute_seconds
 
-    def snapshot(self) -> Snapshot:
-        """The run now."""
-        seconds = max(self._now() - self._began, 1e-9)
-        left = max(0.0, self._sources - self._done - sum(self._open.values()))
+    def snapshot(self, seconds: float) -> LaneSnapshot:
+        """The lane after so many seconds."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
         decode = min(1.0, self._decode_seconds() / seconds / self._decode_workers)
         server = min(1.0, self._compute / seconds / self._server_workers)
-        return Snapshot(
-            sources=self._sources,
-            sources_done=self._done,
-            sources_failed=self._failed,
-            frames=self._frames,
-            decoded_frames=self._decoded_frames(),
-            seconds=seconds,
-            frames_per_second=self._frames / seconds,
-            media_hours_per_hour=self._media_seconds / seconds,
-            eta_seconds=seconds * left / self._done_now if self._done_now > 0 else None,
+        return LaneSnapshot(
+            counts=self._counts,
+            done=self._done,
+            decoded=self._decoded(),
             decode_share=decode,
             network_share=self._network / requests,
             queue_share=self._queue / requests,
             compute_share=self._compute / requests,
             server_share=server,
             bottleneck=self._bottleneck(decode, server, self._network / requests),
-            stall_p99_ms=self.stalls.p99_ms,
-            stall_longest_ms=self.stalls.longest_ms,
         )
 
     def _bottleneck(self, decode: float, server: float, network: float) -> str:
         idle = f"server idle {1 - server:.0%}"
-        if not self._frames:
-            return "nothing captioned in this run"
+        if not self._done:
+            return "nothing new in this run"
         if server >= BUSY:
             return f"server: {_busy(server, self._server_workers)} workers busy: add GPUs or servers"
         if decode >= BUSY:
-            return (
-                f"decoding: {_busy(decode, self._decode_workers)} processes busy, {idle}: add decode workers, or try"
-                " --resize fast"
-            )
+            advice = "add decode workers, or try --resize fast" if self._counts == "frames" else "add --audio-workers"
+            return f"decoding: {_busy(decode, self._decode_workers)} processes busy, {idle}: {advice}"
         if network >= 0.5:
             return f"network: {network:.0%} of the time of requests is sending them, {idle}: use a faster one"
         return (

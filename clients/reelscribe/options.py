@@ -1,18 +1,25 @@
-"""What is captioned of each source, and how: the options of a run."""
+"""What is captioned and transcribed of each source, and how: the options of a run."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from reelscribe.audio import AudioTask
+from reelscribe.chunking import SILENCE_DB, Cutting
 from reelscribe.decode_pool import STALL_SECONDS, DecodePool
+from reelscribe.errors import UsageError
 from reelscribe.media import ModelDescription, Resize
-from reelscribe.prebatch import MAX_FRAMES_PER_REQUEST, request_bytes
+from reelscribe.prebatch import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.reuse import REUSE_LEVELS
 from reelscribe.sampling import Sampling
+from reelscribe.speech import Asked, SpeechDescription
 
 HELD_BYTES = 2**30
 """Of frames that are read before the first of them is sent, where whole sources are; beyond it they are sent."""
+
+MAX_CHUNKS_PER_REQUEST = 8
+"""Of 30 s, that is 8 MB; what a GPU is given at once is the server's affair."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +65,74 @@ class CaptionOptions:
     def held_parts(self, description: ModelDescription) -> int:
         """Of a source that is read before it is sent."""
         return max(1, HELD_BYTES // request_bytes(description.frame.nbytes, self.prebatch(description)))
+
+
+@dataclass(frozen=True)
+class SpeechOptions:
+    """What is transcribed, and how it is done."""
+
+    asked: Asked = field(default_factory=Asked)
+    """Language, task, and whether the times of words are wanted."""
+    cutting: Cutting = field(default_factory=Cutting)
+    """Where sound is cut that is longer than the model can hear at once."""
+    silence_db: float | None = SILENCE_DB
+    """Chunks that are nowhere louder are not sent; None sends all."""
+    vad: bool = False
+    """Whether chunks in which a detector hears no voice are not sent either."""
+    chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
+    """At most; fewer if they would exceed 8 MB."""
+    audio_workers: int = 2
+    stall_seconds: float = STALL_SECONDS
+    """A decode process that does not get on for so long is ended."""
+    retry_failed: bool = False
+    """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def check(self, description: SpeechDescription) -> None:
+        """Raises UsageError for what the model cannot do."""
+        language, task = self.asked.language, self.asked.task
+        if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # nor may it be NaN
+            raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
+        if language is not None and language not in description.languages:
+            known = ", ".join(description.languages) or "none, as it knows but one"
+            raise UsageError(f"language: expected one that {description.name} knows, {known}; got {language!r}")
+        if task not in description.tasks:
+            raise UsageError(
+                f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
+            )
+        if self.asked.word_times and not description.word_times:
+            raise UsageError(f"word times: {description.name} cannot tell them; ask for none, or use another model")
+
+    def settings(self, description: SpeechDescription) -> dict[str, Any]:
+        """Everything but the weights that decides what is heard."""
+        return {
+            **asdict(self.asked),
+            "language": self.asked.language or description.language,
+            "cutting": asdict(self.cutting),
+            "silence_db": self.silence_db,
+            "vad": self.vad,
+            "sample_rate": description.sample_rate,
+            "chunk_seconds": description.chunk_seconds,
+            "dtype": description.dtype,
+            "generation": dict(description.generation),
+        }
+
+    def task(self, description: SpeechDescription) -> AudioTask:
+        """What is read of a file; its path is to be filled in."""
+        samples = chunk_samples(description)
+        return AudioTask("", description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
+
+    def prebatch(self, description: SpeechDescription) -> int:
+        """Chunks of one request at most."""
+        most = min(self.chunks_per_request, description.max_chunks)
+        chunk_bytes = 2 * chunk_samples(description)
+        return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
+
+    def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
+        """The processes that decode for these options."""
+        slot_bytes = self.prebatch(description) * 2 * chunk_samples(description)
+        return DecodePool(self.audio_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
+
+
+def chunk_samples(description: SpeechDescription) -> int:
+    """Of the longest chunk, which is int16."""
+    return int(description.chunk_seconds * description.sample_rate)

@@ -16,17 +16,13 @@ from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, NoPictures
 from reelscribe.media import VideoInfo
+from reelscribe.media_file import MISSING_SECONDS, PACKETS_A_BEAT, first_line
 
-# Damage is reported as MediaError; what the codecs say about every broken packet helps nobody.
-av.logging.set_level(av.logging.PANIC)
-
-MISSING_SECONDS = 1.0
 MISSING_SHARE = 0.02
-"""A file that ends so much before it says it does, or has so many frames less, was cut. Headers are wrong by less."""
+"""A file that has so many frames less than it says was cut. Headers are wrong by less."""
 
-PACKETS_A_BEAT = 100
 ROTATION_PACKETS = 100
 """So many are tried for a first frame; a file that cannot be decoded must not be decoded twice."""
 
@@ -69,7 +65,7 @@ def scan(name: str, beat: Callable[[], None]) -> Packets:
         with av.open(name) as container:
             return _Scan(container, beat).result()
     except (av.FFmpegError, UnicodeError) as error:
-        raise MediaError(f"not a media file that can be read: {_first_line(error)}") from None
+        raise MediaError(f"not a media file that can be read: {first_line(error)}") from None
 
 
 class _Scan:
@@ -101,7 +97,7 @@ class _Scan:
             except (av.FFmpegError, UnicodeError) as error:
                 if not self._keys:
                     raise
-                self._stopped = f"cut short: it cannot be read any further: {_first_line(error)}"
+                self._stopped = f"cut short: it cannot be read any further: {first_line(error)}"
                 return
             if count % PACKETS_A_BEAT == 0:
                 beat()
@@ -130,7 +126,7 @@ class _Scan:
 
     def result(self) -> Packets:
         if not self._keys:
-            raise self._no_pictures()
+            raise MediaError("expected frames in its video stream, got none; is it cut short?")
         keys = np.array(self._keys, bool)
         fps = float(self._video.average_rate or self._video.guessed_rate or 0)
         order = np.arange(len(keys))
@@ -192,9 +188,9 @@ class _Scan:
             return f"cut short: {missing_frames} of the frames it announces are missing"
         return None
 
-    def _no_pictures(self) -> MediaError:
+    def _no_pictures(self) -> NoPictures:
         streams = ", ".join(stream.type for stream in self._container.streams) or "no streams"
-        return MediaError(f"expected a video stream with pictures, got {streams}")
+        return NoPictures(f"expected a video stream with pictures, got {streams}")
 
 
 def _is_of(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
@@ -209,9 +205,3 @@ def _rotation(packet: av.Packet[VideoStream]) -> int | None:
         return None
     # FFmpeg's angle is counterclockwise.
     return round(-frames[0].rotation / 90) % 4 * 90 if frames else None
-
-
-def _first_line(error: Exception) -> str:
-    """The one line of a library's message that is for people."""
-    lines = [line.strip() for line in (getattr(error, "strerror", None) or str(error)).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__

@@ -26,15 +26,15 @@ class Part:
     failures: Sequence[tuple[int, float, str]] = field(default=())
     """Frame index, presentation time, why there is no caption."""
 
-    def frames_to_json(self) -> str:
+    def results_to_json(self) -> str:
         """The three lists."""
         # In ASCII: a model's text may hold half a surrogate pair, which SQLite does not take.
         return json.dumps([self.captions, self.reused, self.failures], separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, first: int, stop: int, anchor: int | None, frames: str) -> Part:
+    def from_json(cls, first: int, stop: int, anchor: int | None, results: str) -> Part:
         """The other way round."""
-        return cls(first, stop, anchor, *json.loads(frames))
+        return cls(first, stop, anchor, *json.loads(results))
 
 
 def unfold(parts: Iterable[Part], after: Caption | None = None) -> Iterator[Caption | Failure]:

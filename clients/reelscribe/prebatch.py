@@ -1,4 +1,4 @@
-"""How many frames travel in one request. Pure arithmetic."""
+"""How many frames or chunks of sound travel in one request. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ MAX_REQUEST_BYTES = 8 * 10**6
 MAX_FRAMES_PER_REQUEST = 32
 
 
-def request_bytes(frame_bytes: int, most: int) -> int:
-    """Room for a request: for `most` frames of up to `frame_bytes`, within MAX_REQUEST_BYTES, but at least for one."""
+def request_bytes(item_bytes: int, most: int) -> int:
+    """Room for a request: for `most` items of up to `item_bytes`, within MAX_REQUEST_BYTES, but at least for one."""
     if most < 1:
-        raise UsageError(f"frames per request: expected 1 or more, got {most}")
-    return max(frame_bytes, min(MAX_REQUEST_BYTES, most * frame_bytes))
+        raise UsageError(f"items per request: expected 1 or more, got {most}")
+    return max(item_bytes, min(MAX_REQUEST_BYTES, most * item_bytes))
 
 
-def frames_per_request(room: int, frame_bytes: int, most: int) -> int:
-    """As many frames of `frame_bytes` as fit `room` bytes, at least one and at most `most`."""
-    return max(1, min(most, room // frame_bytes))
+def items_per_request(room: int, item_bytes: int, most: int) -> int:
+    """As many items of `item_bytes` as fit `room` bytes, at least one and at most `most`."""
+    return max(1, min(most, room // item_bytes))

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from reelscribe.meter import Snapshot
+from reelscribe.meter import LaneSnapshot, Snapshot
 from reelscribe.records import Record
 
 LINE_SECONDS = 10.0
@@ -129,10 +129,14 @@ def describe(snapshot: Snapshot) -> str:
     """A snapshot in one line."""
     left = snapshot.eta_seconds if snapshot.sources_done < snapshot.sources else None
     eta = "" if left is None else f", {_duration(left)} left"
+    lanes = "; ".join(_lane(lane, snapshot.seconds) for lane in snapshot.lanes)
+    return f"{snapshot.sources_failed} failed, {snapshot.media_hours_per_hour:.1f} hours of media an hour{eta}; {lanes}"
+
+
+def _lane(lane: LaneSnapshot, seconds: float) -> str:
     return (
-        f"{snapshot.sources_failed} failed, {snapshot.frames} frames ({snapshot.frames_per_second:.0f} a second,"
-        f" {snapshot.media_hours_per_hour:.1f} hours of media an hour){eta}; {snapshot.bottleneck} (requests: network"
-        f" {snapshot.network_share:.0%}, queue {snapshot.queue_share:.0%}, device {snapshot.compute_share:.0%})"
+        f"{lane.done:.0f} {lane.counts} ({lane.done / seconds:.0f} a second): {lane.bottleneck} (requests: network"
+        f" {lane.network_share:.0%}, queue {lane.queue_share:.0%}, device {lane.compute_share:.0%})"
     )
 
 

@@ -9,15 +9,14 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from reelscribe.captioning import captioned, damage
+from reelscribe.captioning import captioned, damage, frame_reading
 from reelscribe.client import CaptionClient
 from reelscribe.decode_pool import DecodePool
-from reelscribe.decoder import DecodedPart, OpenedVideo
 from reelscribe.errors import MediaError
+from reelscribe.frame_feed import FramePart, OpenedVideo
 from reelscribe.media import Caption, Failure, ModelDescription, Span
 from reelscribe.options import CaptionOptions
 from reelscribe.parts import Part, unfold
-from reelscribe.video import VideoTask
 
 
 async def caption_file(
@@ -47,8 +46,7 @@ async def _parts(
     client: CaptionClient, path: str, options: CaptionOptions, description: ModelDescription, pool: DecodePool
 ) -> AsyncGenerator[Part, None]:
     """What came of each part, in order; several are at the server at once."""
-    task = VideoTask(path, description.frame, options.sampling, options.resize)
-    decoded = pool.decode(task, [Span()], options.prebatch(description), reuse=options.reuse)
+    decoded = pool.read(frame_reading(path, description, options), [Span()])
     sent: deque[asyncio.Task[Part]] = deque()
     video: OpenedVideo | None = None
     undecodable = 0
@@ -81,11 +79,11 @@ async def _parts(
         raise MediaError(reason)
 
 
-async def _caption(client: CaptionClient, part: DecodedPart) -> Part:
+async def _caption(client: CaptionClient, part: FramePart) -> Part:
     return captioned(part, await client.caption(part.frames) if part.frame_indices else [])
 
 
-def _release(client: CaptionClient, part: DecodedPart, _: asyncio.Task[Part]) -> None:
+def _release(client: CaptionClient, part: FramePart, _: asyncio.Task[Part]) -> None:
     """Runs after every request, also one that is cancelled before it starts."""
     part.release()
     client.in_flight.release()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -14,10 +12,10 @@ import av
 from PIL import Image
 
 from reelscribe.decord_reader import read_with_decord
-from reelscribe.errors import MediaError
 from reelscribe.frame_reader import FrameReader
 from reelscribe.frame_scaler import FrameScaler
 from reelscribe.media import FrameArray, FrameSize, PixelBudget, Resize, VideoInfo, frame_from_json
+from reelscribe.media_file import open_file
 from reelscribe.packets import scan
 from reelscribe.sampling import Sampling
 from reelscribe.scaling import fit
@@ -84,14 +82,7 @@ class Video:
     def __init__(self, task: VideoTask, beat: Callable[[], None] = lambda: None) -> None:
         self._task, self._beat = task, beat
         with ExitStack() as stack:
-            try:
-                file = stack.enter_context(Path(task.path).open("rb"))
-            except OSError as error:
-                raise MediaError(error.strerror or str(error)) from None
-            if os.fstat(file.fileno()).st_size == 0:
-                raise MediaError("the file is empty")
-            # FFmpeg takes names apart (protocols, encodings); this one means the file and nothing else.
-            self._name = f"/dev/fd/{file.fileno()}"
+            self._name = stack.enter_context(open_file(task.path))
             self._packets = packets = scan(self._name, beat)
             self._close = stack.pop_all().close
         self.info, self.cut = packets.info, packets.cut

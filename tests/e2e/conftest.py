@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -36,15 +38,19 @@ class Running(Serving):
 
     def caption(self, *arguments: str | Path) -> Result:
         """`reelscribe caption` with these arguments, against this server unless they name another."""
+        return self.run("caption", *arguments)
+
+    def run(self, command: str, *arguments: str | Path) -> Result:
+        """Another command of `reelscribe` in the same way."""
         words = list(map(str, arguments))
         server = [] if "--server" in words else ["--server", self.url]
         key_file = [] if "--key-file" in words else ["--key-file", str(self.instance.key_file)]
-        return CliRunner().invoke(app, ["caption", *server, *key_file, *words], catch_exceptions=False)
+        return CliRunner().invoke(app, [command, *server, *key_file, *words], catch_exceptions=False)
 
-    def command(self, *arguments: str | Path) -> list[str]:
+    def command(self, *arguments: str | Path, name: str = "caption") -> list[str]:
         """The same as a command line, for a process of its own."""
         access = ["--server", self.url, "--key-file", str(self.instance.key_file), "--model", self.model]
-        return [sys.executable, "-m", "reelscribe.cli", "caption", *access, *map(str, arguments)]
+        return [sys.executable, "-m", "reelscribe.cli", name, *access, *map(str, arguments)]
 
 
 @contextmanager
@@ -57,6 +63,14 @@ def serving(
     with serve(directory, model, config) as running:
         yield Running(running.instance, running.model)
     assert running.instance.processes() == []
+
+
+@contextmanager
+def serving_both(directory: Path, weights: str, speech_weights: str) -> Iterator[Running]:
+    """A server of both demo models."""
+    archive.build("speech", "speech", speech_weights, directory / "store", handlers=ROOT / "handlers")
+    with serving(directory, weights) as running:
+        yield running
 
 
 def change_settings(mar: Path, **changes: object) -> None:
@@ -77,6 +91,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
 
 
 @pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory, demo_model: str, demo_speech: str) -> Iterator[Running]:
+    """A server of the captioner and the speech model."""
+    with serving_both(tmp_path_factory.mktemp("both"), demo_model, demo_speech) as instance:
+        yield instance
+
+
+@pytest.fixture(scope="session")
 def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterator[Running]:
     """A server that joins single frames, under the name that the blog's clients know."""
     with serving(tmp_path_factory.mktemp("joining"), demo_model, model="blip2", config=CONFIG_SINGLE) as instance:
@@ -91,6 +112,19 @@ async def post(running: Running, body: bytes, headers: dict[str, str] | None = N
         session.post(running.predictions, data=io.BytesIO(body), headers=headers) as response,
     ):
         return response.status, await response.text()
+
+
+def run_with_curl(script: str, directory: Path) -> str:
+    """What a script of bash says, in the root of the project; where there is no curl, with a stand-in."""
+    tools = directory / "bin"
+    tools.mkdir()
+    if shutil.which("curl") is None:
+        (tools / "curl").symlink_to(Path(__file__).parent / "curl")
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 def read_records(out: Path) -> list[dict]:

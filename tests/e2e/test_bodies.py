@@ -4,12 +4,9 @@ import asyncio
 import http.client
 import io
 import json
-import os
 import pickle
 import re
 import resource
-import shutil
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from e2e.conftest import ROOT, Running, post
+from e2e.conftest import ROOT, Running, post, run_with_curl
 from reelscribe import wire
 from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize
@@ -168,21 +165,13 @@ def test_one_byte_over_the_limit_is_413(running):
 
 def test_the_readmes_curl_calls(running, tmp_path):
     """Each is followed by its answer, as a comment."""
-    (block,) = re.findall(r"```sh\n([^`]*curl .+?)```", (ROOT / "README.md").read_text(), re.S)
+    (block,) = re.findall(r"```sh\n([^`]*predictions/captioner\n.+?)```", (ROOT / "README.md").read_text(), re.S)
     calls = re.findall(r"^(curl .*?'\\n') +# (.*)$", block, re.M)
     assert len(calls) == 4
     script = block.replace("http://127.0.0.1:8080", running.url).replace(".server", str(running.instance.directory))
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    if shutil.which("curl") is None:
-        (tools / "curl").symlink_to(Path(__file__).parent / "curl")
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    script = script.replace(".venv/bin/python", "python3")
-    done = subprocess.run(
-        ["bash", "-euc", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    answers = " ".join(done.stdout.split()).replace("[ ", "[").replace(" ]", "]")
-    assert answers == " ".join(answer for _, answer in calls), done.stderr
+    told = run_with_curl(script.replace(".venv/bin/python", "python3"), tmp_path)
+    answers = " ".join(told.split()).replace("[ ", "[").replace(" ]", "]")
+    assert answers == " ".join(answer for _, answer in calls)
 
 
 def frames_with_captions(media: Path, name: str, width: int, height: int, count: int) -> tuple[np.ndarray, list[str]]:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
 from odd_library import write
-from reelscribe.bulk import CaptionRun
+from reelscribe.bulk import BulkRun, Captions
 from reelscribe.cli import app
 from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
@@ -297,8 +297,8 @@ async def test_two_files_at_a_time_share_a_client(running, media):
 async def test_a_run_in_a_program(running, media, tmp_path):
     records = []
     async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
-        summary = await CaptionRun(client, tmp_path, on_record=records.append).run([str(media)])
+        summary = await BulkRun([Captions(client)], tmp_path, on_record=records.append).run([str(media)])
     assert summary.failed == 0
-    assert [len(list(record.captions())) for record in records] == [
+    assert [len(list(record.seen.captions())) for record in records] == [
         len(record["captions"]) for record in read_records(tmp_path)
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import CONFIG, Running, serving
+from e2e.conftest import CONFIG, Running, serving_both
 from odd_library import make_library
 from reelscribe import server
 
@@ -27,18 +27,18 @@ def library(media, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def quiet(running, library, tmp_path_factory) -> bytes:
+def quiet(both, library, tmp_path_factory) -> bytes:
     out = tmp_path_factory.mktemp("quiet")
-    with caption(running, library, out) as run:
+    with annotate(both, library, out) as run:
         run.wait(timeout=300)
     assert run.returncode == 3, log_of(out)
     return (out / "annotations.jsonl").read_bytes()
 
 
 @contextmanager
-def caption(running: Running, library: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
+def annotate(running: Running, library: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A client of its own, whose decode processes hang and crash where files say so."""
-    command = running.command(library, "--out", out, "--stall-seconds", "4")
+    command = running.command(library, "--out", out, "--stall-seconds", "4", name="annotate")
     environment = {**os.environ, "PYTHONPATH": str(MISBEHAVING)}
     out.mkdir(exist_ok=True)
     with (
@@ -70,36 +70,36 @@ def restart(running: Running, store: Path) -> None:
     server.start(running.instance, CONFIG, store, load_seconds=120, say=lambda _: None, overrides=addresses)
 
 
-def kill_a_worker(running: Running) -> bool:
-    for pid in running.workers():
-        os.kill(pid, signal.SIGKILL)
-        return True
-    return False
+def kill_a_worker(running: Running, chance: random.Random) -> bool:
+    workers = running.workers()
+    if workers:
+        os.kill(chance.choice(workers), signal.SIGKILL)
+    return bool(workers)
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "1"))))
-def test_whatever_is_killed_the_output_is_that_of_a_quiet_run(quiet, library, demo_model, tmp_path, seed):
+def test_whatever_is_killed_the_output_is_that_of_a_quiet_run(quiet, library, demo_model, demo_speech, tmp_path, seed):
     print(f"seed {seed}")
     chance = random.Random(seed)
     blows = ["client"] * CLIENT_KILLS + ["worker"] * WORKER_KILLS + ["server"]
     chance.shuffle(blows)
     out = tmp_path / "out"
-    with serving(tmp_path, demo_model) as running:
+    with serving_both(tmp_path, demo_model, demo_speech) as running:
         while blows:
             blow = ""
-            with caption(running, library, out) as run:
+            with annotate(running, library, out) as run:
                 while blows and lives(run, chance.uniform(0.3, 3)):
                     blow = blows.pop()
                     if blow == "client":
                         break
                     if blow == "server":
                         restart(running, tmp_path / "store")
-                    elif not kill_a_worker(running):
+                    elif not kill_a_worker(running, chance):
                         blows.insert(0, blow)  # the last one is not back yet
             # A run that begins while no server is there says so and ends; whoever started it starts it again.
             began_without_server = blow == "server" and run.returncode == 1
             assert began_without_server or run.returncode == -signal.SIGKILL, f"it ended early: {log_of(out)}"
-        with caption(running, library, out) as run:
+        with annotate(running, library, out) as run:
             run.wait(timeout=300)
         assert run.returncode == 3, log_of(out)
     assert (out / "annotations.jsonl").read_bytes() == quiet

@@ -1,5 +1,6 @@
-"""Python runs this first where this folder is on PYTHONPATH: it makes decode processes misbehave at ordinal 20 of files
-whose names say so. `crash.mkv` crashes unless it is read with PyAV alone, `crash-always.mkv` in any case.
+"""Python runs this first where this folder is on PYTHONPATH: it makes decode processes misbehave over files whose names
+say so, at ordinal 20 of pictures and from 3 s of sound on. `crash.mkv` crashes unless it is read with PyAV alone, and
+`crash.wav` the first time; `crash-always.mkv` in any case.
 """
 
 import os
@@ -8,7 +9,7 @@ import sys
 from pathlib import Path
 
 if "reelscribe.decode_process" in sys.orig_argv:
-    from reelscribe import video
+    from reelscribe import audio, video
 
     def fail():
         raise RuntimeError("out of luck")
@@ -32,4 +33,17 @@ if "reelscribe.decode_process" in sys.orig_argv:
                     self.misbehave()
                 yield frame
 
-    video.Video = MisbehavingVideo
+    class MisbehavingAudio(audio.Audio):
+        def __init__(self, task, beat):
+            super().__init__(task, beat)
+            way, _, always = Path(task.path).stem.partition("-")
+            self.misbehave, self.always, self.mark = WAYS.get(way), always, Path(f"{task.path}.misbehaved")
+
+        def chunks(self, first=0):
+            for chunk in super().chunks(first):
+                if chunk.start_seconds >= 3 and self.misbehave and (self.always or not self.mark.exists()):
+                    self.mark.touch()
+                    self.misbehave()
+                yield chunk
+
+    video.Video, audio.Audio = MisbehavingVideo, MisbehavingAudio

@@ -1,0 +1,83 @@
+"""What handlers of TorchServe have in common: a model is loaded once, and then each call brings requests."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import torch
+
+from device_batches import DeviceBatches
+from model_settings import Settings
+from reelscribe import wire
+from reelscribe.errors import StartupError
+from request_batch import Context, Read, RequestBatch, Row
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RESPONSE_SECONDS = 120
+"""TorchServe's responseTimeout where a model says nothing of it."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A loaded model, and what answers requests with it."""
+
+    description: dict[str, Any]
+    reader: Callable[[], Read]
+    """Makes what reads the requests of one call."""
+    batches: DeviceBatches
+
+
+class ModelHandler(ABC, Generic[Settings]):
+    """Answers TorchServe's calls."""
+
+    settings: type[Settings]
+    """What the YAML is read as."""
+
+    @abstractmethod
+    def serve(self, settings: Settings, device: torch.device, workers: int, response_seconds: float) -> Served:
+        """Load the model onto `device`; the last two are what TorchServe was told of it, for its description."""
+
+    def load(self, context: Context) -> None:
+        """Load the model of the YAML onto the worker's GPU, or the CPU where there is none."""
+        config = context.model_yaml_config
+        settings = self.settings.from_yaml(config)
+        gpu = context.system_properties.get("gpu_id")
+        torch.set_num_threads(settings.cpu_threads)
+        if gpu is not None and not torch.cuda.is_available():
+            raise StartupError(
+                f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"
+            )
+        device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+        response_seconds = config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
+        self._served = self.serve(settings, device, config.get("minWorkers", 1), response_seconds)
+        logger.info("%s %s on %s", settings.model, self._served.description["revision"], device)
+
+    def answer(self, data: list[Row], context: Context) -> list[Any]:
+        """One response a request; a request that is wrong gets its own status and costs the others nothing."""
+        began = time.monotonic()
+        served = self._served
+        requests = RequestBatch(data, context, served.reader())
+        responses = requests.responses(served.batches.map(requests.items), served.description)
+        # Shared out, so that a client that adds up what it is told gets the time of the device.
+        seconds = (time.monotonic() - began) / max(1, len(data))
+        for i in range(len(data)):
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+        return responses
+
+    def handle(self, data: list[Row] | None, context: Context) -> list[Any] | None:
+        """TorchServe's entry point; `data` is None when the worker starts."""
+        if data is None:
+            try:
+                self.load(context)
+            except Exception as error:
+                # One line that `reelscribe server start` finds in the log and shows; the traceback follows it.
+                logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
+                raise
+            return None
+        return self.answer(data, context)
