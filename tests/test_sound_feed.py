@@ -115,7 +115,7 @@ async def test_what_the_sound_is_is_told_first_and_how_much_there_was_at_its_end
 
 
 async def test_chunks_are_those_that_audio_gives(media):
-    task = AudioTask(str(media / "spoken.mp4"), 16_000, 5 * 16_000, silence_db=None)
+    task = AudioTask(str(media / "spoken.mp4"), 16_000, 5 * 16_000, Cutting(search_seconds=2), silence_db=None)
     async with DecodePool(1, 2 * task.chunk_samples * 2, 1) as pool:
         got = await Got().take(pool, task)
         assert pool.decoded == pytest.approx(12, abs=0.1)
