@@ -13,7 +13,9 @@ from typing import Any
 import yaml
 
 from reelscribe import archive, server
+from reelscribe.instance import Instance
 from reelscribe.media import FrameSize, PixelBudget
+from reelscribe.server_settings import free_ports, read_properties
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,13 +24,13 @@ ROOT = Path(__file__).parents[1]
 class Serving:
     """A server that runs one model."""
 
-    instance: server.Instance
+    instance: Instance
     model: str
 
     @property
     def settings(self) -> dict[str, str]:
         """What it runs with."""
-        return server.read_properties(self.instance.config.read_text())
+        return read_properties(self.instance.config.read_text())
 
     @property
     def url(self) -> str:
@@ -62,8 +64,8 @@ class Serving:
 @contextmanager
 def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterator[Serving]:
     """Serve the archives in `directory`/store with `config`."""
-    instance = server.Instance(directory / "instance")
-    settings = {**server.free_ports(), **overrides}
+    instance = Instance(directory / "instance")
+    settings = {**free_ports(), **overrides}
     server.start(instance, config, directory / "store", load_seconds=120, say=lambda _: None, overrides=settings)
     try:
         yield Serving(instance, model)

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic
 
 import torch
@@ -15,6 +16,7 @@ from device_batches import DeviceBatches
 from model_settings import Settings
 from reelscribe import wire
 from reelscribe.errors import StartupError
+from reelscribe.identity import identity_of
 from request_batch import Context, Read, RequestBatch, Row
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,11 @@ class Served:
     reader: Callable[[], Read]
     """Makes what reads the requests of one call."""
     batches: DeviceBatches
+
+    @cached_property
+    def identity(self) -> str:
+        """Which model it is, for clients that see it change."""
+        return identity_of(self.description)
 
 
 class ModelHandler(ABC, Generic[Settings]):
@@ -68,6 +75,7 @@ class ModelHandler(ABC, Generic[Settings]):
         seconds = (time.monotonic() - began) / max(1, len(data))
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+            context.set_response_header(i, wire.IDENTITY_HEADER, served.identity)
         return responses
 
     def handle(self, data: list[Row] | None, context: Context) -> list[Any] | None:

@@ -4,12 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 
 from fake_torchserve import DESCRIPTION, Broken, FakeTorchServe, captions, worker_died, write_key_file
 from reelscribe.client import CaptionClient
 from reelscribe.credentials import Credentials
 from reelscribe.endpoint import Server
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
+from reelscribe.wire import IDENTITY_HEADER
 from sending import FRAMES, connected, no_waiting, told
 
 OTHER_MODEL = replace(DESCRIPTION, name="a/other")
@@ -290,3 +292,20 @@ async def test_requests_that_start_while_the_last_server_goes_away_wait_for_it()
     async with FakeTorchServe(break_some) as server, connected(server) as client:
         for result in await asyncio.gather(*(one_after_the_other(client) for _ in range(20))):
             assert result == [*range(8)]
+
+
+async def test_answers_of_another_model_are_not_taken_for_the_first_ones():
+    async def answer(_):
+        identity = server.description.identity
+        texts = ["one", "two"] if identity == DESCRIPTION.identity else ["three", "four"]
+        return web.json_response(texts, headers={IDENTITY_HEADER: identity})
+
+    said = Said()
+    async with FakeTorchServe(answer) as server, connected(server, say=said) as client:
+        assert await client.caption(FRAMES[:2]) == ["one", "two"]
+        server.description = OTHER_MODEL
+        request = asyncio.create_task(client.caption(FRAMES[:2]))
+        await said.heard.wait()
+        server.description = replace(DESCRIPTION, workers=2)  # the same model again
+        assert await request == ["one", "two"]
+    assert "another model answers there now" in said.lines[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HANDLERS = Path(__file__).parents[1] / "handlers"
-CORE = ("wire", "media", "scaling", "errors", "speech", "chunking", "pickled_arrays")
+CORE = ("wire", "identity", "media", "scaling", "errors", "speech", "chunking", "pickled_arrays")
 ALLOWED = {"reelscribe", *(f"reelscribe.{name}" for name in CORE)}
 
 

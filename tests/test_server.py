@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import StartupError
-from reelscribe.server import Instance, read_properties, start, stop
+from reelscribe.instance import Instance
+from reelscribe.server import start, stop
+from reelscribe.server_settings import read_properties
 
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
 FREE |= {"grpc_inference_port": "1", "grpc_management_port": "1"}

@@ -53,8 +53,9 @@ class Description(Protocol):
     def response_seconds(self) -> float:
         """That one request may compute before its worker is replaced."""
 
-    def says_the_same(self: Self, other: Self) -> bool:
-        """Whether both would answer the same."""
+    @property
+    def identity(self) -> str:
+        """The same for models that would answer the same."""
 
     @classmethod
     def of_all(cls: type[Self], servers: Sequence[Self]) -> Self:
@@ -118,21 +119,24 @@ class Endpoint(Generic[D]):
 
     async def describe(self) -> D:
         """What the model is and what it wants. Raises ServerError."""
-        text, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
-        self.description = self._read_description(text)
+        answer, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
+        self.description = self._read_description(answer.value)
         return self.description
 
     async def ask(self, body: list[wire.Segment]) -> Answer:
-        """The answer to a packed request. Raises ServerError."""
+        """The answer to a packed request. Raises ServerError, also if it is another model that gave it."""
         seconds = self._request_seconds
         if seconds is None:
             seconds = QUEUE_SECONDS + (self.description.response_seconds if self.description else 0)
         self.outstanding += 1
         try:
-            value, answer = await self._post(body, {}, seconds)
+            answer, identity = await self._post(body, {}, seconds)
         finally:
             self.outstanding -= 1
-        return Answer(value, *answer)
+        if self.description and identity and identity != self.description.identity:
+            # A server was restarted, or a version updated: one file must not get the words of two models.
+            raise AccessRefused(f"{self.url}: another model answers there now, or one with other settings", passes=True)
+        return answer
 
     def key_has_changed(self) -> bool:
         """Whether there is another key to try than the one that was refused last."""
@@ -147,7 +151,8 @@ class Endpoint(Generic[D]):
 
     async def _post(
         self, body: list[wire.Segment], headers: dict[str, str], seconds: float
-    ) -> tuple[Any, tuple[float, float, float]]:
+    ) -> tuple[Answer, str | None]:
+        """The answer, and the identity of the model that gave it, if it said that."""
         size = wire.size_of(body)
         headers = {**headers, "Content-Type": "application/octet-stream", "Content-Length": str(size)}
         if token := await self._token():
@@ -166,7 +171,8 @@ class Endpoint(Generic[D]):
                     raise self._refusal(response.status, text)
                 compute = _seconds(response.headers.get(wire.COMPUTE_SECONDS_HEADER))
                 waited = time.monotonic() - sent[-1]
-                return json.loads(text), (sent[-1] - began, max(0.0, waited - compute), compute)
+                answer = Answer(json.loads(text), sent[-1] - began, max(0.0, waited - compute), compute)
+                return answer, response.headers.get(wire.IDENTITY_HEADER)
         except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
             raise ServerUnreachable(f"{self.url}: no connection or no answer in time; is the server running?") from None
         except (aiohttp.ClientError, OSError) as error:

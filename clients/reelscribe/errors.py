@@ -19,6 +19,10 @@
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
     │   ├── AccessRefused     token, model name or size limit: it would refuse every request
+    │   ├── ModelApiOff       models can be registered only where the server was started for it
+    │   ├── UnknownModel      no such model or version
+    │   ├── ModelConflict     that version is there already
+    │   ├── ServerOutOfMemory the server has no memory left for it
     │   ├── RequestRefused    it could not answer this request
     │   └── NothingAnswered   one request after the other failed: it is not the frames
     ├── StartupError          a server did not start, or a model did not load
@@ -103,6 +107,22 @@ class AccessRefused(ServerError):
     def __init__(self, message: str, *, passes: bool = False) -> None:
         super().__init__(message)
         self.passes = passes
+
+
+class ModelApiOff(ServerError):
+    """Models can be registered and unregistered only where the server was started for it."""
+
+
+class UnknownModel(ServerError):
+    """The server has no such model or version."""
+
+
+class ModelConflict(ServerError):
+    """That version is registered already, or it is the default and others are left."""
+
+
+class ServerOutOfMemory(ServerError):
+    """The server has no memory left for what was asked."""
 
 
 class RequestRefused(ServerError):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.errors import ServerError
+from reelscribe.identity import identity_of
 
 FrameArray = NDArray[np.uint8]
 """RGB, (H, W, 3) or (N, H, W, 3)."""
@@ -128,16 +129,10 @@ class ModelDescription:
     response_seconds: float = 120
     """That one request may compute before its worker is replaced."""
 
-    def says_the_same(self, other: ModelDescription) -> bool:
-        """Whether both would say the same of the same frames: how many workers there are is another matter."""
-        return self == replace(
-            other,
-            device_batch=self.device_batch,
-            max_frames=self.max_frames,
-            max_side=self.max_side,
-            workers=self.workers,
-            response_seconds=self.response_seconds,
-        )
+    @property
+    def identity(self) -> str:
+        """The same for models that would say the same of the same frames."""
+        return identity_of(self.to_json())
 
     @classmethod
     def of_all(cls, servers: Sequence[ModelDescription]) -> ModelDescription:

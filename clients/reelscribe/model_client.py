@@ -119,7 +119,7 @@ class ModelClient(Generic[D]):
         if not descriptions:
             raise errors[0]
         for other in descriptions[1:]:
-            if not descriptions[0].says_the_same(other):
+            if other.identity != descriptions[0].identity:
                 raise UsageError(
                     f"servers: expected the same model on all, got {descriptions[0].name} {descriptions[0].revision}"
                     f" and {other.name} {other.revision}, or other settings of it"
@@ -243,7 +243,7 @@ class ModelClient(Generic[D]):
             except ServerError as error:
                 endpoint.trouble = error
                 continue
-            if self._description is None or description.says_the_same(self._description):
+            if self._description is None or description.identity == self._description.identity:
                 break
             endpoint.trouble = ServerError(f"{endpoint.url}: it serves another model now, {description.name}")
         endpoint.trouble = None

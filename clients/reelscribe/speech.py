@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.errors import ServerError
+from reelscribe.identity import identity_of
 
 SampleArray = NDArray[np.int16]
 """Mono sound, (N,) samples from -32768 to 32767."""
@@ -47,15 +48,10 @@ class SpeechDescription:
     response_seconds: float = 120
     """That one request may compute before its worker is replaced."""
 
-    def says_the_same(self, other: SpeechDescription) -> bool:
-        """Whether both would hear the same: how many workers there are is another matter."""
-        return self == replace(
-            other,
-            device_batch=self.device_batch,
-            max_chunks=self.max_chunks,
-            workers=self.workers,
-            response_seconds=self.response_seconds,
-        )
+    @property
+    def identity(self) -> str:
+        """The same for models that would hear the same."""
+        return identity_of(self.to_json())
 
     @classmethod
     def of_all(cls, servers: Sequence[SpeechDescription]) -> SpeechDescription:

@@ -57,6 +57,9 @@ STARTS = (MAGIC, _PICKLE_START, _NPY_START)
 COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
 """Of an answer: how long our handler worked on it."""
 
+IDENTITY_HEADER = "X-Reelscribe-Identity"
+"""Of an answer: the `identity` of the model that gave it."""
+
 _NPY_HEADER_BYTES = 2000  # numpy's own take about 100
 _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"

@@ -14,8 +14,10 @@ import pytest
 from e2e.conftest import CONFIG, ROOT, change_settings, post, wait_until
 from reelscribe import archive, server
 from reelscribe.errors import AccessRefused, StartupError
+from reelscribe.instance import Instance
 from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize, ModelDescription
+from reelscribe.server_settings import free_ports, read_properties
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -96,9 +98,9 @@ def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_pat
     store = tmp_path / "store"
     mar = archive.build("broken", "caption", demo_model, store, handlers=ROOT / "handlers")
     change_settings(mar, handler=settings)
-    instance = server.Instance(tmp_path / "instance")
+    instance = Instance(tmp_path / "instance")
     with pytest.raises(StartupError, match="broken cannot be loaded") as error:
-        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=server.free_ports())
+        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
     assert instance.processes() == []
@@ -108,11 +110,11 @@ def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_pat
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
     archive.build("captioner", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
     config = tmp_path / "config.properties"
-    settings = {**server.read_properties(CONFIG.read_text()), **server.free_ports()}
+    settings = {**read_properties(CONFIG.read_text()), **free_ports()}
     config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(tmp_path / "instance")]
     command += ["--config", str(config), "--model-store", str(tmp_path / "store")]
-    instance = server.Instance(tmp_path / "instance")
+    instance = Instance(tmp_path / "instance")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as start:
         wait_until(instance.processes, start)
         left = instance.processes()

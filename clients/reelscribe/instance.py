@@ -1,0 +1,72 @@
+"""A TorchServe of our own on this machine: the directory that it lives in, and its processes.
+
+An instance owns a directory, `.server` by default: its settings, temporary files, logs and keys. TorchServe's own
+launcher leaves the Java process and its workers alive when it is stopped, so every process of an instance carries the
+directory in its environment, and the instance has ended when no such process is left.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from reelscribe.server_settings import read_properties
+
+INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
+"""In the environment of every process of an instance: its directory."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Where an instance lives."""
+
+    directory: Path
+
+    @property
+    def key_file(self) -> Path:
+        """TorchServe writes its tokens there, for its own user only."""
+        return self.directory / "key_file.json"
+
+    @property
+    def config(self) -> Path:
+        """The settings that it runs with."""
+        return self.directory / "config.properties"
+
+    @property
+    def logs(self) -> Path:
+        """TorchServe's log files."""
+        return self.directory / "logs"
+
+    @property
+    def temp(self) -> Path:
+        """Unpacked archives, and the sockets of the workers."""
+        return self.directory / "tmp"
+
+    @property
+    def marker(self) -> Path:
+        """Says that the directory is ours to empty."""
+        return self.directory / "reelscribe-server"
+
+    def address(self, name: str) -> str:
+        """An address of the settings, like `inference_address`."""
+        return read_properties(self.config.read_text())[name]
+
+    def key(self, api: str) -> str:
+        """The token for the inference or the management API. Raises OSError or ValueError if there is none yet."""
+        return str(json.loads(self.key_file.read_text())[api]["key"])
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of the instance that still runs, whoever became its parent."""
+        mark = str(self.directory.resolve())
+        return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Nothing for processes that are not ours to look at, or that have ended."""
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
