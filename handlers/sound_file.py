@@ -29,6 +29,8 @@ LOUDEST = 2.0
 _FORMATS = {"WAV", "WAVEX", "FLAC", "OGG"}
 _CODECS = {"PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
 _UNKNOWN_LENGTH = 2**63 - 1
+RIFF_UNKNOWN = 0x7FFF0000
+"""Programs that write to a pipe claim the largest size that they can think of."""
 _BLOCK = 2**18
 QUALITY = "HQ"
 """Of soxr, here and in the client: what it changes is less than 16 bits can tell."""
@@ -45,6 +47,7 @@ def read_sound_file(body: bytes | bytearray, sample_rate: int, max_seconds: floa
     Raises WireError for a damaged file, UnsupportedFormat for a codec that is not read, LimitExceeded for too much of
     it, SpeechError for one without sound.
     """
+    _check_size(body)
     with _libsndfile(), soundfile.SoundFile(io.BytesIO(body)) as file:
         _check_header(file, max_seconds)
         blocks = list(_resampled(_mono_blocks(file), file.samplerate, sample_rate))
@@ -78,6 +81,15 @@ def check_levels(samples: NDArray[np.float32]) -> None:
     if loudest > LOUDEST:
         raise SpeechError(
             f"sound: floats are from -1 to 1, got {loudest:.6g}; divide by full scale, 32768 for 16 bits, or send int16"
+        )
+
+
+def _check_size(body: bytes | bytearray) -> None:
+    """Raises WireError for a WAV file whose end is missing: libsndfile reads what is there."""
+    size = int.from_bytes(body[4:8], "little") + 8
+    if body.startswith(b"RIFF") and len(body) < size < RIFF_UNKNOWN:
+        raise WireError(
+            f"sound: expected a whole WAV file, got a damaged one: {len(body)} of the {size} bytes that its header says"
         )
 
 

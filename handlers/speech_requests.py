@@ -101,10 +101,10 @@ class SpeechReader:
         if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= {"chunks", "sample_rate", *_OPTIONS}:
             got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else type(tree).__name__
             raise SpeechError(
-                "body: expected an array, or a dict with chunks, sample_rate and optionally"
+                "body: expected an array, or a dict with chunks and optionally sample_rate,"
                 f" {', '.join(_OPTIONS)}, got {got}"
             )
-        rate = tree.get("sample_rate")
+        rate = tree.get("sample_rate", self._model.sample_rate)
         if type(rate) is not int:
             raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {brief(rate)}")
         check_rate(rate)

@@ -154,6 +154,17 @@ def test_damage_costs_those_samples_only_and_moves_no_others(tmp_path, damaged, 
     assert tone_seconds == pytest.approx(8, abs=0.1)
 
 
+@pytest.mark.parametrize(("name", "codec"), [("hole.mp3", "libmp3lame"), ("hole.flac", "flac")])
+def test_a_hole_in_a_file_of_bare_frames_is_damage(tmp_path, name, codec):
+    path = tmp_path / name
+    rustle = np.random.default_rng(0).normal(0, 0.1, 20 * RATE).astype(np.float32)
+    write(path, rustle, RATE, codec)
+    content = path.read_bytes()
+    start, hole = len(content) // 3, len(content) // 5
+    path.write_bytes(content[:start] + bytes(hole) + content[start + hole :])
+    assert read(path).cut.startswith("damaged: ")
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -309,3 +309,16 @@ async def test_answers_of_another_model_are_not_taken_for_the_first_ones():
         server.description = replace(DESCRIPTION, workers=2)  # the same model again
         assert await request == ["one", "two"]
     assert "another model answers there now" in said.lines[0]
+
+
+async def test_who_does_not_want_to_wait_any_more_is_told_at_once():
+    said = Said()
+    async with FakeTorchServe() as server, connected(server, say=said) as client:
+        await server.stop()
+        request = asyncio.create_task(client.caption(FRAMES))
+        await said.heard.wait()
+        assert server.url in client.waiting_for
+        client.stop_waiting()
+        with pytest.raises(ServerUnreachable, match="no server can be used"):
+            await request
+        await server.start()

@@ -57,7 +57,7 @@ def test_at_the_very_start_nothing_is_known(run):
     now, lane = run.now, run.lane()
     assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.sound_seconds) == (4, 0, 0, 0, 0)
     assert (now.media_hours_per_hour, now.eta_seconds, lane.decode_share, lane.compute_share) == (0, None, 0, 0)
-    assert now.bottleneck == "nothing new in this run"
+    assert now.bottleneck == "nothing yet"
 
 
 def test_sources_frames_and_hours_are_counted(run):
@@ -207,5 +207,5 @@ def test_of_two_models_each_has_its_own_bottleneck(run):
     sound.opened("a", 0.0)
     sound.saved("a", 30.0, 0.1, 30.0)
     sound.answered(0.0, 0.0, 200.0)
-    expected = "frames: nothing new in this run; seconds of sound: server: 2.0 of 2 workers busy: add GPUs or servers"
+    expected = "frames: nothing yet; seconds of sound: server: 2.0 of 2 workers busy: add GPUs or servers"
     assert run.now.bottleneck == expected

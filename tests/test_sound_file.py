@@ -109,6 +109,12 @@ def test_a_flac_file_that_does_not_say_how_long_it_is_has_a_message_of_its_own()
         read_sound_file(unknown, RATE, 10)
 
 
+def test_a_wav_file_that_ends_before_it_said_is_damaged():
+    whole = save(tone(RATE), RATE, "WAV", "PCM_16")
+    with pytest.raises(WireError, match=f"of the {len(whole)} bytes"):
+        read_sound_file(whole[: len(whole) // 2], RATE, 10)
+
+
 def test_a_flac_file_that_ends_before_it_said_is_damaged():
     with pytest.raises(WireError, match="a damaged one"):
         read_sound_file(FLAC[: len(FLAC) // 2], RATE, 10)

@@ -17,7 +17,7 @@ ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=F
     [
         (
             SpeechOptions(Asked(language="en")),
-            "language: expected one that .* knows, none, as it knows but one; got 'en'",
+            "language: got 'en', expected one that .* knows: none, as it knows but one",
         ),
         (SpeechOptions(Asked(task="translate")), "task: expected one that .* can do, transcribe; got 'translate'"),
         (SpeechOptions(Asked(word_times=True)), "word times: .* cannot tell them"),

@@ -92,6 +92,12 @@ def test_with_a_file_or_a_bare_array_headers_say_what_is_asked(body):
     assert request.items[0].asked == Asked("en", word_times=True)
 
 
+def test_the_rate_is_the_models_own_unless_it_is_said():
+    (chunk,) = reader()(row({"chunks": TONE, "sample_rate": RATE}), {}).items
+    (unsaid,) = reader()(row({"chunks": TONE}), {}).items
+    assert np.array_equal(unsaid.samples, chunk.samples)
+
+
 def test_another_rate_is_resampled():
     slow = (8000 * np.sin(np.arange(8000) * 2 * np.pi * 440 / 8000)).astype(np.int16)
     (chunk,) = reader()(row({"chunks": slow, "sample_rate": 8000}), {}).items
@@ -125,10 +131,10 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
         ({"body": b"\x89PNG\r\n\x1a\n"}, 415, "UnsupportedFormat", "got a PNG image"),
         ({"body": b"ID3\4"}, 415, "UnsupportedFormat", "got MP3 audio"),
         ({}, 415, "UnsupportedFormat", "got a form; send it with"),
-        (row("text"), 422, "SpeechError", "expected an array, or a dict with chunks, sample_rate"),
+        (row("text"), 422, "SpeechError", "expected an array, or a dict with chunks and"),
         (row({"frames": TONE}), 422, "SpeechError", "got 'frames'"),
         (row({"chunks": TONE, "rate": 1}), 422, "SpeechError", "language, task, word_times, got 'chunks', 'rate'"),
-        (row({"chunks": TONE}), 422, "SpeechError", "how many samples a second the chunks have, got <NoneType>"),
+        (row({"chunks": TONE, "sample_rate": "8k"}), 422, "SpeechError", "how many samples a second the chunks have, got '8k'"),
         (row({"chunks": TONE, "sample_rate": 800}), 422, "SpeechError", "4000 to 192000 samples a second, got 800"),
         (chunks([]), 422, "SpeechError", "at least one, got none"),
         (chunks([TONE, "text"]), 422, "SpeechError", "got 'text'"),

@@ -45,6 +45,8 @@ class AudioReader:
     """That were read of it."""
     undecodable: int = 0
     """Of them."""
+    seconds: float = 0.0
+    """That were decoded."""
     cut: str | None = None
     """Why the sound is not whole, as far as it was read."""
 
@@ -63,7 +65,7 @@ class AudioReader:
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
         self._bit_rate = codec.bit_rate or 0
-        self._bytes = 0
+        self._bytes = self._undecodable_bytes = 0
         self._ends = [0] * len(container.streams)  # of each stream, in its ticks
         # MP4 finds the sound by its index, and then reads nothing else. Other containers are read from end to end
         # anyway; there the pictures tell that reading gets on, and where the file ends.
@@ -80,11 +82,13 @@ class AudioReader:
                 frames = packet.decode()
             except av.FFmpegError:
                 self.undecodable += 1
+                self._undecodable_bytes += packet.size
                 continue
             for frame in frames:
                 if unlikely := _unlikely(frame.layout.nb_channels, frame.sample_rate):
                     self.cut = f"cut short: {unlikely} further on"
                     return
+                self.seconds += frame.samples / frame.sample_rate
                 yield frame
         with suppress(av.FFmpegError):
             yield from self.stream.decode(None)  # what the decoder still holds
@@ -118,6 +122,13 @@ class AudioReader:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
         if self.undecodable > 1 + UNDECODABLE_SHARE * self.packets or self.undecodable == self.packets > 0:
             return f"damaged: {self.undecodable} of {self.packets} packets cannot be decoded"
+        # What lies between two frames that can be found is one packet, however much it is.
+        if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, self.packets):
+            return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of sound cannot be decoded"
+        if self._container.format.name == "flac" and self.stream.duration:
+            said = float(self.stream.duration * (self.stream.time_base or 0))
+            if said - self.seconds > max(MISSING_SECONDS, UNDECODABLE_SHARE * said):
+                return f"damaged: {said - self.seconds:.1f} of {said:.1f} s of sound cannot be found"
         return None
 
     def _missing_seconds(self) -> float:

@@ -53,7 +53,7 @@ class Summary:
         made = " and ".join(_made(lane, now.seconds) for lane in now.lanes if lane.done)
         told = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
         if not made:
-            return told + ("nothing new" if self.interrupted else "nothing new: all was there already")
+            return f"{told}nothing new"
         decoders = f"; {self.replaced_decoders} decode processes replaced" if self.replaced_decoders else ""
         return (
             f"{told}{made} in {now.seconds:.1f} s{decoders}; bottleneck: {now.bottleneck};"

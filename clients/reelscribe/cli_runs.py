@@ -74,7 +74,7 @@ SilenceDb = Annotated[
     float, typer.Option(max=0, help="Chunks that are nowhere so loud, in dB of full scale, are not sent.")
 ]
 Vad = Annotated[
-    bool, typer.Option("--vad", help="Nor are chunks in which a detector hears no voice: needs reelscribe[vad].")
+    bool, typer.Option("--vad", help="Nor are chunks in which a detector hears no voice: needs reelscribe\\[vad].")
 ]
 ChunksPerRequest = Annotated[int, typer.Option(min=1, help="At most; fewer if they exceed 8 MB.")]
 AudioWorkers = Annotated[
@@ -339,6 +339,8 @@ class _Run:
 
     def go(self, captions: tuple[_Served, CaptionOptions] | None, speech: tuple[_Served, SpeechOptions] | None) -> int:
         """Run, tell, export; returns how many sources failed. Raises KeyboardInterrupt if it was interrupted."""
+        from stamina.instrumentation import set_on_retry_hooks
+
         from reelscribe.exports import CUES, check_formats, export
         from reelscribe.writers import NAME
 
@@ -347,6 +349,7 @@ class _Run:
         if self.quiet and self.json_log:
             raise UsageError("--quiet and --json-log: expected one of them, got both")
         progress = _progress(quiet=self.quiet, json_log=self.json_log)
+        set_on_retry_hooks([])  # which would log each new try; the client says once that it waits
         try:
             summary = asyncio.run(self._run(captions, speech, progress))
         except asyncio.CancelledError:

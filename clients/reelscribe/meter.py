@@ -99,9 +99,10 @@ class Meter:
         server_workers: int,
         decode_seconds: Callable[[], float] = lambda: 0.0,
         decoded: Callable[[], float] = lambda: 0.0,
+        waiting_for: Callable[[], str | None] = lambda: None,
     ) -> Lane:
         """The way through one more model; all of them are there before anything is done."""
-        self._lanes.append(Lane(counts, decode_workers, server_workers, decode_seconds, decoded))
+        self._lanes.append(Lane(counts, decode_workers, server_workers, decode_seconds, decoded, waiting_for))
         return self._lanes[-1]
 
     def finished(self, path: str, *, failed: bool) -> None:
@@ -156,10 +157,11 @@ class Lane:
         server_workers: int,
         decode_seconds: Callable[[], float],
         decoded: Callable[[], float],
+        waiting_for: Callable[[], str | None],
     ) -> None:
         self._counts: Counts = counts
         self._decode_workers, self._server_workers = decode_workers, server_workers
-        self._decode_seconds, self._decoded = decode_seconds, decoded
+        self._decode_seconds, self._decoded, self._waiting_for = decode_seconds, decoded, waiting_for
         self._done = 0.0
         self._network = self._queue = self._compute = 0.0
         self.open: dict[str, _Way] = {}
@@ -203,9 +205,11 @@ class Lane:
         )
 
     def _bottleneck(self, decode: float, server: float, network: float) -> str:
+        if trouble := self._waiting_for():
+            return f"waiting for a server: {trouble}"
         idle = f"server idle {1 - server:.0%}"
         if not self._done:
-            return "nothing new in this run"
+            return "nothing yet"
         if server >= BUSY:
             return f"server: {_busy(server, self._server_workers)} workers busy: add GPUs or servers"
         if decode >= BUSY:

@@ -82,6 +82,7 @@ class ModelClient(Generic[D]):
         self.most_in_flight = requests_in_flight
         """Requests in flight at most."""
         self._outage_seconds = outage_seconds
+        self._patient = True
         self._say = say
         self._back = asyncio.Event()
         self._description: D | None = None
@@ -133,6 +134,17 @@ class ModelClient(Generic[D]):
         self.in_flight.begin_with(2 * all_of_them.workers)
         return all_of_them
 
+    @property
+    def waiting_for(self) -> str | None:
+        """What is wrong with the servers, while none of them can be used."""
+        troubles = [endpoint.trouble for endpoint in self._endpoints]
+        return str(troubles[0]) if all(troubles) else None
+
+    def stop_waiting(self) -> None:
+        """From now on servers that cannot be used are not waited for: their requests raise ServerError."""
+        self._patient = False
+        self._back.set()
+
     async def _ask(
         self,
         items: Items,
@@ -182,7 +194,7 @@ class ModelClient(Generic[D]):
         body, deaths = pack(items), 0
         refused_by: Endpoint[D] | None = None
         async for attempt in stamina.retry_context(
-            on=_worth_another_try, attempts=None, timeout=self._outage_seconds, wait_initial=0.1, wait_max=5.0
+            on=self._worth_another_try, attempts=None, timeout=self._outage_seconds, wait_initial=0.1, wait_max=5.0
         ):
             with attempt:
                 endpoint = await self._pick(refused_by)
@@ -216,6 +228,8 @@ class ModelClient(Generic[D]):
         If there are others, it is not `refused_by`: a server that refuses all at once has always the fewest.
         """
         while not (usable := [endpoint for endpoint in self._endpoints if endpoint.trouble is None]):
+            if not self._patient:
+                raise ServerUnreachable(f"no server can be used: {self.waiting_for}")
             self._back.clear()
             try:
                 await asyncio.wait_for(self._back.wait(), self._outage_seconds)
@@ -224,6 +238,13 @@ class ModelClient(Generic[D]):
                     f"no server could be used for {self._outage_seconds:.0f} s: {self._endpoints[0].trouble}"
                 ) from None
         return min(usable, key=lambda endpoint: (endpoint is refused_by, endpoint.outstanding / endpoint.workers))
+
+    def _worth_another_try(self, error: Exception) -> bool:
+        if isinstance(error, RequestRefused):
+            return error.status in WORTH_ANOTHER_TRY and not error.final and not error.deadly
+        if isinstance(error, AccessRefused):
+            return error.passes and self._patient
+        return isinstance(error, ServerUnreachable) and self._patient
 
     def _leave_out(self, endpoint: Endpoint[D], error: ServerError) -> None:
         """Use the others until this one answers again."""
@@ -262,11 +283,3 @@ async def _describe(endpoint: Endpoint[Any]) -> None:
 
 def _may_pass(error: Exception) -> bool:
     return isinstance(error, RequestRefused) and error.status in WORTH_ANOTHER_TRY and not error.final
-
-
-def _worth_another_try(error: Exception) -> bool:
-    if isinstance(error, RequestRefused):
-        return error.status in WORTH_ANOTHER_TRY and not error.final and not error.deadly
-    if isinstance(error, AccessRefused):
-        return error.passes
-    return isinstance(error, ServerUnreachable)

@@ -94,7 +94,7 @@ class SpeechOptions:
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
         if language is not None and language not in description.languages:
             known = ", ".join(description.languages) or "none, as it knows but one"
-            raise UsageError(f"language: expected one that {description.name} knows, {known}; got {language!r}")
+            raise UsageError(f"language: got {language!r}, expected one that {description.name} knows: {known}")
         if task not in description.tasks:
             raise UsageError(
                 f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"

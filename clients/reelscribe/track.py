@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 from reelscribe.decode_pool import DecodePool
 from reelscribe.decoder import Reading
 from reelscribe.endpoint import Answer, Description
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, ServerError
 from reelscribe.ledger import Job, Ledger, SavedPart
 from reelscribe.media import Source
 from reelscribe.meter import Counts, Lane, Meter
@@ -64,15 +64,17 @@ class Track(ABC, Generic[Opened, Part, Answers]):
             server_workers=self._workers,
             decode_seconds=lambda: self.pool.busy_seconds,
             decoded=lambda: self.pool.decoded,
+            waiting_for=lambda: self._client.waiting_for,
         )
         self._client.on_answer = self._count
         model = [self._model.name, self._model.revision]
         self._settings_id = await ledger.settings({"model": model, **self._settings})
 
     def stop(self) -> None:
-        """Decode no more; what has been sent is still saved. What is not done raises Stopped."""
+        """Decode no more; what has been sent is still saved, if there is a server. What is not done raises Stopped."""
         self._stopping = True
         self.pool.stop()
+        self._client.stop_waiting()
 
     def raise_if_stopping(self) -> None:
         """Raises Stopped."""
@@ -235,7 +237,12 @@ class _Sending(Generic[Opened, Part, Answers]):
             self._tasks[asyncio.create_task(self._save(part, request))] = request
 
     async def _save(self, part: Part, request: asyncio.Task[Answers]) -> None:
-        await self._track.save(self._path, self._job, self.opened, part, await request)
+        try:
+            answers = await request
+        except ServerError:
+            self._track.raise_if_stopping()
+            raise
+        await self._track.save(self._path, self._job, self.opened, part, answers)
 
     def _answered(self, part: Part, _: asyncio.Task[Answers]) -> None:
         part.release()
