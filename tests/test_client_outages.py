@@ -1,6 +1,8 @@
 """Servers that go away, refuse a key or come back, one or several of them."""
 
 import asyncio
+import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -322,3 +324,24 @@ async def test_who_does_not_want_to_wait_any_more_is_told_at_once():
         with pytest.raises(ServerUnreachable, match="no server can be used"):
             await request
         await server.start()
+
+
+async def test_an_interrupt_ends_a_run_that_waits_for_a_server(media, tmp_path):
+    async def hang(_):
+        return await asyncio.Event().wait()
+
+    async with FakeTorchServe(hang) as server:
+        command = ["caption", str(media / "old.avi"), "--out", str(tmp_path), "--server", server.url]
+        run = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "reelscribe.cli", *command, stderr=asyncio.subprocess.PIPE
+        )
+        assert run.stderr
+        await server.arrivals.get()
+        await server.stop()
+        while b"waiting for a server" not in await run.stderr.readline():
+            pass
+        run.send_signal(signal.SIGINT)
+        told = await asyncio.wait_for(run.stderr.read(), 30)
+        assert await run.wait() == 130
+        await server.start()
+    assert b"the same command goes on" in told

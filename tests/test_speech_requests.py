@@ -134,7 +134,7 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
         (row("text"), 422, "SpeechError", "expected an array, or a dict with chunks and"),
         (row({"frames": TONE}), 422, "SpeechError", "got 'frames'"),
         (row({"chunks": TONE, "rate": 1}), 422, "SpeechError", "language, task, word_times, got 'chunks', 'rate'"),
-        (row({"chunks": TONE, "sample_rate": "8k"}), 422, "SpeechError", "how many samples a second the chunks have, got '8k'"),
+        (row({"chunks": TONE, "sample_rate": "8k"}), 422, "SpeechError", "samples a second the chunks have, got '8k'"),
         (row({"chunks": TONE, "sample_rate": 800}), 422, "SpeechError", "4000 to 192000 samples a second, got 800"),
         (chunks([]), 422, "SpeechError", "at least one, got none"),
         (chunks([TONE, "text"]), 422, "SpeechError", "got 'text'"),
