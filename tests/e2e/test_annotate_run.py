@@ -163,7 +163,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(both, media, tmp_path):
 @pytest.mark.parametrize(
     ("options", "advice"),
     [
-        (["--language", "xx"], "language: expected one that"),
+        (["--language", "xx"], "language: got"),
         (["--task", "sing"], "task: expected one that"),
         (["--silence-db", "3"], "silence-db"),
         (["--search-seconds", "60"], "search"),
