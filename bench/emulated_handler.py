@@ -1,7 +1,8 @@
 """A TorchServe handler with an emulated device: it reads requests as the captioner does, and then sleeps.
 
-The device captions `frames_per_second`, whatever the machine; workers that share it wait for each other. In the YAML,
-under `handler:`, stand that rate and the `frame` that it wants. A caption says what size its frame had.
+A device captions `frames_per_second`, whatever the machine; workers that share one wait for each other, and while it
+sleeps the cores are free, as they are beside a GPU. In the YAML, under `handler:`, stand that rate, the number of
+`devices` among which the workers are dealt out, and the `frame` that they want. A caption says what size its frame had.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import fcntl
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
@@ -29,7 +30,9 @@ class EmulatedHandler:
         self._frame = frame_from_json(settings["frame"])
         self._seconds = 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
-        self._device = (Path(tempfile.gettempdir()) / "emulated-device").open("a")
+        model = context.manifest["model"]["modelName"]
+        self._seat, number = _take_seat(model)
+        self._device = _open(f"{model}-device-{number % settings['devices']}")
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
         """A caption for each frame, when the device has had the time for it."""
@@ -39,8 +42,10 @@ class EmulatedHandler:
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)
+        # Shared out, so that a client that adds up what it is told gets the time of the worker.
+        seconds = (time.monotonic() - began) / len(data)
         for i in range(len(data)):
-            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{time.monotonic() - began:.6f}")
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
         return requests.responses(captions, self._description().to_json())
 
     def _description(self) -> ModelDescription:
@@ -58,6 +63,25 @@ class EmulatedHandler:
             max_side=LIMITS.side,
             workers=self._workers,
         )
+
+
+def _take_seat(model: str) -> tuple[IO[str], int]:
+    """The first number that no other worker of the model has; it is free again when the worker ends."""
+    number = 0
+    while True:
+        seat = _open(f"{model}-worker-{number}")
+        try:
+            fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            seat.close()
+            number += 1
+        else:
+            return seat, number
+
+
+def _open(name: str) -> IO[str]:
+    """A file to be locked; each server has a folder of its own for them."""
+    return (Path(tempfile.gettempdir()) / name).open("a")
 
 
 _handler = EmulatedHandler()

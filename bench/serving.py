@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import yaml
 from reelscribe import archive, server
 from reelscribe.instance import Instance
 from reelscribe.media import FrameSize, PixelBudget
+from reelscribe.server_options import StartOptions
 from reelscribe.server_settings import free_ports, read_properties
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,8 @@ def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterat
     """Serve the archives in `directory`/store with `config`."""
     instance = Instance(directory / "instance")
     settings = {**free_ports(), **overrides}
-    server.start(instance, config, directory / "store", load_seconds=120, say=lambda _: None, overrides=settings)
+    options = StartOptions(config, directory / "store", load_seconds=120, overrides=settings)
+    server.start(instance, options, say=lambda _: None)
     try:
         yield Serving(instance, model)
     finally:
@@ -90,6 +92,32 @@ def serve_noop(directory: Path, config: Path, **overrides: str) -> Iterator[Serv
         yield serving
 
 
+@dataclass(frozen=True)
+class Emulated:
+    """A model on emulated devices, which sleep for as long as a device of that speed would compute."""
+
+    frames_per_second: float
+    """Of each device."""
+    workers: int = 1
+    """That share each device."""
+    devices: int = 1
+    batch_size: int = 1
+    """Requests that TorchServe joins for a call, as many as there are after a millisecond."""
+    frame: FrameSize | PixelBudget = FrameSize(224, 224)
+
+    def settings(self) -> dict[str, Any]:
+        """Its YAML."""
+        workers = self.workers * self.devices
+        return {
+            **{"minWorkers": workers, "maxWorkers": workers, "batchSize": self.batch_size, "maxBatchDelay": 1},
+            "handler": {
+                "frames_per_second": self.frames_per_second,
+                "devices": self.devices,
+                "frame": asdict(self.frame),
+            },
+        }
+
+
 @contextmanager
 def serve_emulated(
     directory: Path,
@@ -98,17 +126,24 @@ def serve_emulated(
     frames_per_second: float,
     workers: int = 1,
     frame: FrameSize | PixelBudget | None = None,
+    **overrides: str,
 ) -> Iterator[Serving]:
     """Serve an emulated device of a certain speed, which `workers` share, for 224 x 224 or as `frame` says."""
-    handler = {"frames_per_second": frames_per_second, "frame": asdict(frame or FrameSize(224, 224))}
-    _pack_with_settings(
-        directory,
-        "emulated",
-        {"minWorkers": workers, "maxWorkers": workers, "handler": handler},
-        ["request_batch.py", "frame_requests.py", "still_image.py"],
-    )
-    with serve(directory, "emulated", config) as serving:
-        yield serving
+    model = Emulated(frames_per_second, workers, frame=frame or FrameSize(224, 224))
+    with serve_all_emulated(directory, config, {"emulated": model}, **overrides) as servings:
+        yield servings["emulated"]
+
+
+@contextmanager
+def serve_all_emulated(
+    directory: Path, config: Path, models: Mapping[str, Emulated], **overrides: str
+) -> Iterator[dict[str, Serving]]:
+    """Serve emulated models by their names, on one server; each has devices of its own."""
+    for name, model in models.items():
+        files = ["request_batch.py", "frame_requests.py", "still_image.py", "handler_metrics.py", "tally.py"]
+        _pack_with_settings(directory, name, model.settings(), files, handler="emulated")
+    with serve(directory, next(iter(models)), config, **overrides) as serving:
+        yield {name: replace(serving, model=name) for name in models}
 
 
 @contextmanager
@@ -120,6 +155,7 @@ def serve_emulated_speech(directory: Path, config: Path, *, speed: float) -> Ite
         {"minWorkers": 1, "maxWorkers": 1, "handler": {"model": "emulated", "speed": speed}},
         [
             *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
+            *("handler_metrics.py", "tally.py"),
             *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
         ],
     )
@@ -127,18 +163,20 @@ def serve_emulated_speech(directory: Path, config: Path, *, speed: float) -> Ite
         yield serving
 
 
-def _pack_with_settings(directory: Path, name: str, settings: dict[str, Any], handler_files: list[str]) -> None:
+def _pack_with_settings(
+    directory: Path, name: str, settings: dict[str, Any], handler_files: list[str], handler: str | None = None
+) -> None:
     """An archive in `directory`/store, with its YAML and the files of `handlers` that it imports."""
     directory.mkdir(parents=True, exist_ok=True)
     yaml_file = directory / "model-config.yaml"
     yaml_file.write_text(yaml.safe_dump(settings))
     files = ",".join(str(ROOT / "handlers" / file) for file in handler_files)
-    _pack(directory / "store", name, "--extra-files", files, "--config-file", str(yaml_file))
+    _pack(directory / "store", name, "--extra-files", files, "--config-file", str(yaml_file), handler=handler)
 
 
-def _pack(store: Path, name: str, *options: str) -> None:
-    """An archive of a handler of this folder."""
-    store.mkdir(parents=True)
+def _pack(store: Path, name: str, *options: str, handler: str | None = None) -> None:
+    """An archive of a handler of this folder, by default the one that is called like the model."""
+    store.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", "1.0"]
-    command += ["--handler", str(ROOT / "bench" / f"{name}_handler.py"), "--export-path", str(store), *options]
+    command += ["--handler", str(ROOT / "bench" / f"{handler or name}_handler.py"), "--export-path", str(store), *options]
     subprocess.run(command, check=True, capture_output=True)

@@ -21,6 +21,7 @@ from model_handler import ModelHandler, Served
 from model_settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
+from tally import Tally
 
 PROCESSOR_TOLERANCE = 0.03
 """How far pixel values of noise may be from the processor's own on average, in normalised units: 2 levels of 255."""
@@ -41,14 +42,16 @@ class CaptionSettings(ModelSettings):
 class Captioner:
     """A loaded model with its processor, on one device."""
 
-    def __init__(self, settings: CaptionSettings, device: torch.device) -> None:
+    def __init__(self, settings: CaptionSettings, device: torch.device, tally: Tally | None = None) -> None:
+        """`tally` counts frames and tokens."""
         self.settings = settings
+        self._tally = tally or Tally()
         dtype = settings.torch_dtype(device)
-        self.processor = AutoProcessor.from_pretrained(settings.model, revision=settings.revision)
+        self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         # Any: each family has a class of its own, and what they have in common is not typed.
         family: Any = AutoModelForImageTextToText
         self.model = family.from_pretrained(
-            settings.model, revision=settings.revision, dtype=dtype, use_safetensors=True
+            settings.pretrained, revision=settings.revision, dtype=dtype, use_safetensors=True
         )
         self.model.to(device).eval()
         self.transform = FrameTransform(self.processor.image_processor, device, dtype)
@@ -66,13 +69,15 @@ class Captioner:
             prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
             tokens = self.model.generate(pixel_values=pixels, **prompt, **self.settings.generation)
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
+        self._tally.add("frames", len(pixels))
+        self._tally.add("tokens", self._written(tokens))
         return [text.strip().removeprefix(self.echo).strip() for text in texts]
 
     def description(self, workers: int, response_seconds: float) -> ModelDescription:
         """What clients need to know, with what TorchServe was told of the model."""
         return ModelDescription(
             name=self.settings.model,
-            revision=revision_of(self.settings.model, self.model),
+            revision=revision_of(self.settings, self.model),
             prompt=self.settings.prompt,
             generation=self.settings.generation,
             frame=self.transform.frame,
@@ -98,6 +103,14 @@ class Captioner:
         image = Image.new("RGB", (self.transform.frame.width, self.transform.frame.height))
         inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+    def _written(self, tokens: torch.Tensor) -> int:
+        """How many of (N, T) tokens are words of the model's own."""
+        prompt = self.prompt.get("input_ids")
+        if prompt is not None and torch.equal(tokens[:1, : prompt.shape[1]], prompt):
+            tokens = tokens[:, prompt.shape[1] :]
+        special = torch.tensor(self.processor.tokenizer.all_special_ids, device=tokens.device)
+        return int(torch.isin(tokens, special, invert=True).sum())
 
     def _echo(self) -> str:
         """What a decoder-only model says before its caption: the prompt, as its tokenizer spells it."""
@@ -134,12 +147,14 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
 
     def serve(self, settings: CaptionSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
         """Load the captioner."""
-        captioner = Captioner(settings, device)
+        tally = Tally()
+        captioner = Captioner(settings, device, tally)
         limits, size = FrameLimits(settings.max_frames, settings.max_side), captioner.transform.frame
         return Served(
             captioner.description(workers, response_seconds).to_json(),
             lambda: FrameReader(limits, size),
-            DeviceBatches(captioner.caption, settings.device_batch, item="frame"),
+            DeviceBatches(captioner.caption, settings.device_batch, item="frame", tally=tally),
+            tally,
         )
 
 

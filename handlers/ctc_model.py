@@ -18,6 +18,7 @@ from reelscribe.errors import StartupError
 from reelscribe.speech import ChunkTranscript, SpeechSegment, Word
 from speech_chunks import Samples, SpeechChunk, seconds
 from speech_settings import SpeechSettings
+from tally import Tally
 
 DEFAULT_CHUNK_SECONDS = 30.0
 """These models have no window; their attention takes memory by the square of it."""
@@ -43,14 +44,16 @@ class CtcModel:
     tasks: tuple[str, ...] = ("transcribe",)
     word_times = True
 
-    def __init__(self, settings: SpeechSettings, device: torch.device) -> None:
+    def __init__(self, settings: SpeechSettings, device: torch.device, tally: Tally | None = None) -> None:
+        """`tally` counts tokens."""
+        self._tally = tally or Tally()
         self._device = device
-        processor: Any = AutoProcessor.from_pretrained(settings.model, revision=settings.revision)
+        processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
         # Any: each family has a class of its own, and what they have in common is not typed.
         family: Any = AutoModelForCTC
         self.model = family.from_pretrained(
-            settings.model, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
+            settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
         )
         self.model.to(device).eval()
         self.sample_rate: int = self._extractor.sampling_rate
@@ -71,10 +74,11 @@ class CtcModel:
         shortest = round(SHORTEST_SECONDS * self.sample_rate)
         samples = [np.pad(c.samples, (0, max(0, shortest - len(c.samples)))) for c in chunks]
         with torch.inference_mode():
-            numbers = self._most_probable(samples)
+            tokens = [self._tokens(numbers) for numbers in self._most_probable(samples)]
+        self._tally.add("tokens", sum(map(len, tokens)))
         return [
-            self._transcript(self._tokens(n), len(chunk.samples) / self.sample_rate, chunk.asked.word_times)
-            for n, chunk in zip(numbers, chunks, strict=True)
+            self._transcript(t, len(chunk.samples) / self.sample_rate, chunk.asked.word_times)
+            for t, chunk in zip(tokens, chunks, strict=True)
         ]
 
     def _most_probable(self, samples: list[Samples]) -> list[list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from reelscribe.errors import OutOfDeviceMemory
+from tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,23 @@ class DeviceBatches:
     was too large, and `size` stays at the half. If one item alone does not fit, its request is given up.
     """
 
-    def __init__(self, run: Run, size: int, *, item: str = "item", length: Callable[[Any], int] | None = None) -> None:
-        """`item` is what messages call one. By `length`, the longest run first, with those of about the same length."""
+    def __init__(
+        self,
+        run: Run,
+        size: int,
+        *,
+        item: str = "item",
+        length: Callable[[Any], int] | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        """`item` is what messages call one. By `length`, the longest run first, with those of about the same length.
+
+        `tally` counts batches, their items and the time they take, those that did not fit included.
+        """
         self._run = run
         self._item = item
         self._length = length
+        self._tally = tally or Tally()
         self.size = size
 
     def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
@@ -60,8 +73,11 @@ class DeviceBatches:
 
     def _halving(self, requests: Sequence[Items], batch: list[Place]) -> list[Any]:
         """A result for each item of the batch, None for one that does not fit even alone."""
+        self._tally.add("device_batches")
+        self._tally.add("device_items", len(batch))
         try:
-            return list(self._run(_slices(requests, batch)))
+            with self._tally.timed("device_seconds"):
+                return list(self._run(_slices(requests, batch)))
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise

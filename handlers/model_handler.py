@@ -6,18 +6,20 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic
 
 import torch
 
 from device_batches import DeviceBatches
+from handler_metrics import HandlerMetrics
 from model_settings import Settings
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.identity import identity_of
 from request_batch import Context, Read, RequestBatch, Row
+from tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ class Served:
     reader: Callable[[], Read]
     """Makes what reads the requests of one call."""
     batches: DeviceBatches
+    tally: Tally = field(default_factory=Tally)
+    """What the model and `batches` count in."""
 
     @cached_property
     def identity(self) -> str:
@@ -64,12 +68,17 @@ class ModelHandler(ABC, Generic[Settings]):
         response_seconds = config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
         self._served = self.serve(settings, device, config.get("minWorkers", 1), response_seconds)
         logger.info("%s %s on %s", settings.model, self._served.description["revision"], device)
+        self._served.tally.take()  # what was done to warm up answered nobody
+        archive = context.manifest["model"]
+        self._metrics = HandlerMetrics(
+            self._served.tally, context.metrics, archive["modelName"], archive["modelVersion"]
+        )
 
     def answer(self, data: list[Row], context: Context) -> list[Any]:
         """One response a request; a request that is wrong gets its own status and costs the others nothing."""
         began = time.monotonic()
         served = self._served
-        requests = RequestBatch(data, context, served.reader())
+        requests = RequestBatch(data, context, served.reader(), served.tally)
         responses = requests.responses(served.batches.map(requests.items), served.description)
         # Shared out, so that a client that adds up what it is told gets the time of the device.
         seconds = (time.monotonic() - began) / max(1, len(data))
@@ -88,4 +97,11 @@ class ModelHandler(ABC, Generic[Settings]):
                 logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
                 raise
             return None
-        return self.answer(data, context)
+        try:
+            return self.answer(data, context)
+        except Exception as error:
+            # TorchServe answers all of these requests with 503.
+            self._served.tally.add("errors", len(data), error=type(error).__name__)
+            raise
+        finally:
+            self._metrics.report()

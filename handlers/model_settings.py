@@ -27,6 +27,8 @@ class ModelSettings:
     """Items that run through the model at once."""
     cpu_threads: int = 1
     """Threads that a worker computes with on the CPU: its cores belong to all workers, and to what decodes there."""
+    weights: str | None = None
+    """A folder of the archive that the weights lie in; `model` and `revision` then tell where they came from."""
 
     @classmethod
     def from_yaml(cls: type[Settings], config: Any) -> Settings:
@@ -36,6 +38,12 @@ class ModelSettings:
         if not isinstance(options, dict) or "model" not in options or not set(options) <= set(known):
             raise StartupError(f"YAML, handler: expected model and optionally {', '.join(known[1:])}, got {options}")
         return cls(**options)
+
+    @property
+    def pretrained(self) -> str:
+        """What transformers' `from_pretrained` is told to load."""
+        # Beside this file, which lies in the archive too: nobody says that a worker's directory is always the archive.
+        return self.model if self.weights is None else str(Path(__file__).parent / self.weights)
 
     def torch_dtype(self, device: torch.device) -> torch.dtype:
         """The dtype that `dtype` stands for on this device."""
@@ -49,13 +57,16 @@ class ModelSettings:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
 
 
-def revision_of(name: str, model: Any) -> str:
-    """The hub's commit, or for a directory a digest of its weights: changed weights are another revision."""
-    commit = getattr(model.config, "_commit_hash", None)
+def revision_of(settings: ModelSettings, model: Any) -> str:
+    """The hub's commit, or for a directory a digest of its weights: changed weights are another revision.
+
+    Weights in the archive have the revision that they had where they came from. `model` is the loaded one.
+    """
+    commit = getattr(model.config, "_commit_hash", None) or (settings.weights and settings.revision)
     if commit:
         return str(commit)
     digest = hashlib.sha256()
-    files = sorted(Path(name).glob("*.safetensors"))
+    files = sorted(Path(settings.pretrained).glob("*.safetensors"))
     if not files:
         return "unknown"
     for path in files:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from handler_metrics import TorchServeMetrics
 from reelscribe.errors import (
     CallFull,
     FramesError,
@@ -19,6 +20,7 @@ from reelscribe.errors import (
     UnsupportedFormat,
     WireError,
 )
+from tally import Tally
 
 STATUS = {
     WireError: 400,
@@ -68,6 +70,8 @@ class Context(Protocol):
 
     system_properties: dict[str, Any]
     model_yaml_config: dict[str, Any]
+    manifest: dict[str, Any]
+    metrics: TorchServeMetrics
 
     def get_all_request_header(self, idx: int) -> dict[str, str]:
         """The headers of request `idx`, spelled as they were sent."""
@@ -119,8 +123,10 @@ def not_understood(body: bytes | bytearray, expected: str) -> ReelscribeError:
 class RequestBatch:
     """All requests of one call, in order: those for the model, those to describe to, and those that are wrong."""
 
-    def __init__(self, data: Sequence[Row], context: Context, read: Read) -> None:
+    def __init__(self, data: Sequence[Row], context: Context, read: Read, tally: Tally | None = None) -> None:
+        """`tally` counts requests, errors, and the time it takes to read them."""
         self._context = context
+        self._tally = tally or Tally()
         self._answers: list[Any] = [None] * len(data)
         self._requests: dict[int, Request] = {}
         self._describes: list[int] = []
@@ -129,8 +135,10 @@ class RequestBatch:
             if "describe" in headers:
                 self._describes.append(i)
                 continue
+            self._tally.add("requests")
             try:
-                self._requests[i] = read(row, headers)
+                with self._tally.timed("preprocess_seconds"):
+                    self._requests[i] = read(row, headers)
             except ReelscribeError as error:
                 self._refuse(i, error)
 
@@ -154,5 +162,6 @@ class RequestBatch:
         return self._answers
 
     def _refuse(self, i: int, error: ReelscribeError) -> None:
+        self._tally.add("errors", error=type(error).__name__)
         self._context.set_response_status(STATUS[type(error)], type(error).__name__, i)
         self._answers[i] = {"error": {"type": type(error).__name__, "message": str(error)}}

@@ -15,22 +15,23 @@ from device_batches import DeviceBatches
 from model_handler import ModelHandler, Served
 from model_settings import revision_of
 from reelscribe.errors import StartupError
-from reelscribe.speech import Asked, SpeechDescription
+from reelscribe.speech import Asked, ChunkTranscript, SpeechDescription
 from speech_chunks import SpeechChunk
 from speech_requests import SpeechLimits, SpeechReader
 from speech_settings import SpeechModel, SpeechSettings
+from tally import Tally
 from whisper_model import WhisperModel
 
 
-def load_model(settings: SpeechSettings, device: torch.device) -> SpeechModel:
+def load_model(settings: SpeechSettings, device: torch.device, tally: Tally) -> SpeechModel:
     """The model of the settings, which has transcribed a second of silence. Raises StartupError for an unknown kind."""
-    config = AutoConfig.from_pretrained(settings.model, revision=settings.revision)
+    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
     kind = (config.architectures or ["nothing"])[0]
     model: SpeechModel
     if kind == "WhisperForConditionalGeneration":
-        model = WhisperModel(settings, device)
+        model = WhisperModel(settings, device, tally)
     elif kind.endswith("ForCTC"):
-        model = CtcModel(settings, device)
+        model = CtcModel(settings, device, tally)
     else:
         raise StartupError(
             f"model {settings.model}: expected WhisperForConditionalGeneration or a ...ForCTC, got {kind}"
@@ -45,7 +46,7 @@ def describe(model: SpeechModel, settings: SpeechSettings, workers: int, respons
     """What clients need to know, with what TorchServe was told of the model."""
     return SpeechDescription(
         name=settings.model,
-        revision=revision_of(settings.model, model.model),
+        revision=revision_of(settings, model.model),
         sample_rate=model.sample_rate,
         chunk_seconds=model.chunk_seconds,
         languages=model.languages,
@@ -68,17 +69,27 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
 
     def serve(self, settings: SpeechSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
         """Load the speech model."""
-        model = load_model(settings, device)
+        tally = Tally()
+        model = load_model(settings, device, tally)
+
+        def transcribe(pieces: list[list[SpeechChunk]]) -> list[ChunkTranscript]:
+            chunks = [chunk for piece in pieces for chunk in piece]
+            transcripts = model.transcribe(chunks)
+            tally.add("audio_seconds", sum(len(chunk.samples) for chunk in chunks) / model.sample_rate)
+            return transcripts
+
         limits = SpeechLimits(settings.max_chunks, model.chunk_seconds, settings.max_file_seconds)
         return Served(
             describe(model, settings, workers, response_seconds).to_json(),
             lambda: SpeechReader(limits, model),
             DeviceBatches(
-                lambda pieces: model.transcribe([chunk for piece in pieces for chunk in piece]),
+                transcribe,
                 settings.device_batch,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),
+                tally=tally,
             ),
+            tally,
         )
 
 

@@ -23,6 +23,7 @@ from reelscribe.speech import Asked, ChunkTranscript, SpeechSegment, Word
 from speech_chunks import Samples, SpeechChunk, joined, seconds
 from speech_settings import SpeechSettings
 from spoken_words import time_words
+from tally import Tally
 from whisper_decoding import WhisperDecoder
 from whisper_segments import TokenSegment, split_segments
 from whisper_thresholds import Thresholds
@@ -79,15 +80,17 @@ class _Heard:
 class WhisperModel:
     """A loaded Whisper with its processor, on one device."""
 
-    def __init__(self, settings: SpeechSettings, device: torch.device) -> None:
+    def __init__(self, settings: SpeechSettings, device: torch.device, tally: Tally | None = None) -> None:
+        """`tally` counts tokens."""
         self._settings = settings
+        self._tally = tally or Tally()
         self._device = device
-        processor: Any = AutoProcessor.from_pretrained(settings.model, revision=settings.revision)
+        processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
         # Any: what models have in common is not typed.
         family: Any = AutoModelForSpeechSeq2Seq
         self.model = family.from_pretrained(
-            settings.model, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
+            settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
         )
         self.model.to(device).eval()
         self._thresholds = Thresholds(
@@ -163,6 +166,7 @@ class WhisperModel:
                 temperature,
                 [_seed(window.samples, temperature) for window in again],
             )
+            self._tally.add("tokens", sum(len(tokens) for tokens, _ in written))
             for i, (tokens, avg_logprob) in zip(doubtful, written, strict=True):
                 heard[i] = _Heard(tokens, self._text(tokens), avg_logprob, temperature)
             doubtful = [i for i in doubtful if self._is_doubtful(heard[i], windows[i])]

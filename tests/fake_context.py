@@ -3,10 +3,19 @@
 from typing import Any
 
 
+class NothingDeclared:
+    """Metrics of a TorchServe whose metrics_config has none of ours."""
+
+    def cache_keys(self) -> list[str]:
+        return []
+
+
 class FakeContext:
     def __init__(self, config: dict[str, Any] | None = None, headers: list[dict[str, str]] | None = None) -> None:
         self.model_yaml_config = {"handler": config} if config is not None else {}
         self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": "."}
+        self.manifest = {"model": {"modelName": "captioner", "modelVersion": "1.0"}}
+        self.metrics: Any = NothingDeclared()
         self.headers = headers or []
         self.statuses: dict[int, int] = {}
         self.content_types: dict[int, str] = {}

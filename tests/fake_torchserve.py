@@ -178,4 +178,5 @@ def write_key_file(path: Path, key: str, expires: str = "2999-01-01T00:00:00.123
     """As TorchServe writes it."""
     keys = {kind: {"key": key, "expiration time": expires} for kind in ("inference", "management")}
     path.write_text(json.dumps({**keys, "API": {"key": "api-key"}}))
+    path.chmod(0o600)
     return path

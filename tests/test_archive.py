@@ -1,26 +1,73 @@
 import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner, Result
 
-from reelscribe.archive import HANDLER_FILES, build
-from reelscribe.errors import UsageError
+from fake_hub import BRANCHES, COMMIT, NAME, fake_hub
+from reelscribe.archive import HANDLER_FILES, GpuWorkers, build
+from reelscribe.cli import app
+from reelscribe.errors import OutputError, StartupError, UsageError
 
-HANDLERS = Path(__file__).parents[1] / "handlers"
+ROOT = Path(__file__).parents[1]
+HANDLERS = ROOT / "handlers"
+
+
+@pytest.fixture
+def weights(tmp_path, demo_model) -> Path:
+    """A copy of the demo's captioner, to be damaged."""
+    return shutil.copytree(demo_model, tmp_path / "weights")
+
+
+@pytest.fixture
+def repository(demo_model) -> dict[str, bytes]:
+    """The demo's captioner as a hub has it: among other things."""
+    files = {path.name: path.read_bytes() for path in Path(demo_model).iterdir()}
+    return {**files, "pytorch_model.bin": b"pickle", "code.py": b"print()", "onnx/config.json": b"{}"}
+
+
+def settings_of(archive: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(archive) as mar:
+        return yaml.safe_load(mar.read("model-config.yaml"))
+
+
+def names_in(archive: Path) -> set[str]:
+    with zipfile.ZipFile(archive) as mar:
+        return set(mar.namelist())
+
+
+def bundled_in(archive: Path) -> set[str]:
+    return {name.removeprefix("weights/") for name in names_in(archive) if name.startswith("weights/")}
+
+
+def run(monkeypatch, *arguments: str) -> Result:
+    """`reelscribe archive` in the root of the project."""
+    monkeypatch.chdir(ROOT)
+    return CliRunner().invoke(app, ["archive", *arguments], catch_exceptions=False, env={"COLUMNS": "200"})
+
+
+def archive_from(hub: str, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in a process of its own, with a hub at this address; its cache and the model store in `directory`."""
+    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HUB_CACHE": str(directory / "cache")}
+    command = [sys.executable, "-m", "reelscribe.cli", "archive", *arguments, "--model-store", str(directory)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_an_archive_holds_the_handler_and_its_settings(tmp_path, demo_model):
     path = build("clips", "caption", demo_model, tmp_path, handlers=HANDLERS)
     assert [p.name for p in tmp_path.iterdir()] == [path.name] == ["clips.mar"]
-    with zipfile.ZipFile(path) as archive:
-        names = set(archive.namelist())
-        settings = yaml.safe_load(archive.read("model-config.yaml"))
-    assert {"caption_handler.py", *HANDLER_FILES["caption"]} <= names
+    assert {"caption_handler.py", *HANDLER_FILES["caption"]} <= names_in(path)
     template = yaml.safe_load((HANDLERS / "caption.yaml").read_text())
     template["handler"]["model"] = str(Path(demo_model).resolve())
-    assert settings == template
+    assert settings_of(path) == template
 
 
 def imported(name: str) -> set[str]:
@@ -37,10 +84,162 @@ def test_an_archive_has_what_its_handler_imports_and_nothing_else(kind):
     assert imported(f"{kind}_handler.py") == set(HANDLER_FILES[kind])
 
 
-def test_weights_may_be_a_hub_name(tmp_path):
-    path = build("blip2", "caption", "Salesforce/blip2-opt-2.7b", tmp_path, handlers=HANDLERS)
-    with zipfile.ZipFile(path) as archive:
-        assert yaml.safe_load(archive.read("model-config.yaml"))["handler"]["model"] == "Salesforce/blip2-opt-2.7b"
+@pytest.mark.parametrize(
+    ("options", "workers", "devices"),
+    [
+        (["--gpus", "4"], 4, [0, 1, 2, 3]),
+        (["--gpus", "2", "--workers-per-gpu", "3"], 6, [0, 1]),
+        (["--devices", "3,1", "--workers-per-gpu", "2"], 4, [3, 1]),
+        ([], 1, None),
+    ],
+)
+def test_workers_are_given_to_gpus(monkeypatch, tmp_path, demo_model, options, workers, devices):
+    result = run(monkeypatch, "clips", "--weights", demo_model, "--model-store", str(tmp_path), *options)
+    assert result.exit_code == 0
+    settings = settings_of(tmp_path / "clips.mar")
+    assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
+
+
+def test_each_gpu_has_a_worker():
+    with pytest.raises(UsageError, match="workers per GPU: expected 1 or more, got 0"):
+        GpuWorkers((0, 1), 0)
+
+
+def test_versions_lie_side_by_side_and_each_is_replaced_by_its_next_build(monkeypatch, tmp_path, demo_model):
+    for options in ([], ["--version", "2.0"], ["--version", "2.0", "--gpus", "2"]):
+        assert run(monkeypatch, "c", "--weights", demo_model, "--model-store", str(tmp_path), *options).exit_code == 0
+    versions = {}
+    for path in tmp_path.iterdir():
+        with zipfile.ZipFile(path) as mar:
+            model = json.loads(mar.read("MAR-INF/MANIFEST.json"))["model"]
+        versions[path.name] = (model["modelName"], model["modelVersion"], settings_of(path)["maxWorkers"])
+    assert versions == {"c.mar": ("c", "1.0", 1), "c-2.0.mar": ("c", "2.0", 2)}
+
+
+def test_a_bundle_holds_weights_and_what_they_need_and_nothing_that_runs(tmp_path, weights):
+    for name in ("modeling.py", "pytorch_model.bin", "optimizer.pt", "other.safetensors"):
+        (weights / name).write_bytes(b"no part of it")
+    (weights / "model.safetensors").rename(tmp_path / "elsewhere")
+    (weights / "model.safetensors").symlink_to(tmp_path / "elsewhere")
+    path = build("clips", "caption", str(weights), tmp_path / "store", bundle=True, handlers=HANDLERS)
+    needed = {"config.json", "generation_config.json", "processor_config.json", "tokenizer.json"}
+    assert bundled_in(path) == {"model.safetensors", "tokenizer_config.json", *needed}
+    with zipfile.ZipFile(path) as mar:
+        assert mar.read("weights/model.safetensors") == (tmp_path / "elsewhere").read_bytes()
+    handler = settings_of(path)["handler"]
+    assert (handler["model"], handler["revision"], handler["weights"]) == (str(weights), None, "weights")
+
+
+@pytest.mark.parametrize(
+    ("revision", "commit"), [(None, COMMIT), ("tuned", BRANCHES["tuned"]), (BRANCHES["tuned"], BRANCHES["tuned"])]
+)
+def test_a_hub_name_is_pinned_to_a_commit_and_a_bundle_holds_that_one(tmp_path, repository, revision, commit):
+    options = ["--bundle", *(["--revision", revision] if revision else [])]
+    with fake_hub(repository) as hub:
+        done = archive_from(hub.url, tmp_path, "clips", "--weights", NAME, *options)
+    assert done.returncode == 0, done.stderr
+    handler = settings_of(tmp_path / "clips.mar")["handler"]
+    assert (handler["model"], handler["revision"], handler["weights"]) == (NAME, commit, "weights")
+    others = {"pytorch_model.bin", "code.py", "onnx/config.json", "README.md"}
+    assert bundled_in(tmp_path / "clips.mar") == set(repository) - others
+    assert {path.name for path in tmp_path.glob("cache/*/snapshots/*/*")} == set(repository) - others
+
+
+def test_without_the_hub_its_cache_tells_the_commit(tmp_path, repository):
+    with fake_hub(repository) as hub:
+        first = archive_from(hub.url, tmp_path, "online", "--weights", NAME, "--revision", "tuned")
+    second = archive_from(hub.url, tmp_path, "offline", "--weights", NAME, "--revision", "tuned")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert settings_of(tmp_path / "offline.mar") == settings_of(tmp_path / "online.mar")
+    assert settings_of(tmp_path / "online.mar")["handler"]["revision"] == BRANCHES["tuned"]
+    assert [path.name for path in tmp_path.glob("cache/*/blobs/*")] != []
+    assert not list(tmp_path.glob("cache/*/snapshots/*/*.safetensors"))  # nothing was downloaded but what was looked at
+
+
+def test_a_whole_commit_needs_neither_hub_nor_cache(tmp_path):
+    path = build("blip2", "caption", "Salesforce/blip2-opt-2.7b", tmp_path, revision=COMMIT, handlers=HANDLERS)
+    handler = settings_of(path)["handler"]
+    assert (handler["model"], handler["revision"], handler["weights"]) == ("Salesforce/blip2-opt-2.7b", COMMIT, None)
+
+
+def test_a_hub_name_without_network_and_cache_says_what_helps(tmp_path):
+    with pytest.raises(UsageError, match=r"neither on the hub nor in its cache.*all 40 digits of a commit as --revis"):
+        build("blip2", "caption", "Salesforce/blip2-opt-2.7b", tmp_path, handlers=HANDLERS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "reason"),
+    [
+        (NAME, ["--revision", "none"], "RevisionNotFoundError"),
+        (NAME, ["--revision", "f" * 40], "RevisionNotFoundError"),
+        ("some/other", [], "RepositoryNotFoundError"),
+        (NAME, ["--handler", "speech"], "holds a Blip2ForConditionalGeneration, which is not for --handler speech"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_refused(tmp_path, repository, weights, options, reason):
+    with fake_hub(repository) as hub:
+        done = archive_from(hub.url, tmp_path, "clips", "--weights", weights, *options)
+    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+    assert not list(tmp_path.glob("*.mar"))
+
+
+@pytest.mark.parametrize("options", [[], ["--bundle"]])
+def test_a_hub_name_without_safetensors_is_refused(tmp_path, repository, options):
+    del repository["model.safetensors"]
+    with fake_hub(repository) as hub:
+        done = archive_from(hub.url, tmp_path, "clips", "--weights", NAME, *options)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"reelscribe: weights: {NAME} holds no model.safetensors and no model.safetensors.i")
+
+
+def cut_short(weights: Path) -> None:
+    data = (weights / "model.safetensors").read_bytes()
+    (weights / "model.safetensors").write_bytes(data[:-1])
+
+
+def only_a_pickle(weights: Path) -> None:
+    (weights / "model.safetensors").rename(weights / "pytorch_model.bin")
+
+
+def a_shard_is_missing(weights: Path) -> None:
+    (weights / "model.safetensors").rename(weights / "model-00001-of-00002.safetensors")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (weights / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+def an_index_without_a_map(weights: Path) -> None:
+    (weights / "model.safetensors").unlink()
+    (weights / "model.safetensors.index.json").write_text("{}")
+
+
+def no_config(weights: Path) -> None:
+    (weights / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (cut_short, r"model\.safetensors is missing, damaged or cut short"),
+        (only_a_pickle, "other formats can run code and are not loaded"),
+        (a_shard_is_missing, r"model-00002-of-00002\.safetensors is missing, damaged or cut short"),
+        (an_index_without_a_map, r"index\.json is damaged"),
+        (no_config, r"expected a config\.json of transformers"),
+    ],
+)
+def test_damaged_weights_are_found_before_they_are_served(tmp_path, weights, damage, reason):
+    damage(weights)
+    with pytest.raises(UsageError, match=reason):
+        build("clips", "caption", str(weights), tmp_path / "store", handlers=HANDLERS)
+    assert not (tmp_path / "store").exists()
+
+
+def test_all_shards_of_an_index_are_bundled(tmp_path, weights):
+    (weights / "model.safetensors").rename(weights / "model-00001-of-00001.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00001.safetensors"}}
+    (weights / "model.safetensors.index.json").write_text(json.dumps(index))
+    path = build("clips", "caption", str(weights), tmp_path / "store", bundle=True, handlers=HANDLERS)
+    assert {"model-00001-of-00001.safetensors", "model.safetensors.index.json"} <= bundled_in(path)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +255,59 @@ def test_what_cannot_be_served_is_not_built(tmp_path, monkeypatch, kind, weights
     with pytest.raises(UsageError, match=reason):
         build("x", kind, weights, tmp_path / "store", handlers=HANDLERS)
     assert not list(tmp_path.glob("store/*"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["../x"], "name: expected"),
+        (["a..b"], "name: expected"),
+        (["x" * 101], "name: expected"),
+        (["x", "--version", "2/0"], "version: expected"),
+        (["x", "--version", ""], "version: expected"),
+        (["x", "--version", "all"], "no version called all"),
+        (["x", "--revision", "main"], "only weights on the hub have any"),
+        (["x", "--handler", "speech"], "holds a Blip2ForConditionalGeneration"),
+        (["x", "--gpus", "2", "--devices", "0,1"], "expected one of them"),
+        (["x", "--devices", "0,0"], "different numbers from 0"),
+        (["x", "--devices", "-1"], "different numbers from 0"),
+        (["x", "--devices", "0;1"], "got '0;1'"),
+        (["x", "--workers-per-gpu", "2"], "expected --gpus or --devices with it"),
+        (["x", "--gpus", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_wrong_options_say_what_is_expected(monkeypatch, tmp_path, demo_model, options, reason):
+    result = run(monkeypatch, *options, "--weights", demo_model, "--model-store", str(tmp_path / "store"))
+    assert (result.exit_code, reason in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_build_that_fails_leaves_the_archive_that_was_there(tmp_path, demo_model, monkeypatch):
+    path = build("clips", "caption", demo_model, tmp_path, handlers=HANDLERS)
+    before = path.read_bytes()
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(zipfile.ZipFile, "write", full_disk)
+    with pytest.raises(OutputError, match=r"clips\.mar: cannot be written: .*No space left on device"):
+        build("clips", "caption", demo_model, tmp_path, bundle=True, handlers=HANDLERS)
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_bytes() == before
+
+
+def test_a_handler_without_all_of_its_files_is_not_packed(tmp_path, demo_model):
+    handlers = shutil.copytree(HANDLERS, tmp_path / "handlers")
+    (handlers / "still_image.py").unlink()
+    with pytest.raises(StartupError, match=r"torch-model-archiver: .*still_image\.py"):
+        build("clips", "caption", demo_model, tmp_path / "store", handlers=handlers)
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_a_folder_of_the_same_name_among_temporary_files_is_left_alone(tmp_path, demo_model, monkeypatch):
+    mine = tmp_path / "clips" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("torch-model-archiver deletes this folder")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    build("clips", "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
+    assert mine.exists()

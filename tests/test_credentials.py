@@ -91,6 +91,33 @@ def test_a_file_that_is_no_key_file_is_refused(tmp_path, text):
         Credentials(path)
 
 
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_file_that_others_can_read_or_write_is_refused_until_they_cannot(tmp_path, mode):
+    path = write_key_file(tmp_path / "keys", "secret")
+    path.chmod(mode)
+    with pytest.raises(UsageError, match=rf"its owner alone, got mode {mode:o}; chmod 600") as error:
+        Credentials(path)
+    assert "secret" not in str(error.value)
+    path.chmod(0o600)
+    assert Credentials(path).token == "secret"
+
+
+def test_the_key_is_in_no_representation(tmp_path):
+    credentials = Credentials(write_key_file(tmp_path / "keys", "secret"))
+    assert "secret" not in f"{credentials!r} {credentials}"
+
+
+def test_a_key_differs_from_one_that_was_refused_once_the_file_is_another(tmp_path):
+    path = write_key_file(tmp_path / "keys", "one")
+    credentials = Credentials(path)
+    assert not credentials.differs_from("one")
+    write_key_file(path, "two")
+    assert credentials.differs_from("one")
+    path.unlink()
+    assert credentials.differs_from("one")
+    assert not credentials.differs_from("two")
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         Credentials(tmp_path / "keys")
@@ -130,6 +157,12 @@ async def test_a_key_is_renewed_again_and_again(management, session, clock):
         assert await credentials.fresh_token(session) == f"key {renewals}"
 
 
+async def test_the_management_key_is_renewed_in_the_same_way(management, session):
+    path = write_key_file(management.key_file, "first", expiry(-100))
+    assert await Credentials(path, management.url, api="management").fresh_token(session) == "key 1"
+    assert management.asked == [("/token?type=management", "Bearer api-key")]
+
+
 async def test_a_key_that_has_expired_is_renewed(management, session):
     credentials = Credentials(write_key_file(management.key_file, "first", expiry(-100)), management.url)
     assert await credentials.fresh_token(session) == "key 1"
@@ -141,6 +174,7 @@ async def test_without_a_management_address_a_key_is_used_as_long_as_it_lasts(tm
 
 
 async def test_a_file_without_an_expiry_is_not_renewed(management, session):
+    management.key_file.touch(mode=0o600)
     management.key_file.write_text(json.dumps({"inference": {"key": "first"}, "API": {"key": "api-key"}}))
     assert await Credentials(management.key_file, management.url).fresh_token(session) == "first"
     assert management.asked == []

@@ -1,18 +1,32 @@
-"""Model archives for TorchServe: a handler's files and its YAML, made with torch-model-archiver."""
+"""Model archives for TorchServe: a handler's files, its YAML and, where asked for, the weights.
+
+torch-model-archiver makes them; weights are added as they are. What can be known of weights without loading them is
+checked here, so that it does not come out on the server: see `_files_in` and `_on_hub`.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub import HfApi, errors, snapshot_download
+from safetensors import SafetensorError, safe_open
 
-from reelscribe.errors import StartupError, UsageError
+from reelscribe.errors import OutputError, StartupError, UsageError
 
-_SHARED = ["model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"]
+_SHARED = [
+    *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
+    *("handler_metrics.py", "tally.py"),
+]
 
 HANDLER_FILES = {
     "caption": [*_SHARED, "frame_requests.py", "still_image.py", "frame_transform.py"],
@@ -25,43 +39,204 @@ HANDLER_FILES = {
 }
 """For each kind of handler, the files beside `<kind>_handler.py` that it imports."""
 
+BUNDLE = "weights"
+"""The folder of an archive that holds bundled weights; there they cannot be mistaken for files of the handler."""
 
-def build(name: str, kind: str, weights: str, model_store: Path, *, handlers: Path = Path("handlers")) -> Path:
-    """Write `<model_store>/<name>.mar` and return its path.
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # its HTTP library's, re-exported
+_NO_SUCH = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+_BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja")
 
-    `weights` is a directory, which the archive refers to by its absolute path, or a hub name. The other settings are
-    those of `<handlers>/<kind>.yaml`.
+
+@dataclass(frozen=True)
+class GpuWorkers:
+    """Which GPUs the workers of a model run on. Raises UsageError for what TorchServe would ignore."""
+
+    devices: tuple[int, ...]
+    per_gpu: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
+            raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(self.devices)}")
+        if self.per_gpu < 1:
+            raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
+
+    def settings(self) -> dict[str, Any]:
+        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n]."""
+        workers = len(self.devices) * self.per_gpu
+        return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
+
+
+@dataclass(frozen=True)
+class _Weights:
+    model: str
+    """Hub name, or the absolute path of a directory."""
+    revision: str | None
+    """A commit of the hub; None for a directory, which has none."""
+    files: tuple[Path, ...]
+    """What a bundle holds; nothing is known of it where weights on the hub are not bundled."""
+
+
+def build(
+    name: str,
+    kind: str,
+    weights: str,
+    model_store: Path,
+    *,
+    version: str | None = None,
+    revision: str | None = None,
+    bundle: bool = False,
+    gpus: GpuWorkers | None = None,
+    handlers: Path = Path("handlers"),
+) -> Path:
+    """Write `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`, and return its path.
+
+    `weights` is a directory or a hub name, which the archive refers to, or holds with `bundle`. `revision` is a branch,
+    tag or commit of the hub; the archive says which commit that was, or which was the newest. The other settings are
+    those of `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
     """
     if kind not in HANDLER_FILES:
         raise UsageError(f"handler: expected one of {', '.join(HANDLER_FILES)}, got {kind!r}")
+    file_name, version = (f"{name}.mar", "1.0") if version is None else (f"{name}-{version}.mar", version)
+    for what, word in (("name", name), ("version", version)):
+        # They become names of files and parts of URLs; TorchServe takes `all` for all versions.
+        if not _NAME.fullmatch(word) or len(word) > 100 or (what, word) == ("version", "all"):
+            raise UsageError(
+                f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
+                f" digit, and no version called all; got {word!r}"
+            )
+    found = _find(weights, kind, revision, bundle=bundle)
     settings: dict[str, Any] = yaml.safe_load((handlers / f"{kind}.yaml").read_text())
-    settings["handler"]["model"] = _weights(weights)
-    model_store.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=model_store) as directory:
-        config = Path(directory) / "model-config.yaml"
-        config.write_text(yaml.safe_dump(settings, sort_keys=False))
-        command = [
-            *(sys.executable, "-m", "model_archiver.model_packaging"),
-            *("--model-name", name, "--version", "1.0"),
-            *("--handler", str(handlers / f"{kind}_handler.py")),
-            *("--extra-files", ",".join(str(handlers / file) for file in HANDLER_FILES[kind])),
-            *("--config-file", str(config), "--export-path", directory),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise StartupError(f"torch-model-archiver: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-        # Renamed when it is whole: a server that starts meanwhile never sees half an archive.
-        return (Path(directory) / f"{name}.mar").replace(model_store / f"{name}.mar")
+    settings.update(gpus.settings() if gpus else {})
+    settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
+    try:
+        model_store.mkdir(parents=True, exist_ok=True)
+        # Hidden, as TorchServe takes any other folder here for a model; here, as weights may be larger than /tmp.
+        with tempfile.TemporaryDirectory(dir=model_store, prefix=".building-") as directory:
+            archive = _pack(Path(directory), name, version, kind, handlers, settings)
+            if bundle:
+                _add(found.files, archive)
+            # Renamed when it is whole: a server that starts meanwhile never sees half an archive.
+            return archive.replace(model_store / file_name)
+    except OSError as error:
+        raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
 
 
-def _weights(weights: str) -> str:
+def _pack(directory: Path, name: str, version: str, kind: str, handlers: Path, settings: dict[str, Any]) -> Path:
+    config, scratch = directory / "model-config.yaml", directory / "scratch"
+    config.write_text(yaml.safe_dump(settings, sort_keys=False))
+    scratch.mkdir()
+    command = [
+        *(sys.executable, "-m", "model_archiver.model_packaging"),
+        *("--model-name", name, "--version", version),
+        *("--handler", str(handlers / f"{kind}_handler.py")),
+        *("--extra-files", ",".join(str(handlers / file) for file in HANDLER_FILES[kind])),
+        *("--config-file", str(config), "--export-path", str(directory)),
+    ]
+    # It deletes $TMPDIR/<name>, whatever that is.
+    environment = {**os.environ, "TMPDIR": str(scratch.resolve())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartupError(f"torch-model-archiver: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+    return directory / f"{name}.mar"
+
+
+def _add(files: tuple[Path, ...], archive: Path) -> None:
+    """Copied once and not compressed, as numbers hardly get smaller; torch-model-archiver copies twice and tries."""
+    with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
+        for path in files:
+            mar.write(path, f"{BUNDLE}/{path.name}")
+
+
+def _find(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
     directory = Path(weights)
-    if not directory.exists():
-        if weights.count("/") == 1 and not weights.startswith((".", "/")):
-            return weights  # a hub name
-        raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
-    if not list(directory.glob("*.safetensors")):
-        raise UsageError(
-            f"weights: {weights} holds no *.safetensors file; other formats can run code and are not loaded"
+    if directory.is_dir():
+        if revision is not None:
+            raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
+        return _Weights(str(directory.resolve()), None, _files_in(directory, weights, kind))
+    if weights.count("/") == 1 and not weights.startswith((".", "/")):
+        return _on_hub(weights, kind, revision, bundle=bundle)
+    raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
+
+
+def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+    """Asks the hub; where it does not answer, its cache on this machine."""
+    why_not: Exception | None = None
+    try:
+        files = {file.rfilename for file in HfApi().model_info(name, revision=revision).siblings or ()}
+        if not files & {_SINGLE, _INDEX}:
+            raise _no_safetensors(name)
+    except _HUB_ERRORS as error:
+        why_not = error
+    patterns = [_SINGLE, "model-*.safetensors", *_BESIDE_WEIGHTS] if bundle else ["config.json"]
+    try:
+        snapshot = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns="*/*",  # such as the same model for other frameworks
+                local_files_only=why_not is not None,
+            )
         )
-    return str(directory.resolve())
+    except _HUB_ERRORS as error:
+        unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(why_not, _NO_SUCH)
+        if unreachable and _COMMIT.fullmatch(revision or "") and not bundle:
+            return _Weights(name, revision, ())  # it says all that is needed; the server will see whether it is true
+        raise UsageError(
+            f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
+            f" ({type(why_not or error).__name__}); check the name, the network, and whether you may read it; all 40"
+            " digits of a commit as --revision need no network, but with --bundle"
+        ) from None
+    if bundle:
+        return _Weights(name, snapshot.name, _files_in(snapshot, name, kind))
+    _check_class(snapshot / "config.json", name, kind)
+    return _Weights(name, snapshot.name, ())
+
+
+def _files_in(directory: Path, weights: str, kind: str) -> tuple[Path, ...]:
+    """The weights that transformers would load, opened as a check, and what it needs beside them."""
+    shards = _shards(directory, weights)
+    for path in shards:
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"weights: {path} is missing, damaged or cut short ({error}); copy or download it again"
+            ) from None
+    _check_class(directory / "config.json", weights, kind)
+    return (*shards, *sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file()))
+
+
+def _shards(directory: Path, weights: str) -> list[Path]:
+    if (directory / _SINGLE).exists():
+        return [directory / _SINGLE]
+    index = directory / _INDEX
+    if not index.exists():
+        raise _no_safetensors(weights)
+    try:
+        return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
+
+
+def _check_class(config: Path, weights: str, kind: str) -> None:
+    try:
+        architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"weights: {weights}: expected a config.json of transformers ({error})") from None
+    speech = architecture == "WhisperForConditionalGeneration" or architecture.endswith("ForCTC")
+    if speech != (kind == "speech"):
+        raise UsageError(
+            f"weights: {weights} holds a {architecture}, which is not for --handler {kind}: speech is for"
+            " WhisperForConditionalGeneration and ...ForCTC, caption for models that caption images"
+        )
+
+
+def _no_safetensors(weights: str) -> UsageError:
+    return UsageError(
+        f"weights: {weights} holds no {_SINGLE} and no {_INDEX}; other formats can run code and are not loaded"
+    )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reelscribe import __version__, cli_archive, cli_runs, cli_server
+from reelscribe import __version__, cli_archive, cli_models, cli_runs, cli_server
 from reelscribe.cli_errors import errors_as_one_line
 from reelscribe.errors import UsageError
 
@@ -15,6 +15,7 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Caption and transcribe whole video libraries on a TorchServe."
 )
 app.add_typer(cli_server.app, name="server")
+app.add_typer(cli_models.app, name="models")
 for command in (cli_runs.caption, cli_runs.transcribe, cli_runs.annotate, cli_archive.archive):
     app.command()(command)
 

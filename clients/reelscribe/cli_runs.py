@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
@@ -48,6 +48,10 @@ Format = Annotated[list[str] | None, typer.Option(help="Also write vtt, srt, csv
 Cues = Annotated[str, typer.Option(help="What subtitles show: captions, transcript or both.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Tell errors only.")]
 JsonLog = Annotated[bool, typer.Option("--json-log", help="Progress as lines of JSON.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Serve the run's figures to Prometheus, at 127.0.0.1:PORT/metrics."),
+]
 
 Every = Annotated[int | None, typer.Option(min=1, help="Caption frames 0, N, 2N, ...; by default, all.")]
 Fps = Annotated[float | None, typer.Option(help="Caption so many frames a second of presentation time.")]
@@ -106,6 +110,7 @@ def caption(
     format: Format = None,  # noqa: A002 - the option's name
     quiet: Quiet = False,
     json_log: JsonLog = False,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Caption the frames of videos; one JSON line a source in OUT/annotations.jsonl.
 
@@ -127,7 +132,7 @@ def caption(
             retry_failed=retry_failed,
         )
         served = _Served(_servers(server, key_file, management), model, requests_in_flight)
-        failed = _Run(sources, out, format or [], "captions", quiet, json_log).go((served, options), None)
+        failed = _Run(sources, out, format or [], "captions", quiet, json_log, metrics_port).go((served, options), None)
     if failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
@@ -154,6 +159,7 @@ def transcribe(
     format: Format = None,  # noqa: A002 - the option's name
     quiet: Quiet = False,
     json_log: JsonLog = False,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Transcribe what is said in videos and recordings; one JSON line a source in OUT/annotations.jsonl.
 
@@ -174,7 +180,9 @@ def transcribe(
             retry_failed=retry_failed,
         )
         served = _Served(_servers(server, key_file, management), model, requests_in_flight)
-        failed = _Run(sources, out, format or [], "transcript", quiet, json_log).go(None, (served, options))
+        failed = _Run(sources, out, format or [], "transcript", quiet, json_log, metrics_port).go(
+            None, (served, options)
+        )
     if failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
@@ -218,6 +226,7 @@ def annotate(
     cues: Cues = "both",
     quiet: Quiet = False,
     json_log: JsonLog = False,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Caption and transcribe in one pass; one JSON line a source in OUT/annotations.jsonl.
 
@@ -252,7 +261,7 @@ def annotate(
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
         speech_servers = _servers(speech_server, speech_key_file, None) if speech_server else servers
-        failed = _Run(sources, out, format or [], cues, quiet, json_log).go(
+        failed = _Run(sources, out, format or [], cues, quiet, json_log, metrics_port).go(
             (_Served(servers, model, requests_in_flight), caption_options),
             (_Served(speech_servers, speech_model, requests_in_flight), speech_options),
         )
@@ -336,6 +345,7 @@ class _Run:
     cues: str
     quiet: bool
     json_log: bool
+    metrics_port: int | None
 
     def go(self, captions: tuple[_Served, CaptionOptions] | None, speech: tuple[_Served, SpeechOptions] | None) -> int:
         """Run, tell, export; returns how many sources failed. Raises KeyboardInterrupt if it was interrupted."""
@@ -351,7 +361,8 @@ class _Run:
         progress = _progress(quiet=self.quiet, json_log=self.json_log)
         set_on_retry_hooks([])  # which would log each new try; the client says once that it waits
         try:
-            summary = asyncio.run(self._run(captions, speech, progress))
+            with self._watched(progress) as watched:
+                summary = asyncio.run(self._run(captions, speech, watched))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         exporting = self.formats and not summary.interrupted
@@ -366,6 +377,13 @@ class _Run:
         if summary.interrupted:
             raise KeyboardInterrupt
         return summary.failed
+
+    def _watched(self, progress: Progress) -> AbstractContextManager[Progress]:
+        if self.metrics_port is None:
+            return nullcontext(progress)
+        from reelscribe.run_metrics import metrics_served
+
+        return metrics_served(progress, self.metrics_port)
 
     async def _run(
         self,

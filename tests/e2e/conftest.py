@@ -20,6 +20,7 @@ from reelscribe import archive
 from reelscribe.cli import app
 from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
+from reelscribe.server_settings import read_properties
 from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,15 @@ def serving_both(directory: Path, weights: str, speech_weights: str) -> Iterator
     archive.build("speech", "speech", speech_weights, directory / "store", handlers=ROOT / "handlers")
     with serving(directory, weights) as running:
         yield running
+
+
+def settings_file(folder: Path, changes: dict[str, str]) -> Path:
+    """Our settings with some of them changed, for the command line."""
+    (folder / "handlers").symlink_to(ROOT / "handlers")  # where they look for what is measured
+    settings = {**read_properties(CONFIG.read_text()), **changes}
+    path = folder / "config.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
 
 
 def change_settings(mar: Path, **changes: object) -> None:

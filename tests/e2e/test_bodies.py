@@ -212,11 +212,6 @@ async def test_the_blogs_client_of_prebatches(running, media, name, width, heigh
 async def test_the_server_for_single_frames_joins_requests(joining):
     key = joining.instance.key("management")
     address = joining.instance.address("management_address")
-    async with ManagementClient(address, token=key) as management:
-        assert await management.models() == ["blip2"]
-    async with (
-        aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session,
-        session.get(f"{address}/models/blip2") as response,
-    ):
-        (model,) = await response.json(content_type=None)
-    assert (model["batchSize"], model["maxBatchDelay"]) == (128, 20)
+    async with ManagementClient(address, key) as management:
+        (model,) = await management.models()
+    assert (model.name, model.batch_size, model.batch_delay_ms) == ("blip2", 128, 20)

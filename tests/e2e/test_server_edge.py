@@ -6,18 +6,18 @@ import re
 import subprocess
 import sys
 
-import aiohttp
 import numpy as np
 import psutil
 import pytest
 
-from e2e.conftest import CONFIG, ROOT, change_settings, post, wait_until
+from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
 from reelscribe import archive, server
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.instance import Instance
 from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.server_settings import free_ports, read_properties
+from reelscribe.server_options import StartOptions
+from reelscribe.server_settings import free_ports
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -32,25 +32,22 @@ async def test_describe(running):
 
 async def test_management_knows_the_model_and_its_worker(running):
     key = running.instance.key("management")
-    async with ManagementClient(running.instance.address("management_address"), token=key) as management:
-        assert await management.models() == ["captioner"]
-        (worker,) = await management.workers("captioner")
-    assert worker.ready
-    assert [worker.pid] == running.workers()
+    async with ManagementClient(running.instance.address("management_address"), key) as management:
+        (model,) = await management.models()
+    assert (model.name, model.version, model.is_default, model.ready) == ("captioner", "1.0", True, True)
+    assert [worker.pid for worker in model.workers] == running.workers()
 
 
 async def test_managements_describe_says_the_same(running):
     key = running.instance.key("management")
-    url = f"{running.instance.address('management_address')}/models/captioner?customized=true"
-    headers = {"Authorization": f"Bearer {key}"}
-    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
-        (answer,) = await response.json(content_type=None)
+    async with ManagementClient(running.instance.address("management_address"), key) as management:
+        told = await management.handler_description("captioner")
     async with running.client() as client:
-        assert ModelDescription.from_json(answer["customizedMetadata"]) == await client.describe()
+        assert ModelDescription.from_json(told) == await client.describe()
 
 
 async def test_the_wrong_key_does_not_manage(running):
-    async with ManagementClient(running.instance.address("management_address"), token=running.token) as management:
+    async with ManagementClient(running.instance.address("management_address"), running.token) as management:
         with pytest.raises(AccessRefused, match="status 400"):
             await management.models()
 
@@ -86,32 +83,13 @@ async def test_frames_of_every_size(running):
 def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(running):
     before = {p.pid for p in running.instance.processes()}
     with pytest.raises(StartupError, match="a server is running there already"):
-        server.start(running.instance, CONFIG, ROOT / "model_store", load_seconds=1, say=print)
+        server.start(running.instance, StartOptions(CONFIG, ROOT / "model_store", load_seconds=1), say=print)
     assert {p.pid for p in running.instance.processes()} == before
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [({"model": "/no/such/weights"}, "/no/such/weights"), ({"modle": "x"}, "YAML, handler: expected model")],
-)
-def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(tmp_path, demo_model, settings, reason):
-    store = tmp_path / "store"
-    mar = archive.build("broken", "caption", demo_model, store, handlers=ROOT / "handlers")
-    change_settings(mar, handler=settings)
-    instance = Instance(tmp_path / "instance")
-    with pytest.raises(StartupError, match="broken cannot be loaded") as error:
-        server.start(instance, CONFIG, store, load_seconds=60, say=print, overrides=free_ports())
-    assert reason in str(error.value)
-    assert "\n" not in str(error.value)
-    assert instance.processes() == []
-    assert not instance.key_file.exists()
 
 
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path, demo_model):
     archive.build("captioner", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
-    config = tmp_path / "config.properties"
-    settings = {**read_properties(CONFIG.read_text()), **free_ports()}
-    config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    config = settings_file(tmp_path, free_ports())
     command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(tmp_path / "instance")]
     command += ["--config", str(config), "--model-store", str(tmp_path / "store")]
     instance = Instance(tmp_path / "instance")

@@ -13,6 +13,7 @@ import pytest
 from e2e.conftest import CONFIG, Running, serving_both
 from odd_library import make_library
 from reelscribe import server
+from reelscribe.server_options import StartOptions
 
 MISBEHAVING = Path(__file__).parents[1] / "misbehaving_decoder"
 CLIENT_KILLS = 10
@@ -67,7 +68,8 @@ def lives(run: subprocess.Popen[bytes], seconds: float) -> bool:
 def restart(running: Running, store: Path) -> None:
     addresses = {name: value for name, value in running.settings.items() if "address" in name or "port" in name}
     server.stop(running.instance)
-    server.start(running.instance, CONFIG, store, load_seconds=120, say=lambda _: None, overrides=addresses)
+    options = StartOptions(CONFIG, store, load_seconds=120, overrides=addresses)
+    server.start(running.instance, options, say=lambda _: None)
 
 
 def kill_a_worker(running: Running, chance: random.Random) -> bool:

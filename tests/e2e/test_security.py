@@ -1,0 +1,141 @@
+"""Attacks on the real server: each is refused, and the server answers as before.
+
+bench/attacks.py is the list; `bench/operations.py --attacks` prints it with what came of each.
+"""
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from attacks import (
+    FLOODS,
+    HELD,
+    KEY,
+    MALFORMED,
+    MANAGE,
+    MODEL_API_OFF,
+    PATHS,
+    REGISTRATIONS,
+    TOKENS,
+    Attack,
+    Target,
+    planted,
+    request,
+    was_connected,
+)
+from e2e.conftest import CONFIG, ROOT, Running
+from raw_http import status
+from reelscribe import archive
+from serving import serve
+
+SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
+EXPIRES_MINUTES = 0.25
+"""Long enough to become ready, and short enough to be waited for."""
+
+
+@pytest.fixture(scope="module")
+def target(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """A server as anybody starts it."""
+    return Target.of(running, planted=planted(tmp_path_factory.mktemp("planted") / "model"))
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[socket.socket]:
+    """Where nobody must come."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def registering(tmp_path_factory: pytest.TempPathFactory, demo_model: str, listener: socket.socket) -> Iterator[Target]:
+    """A small server with the model API on, whose keys do not live long."""
+    directory = tmp_path_factory.mktemp("registering")
+    mar = archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
+    outside = directory / "outside"
+    outside.mkdir()
+    (outside / "x.mar").write_bytes(mar.read_bytes())
+    places = {"outside": outside, "planted": planted(directory / "planted"), "listener": listener.getsockname()[1]}
+    settings = {"enable_model_api": "true", "token_expiration_min": str(EXPIRES_MINUTES), "vmargs": SMALL}
+    with serve(directory, "captioner", CONFIG, **settings) as serving:
+        yield Target.of(serving, **places)
+
+
+def renewed(target: Target, api: str) -> Target:
+    """The same with a new key; the API key, which makes them, does not expire."""
+    line = f"GET /token?type={api}"
+    status(target.url("management"), target.fill(request(line, "Authorization: Bearer {API}")))
+    return Target(target.serving, {**target.names, api: target.serving.instance.key(api)})
+
+
+def registered(target: Target) -> list[str]:
+    return [path.name for path in (target.serving.instance.directory.parent / "store").iterdir()]
+
+
+@pytest.mark.parametrize("attack", [*TOKENS, *MODEL_API_OFF, *PATHS, *MALFORMED, *FLOODS], ids=str)
+def test_it_is_refused_and_the_server_answers_as_before(target: Target, attack: Attack):
+    assert attack.send(target) in attack.refusals
+    assert target.ordinary() == "200"
+
+
+@pytest.mark.parametrize("attack", REGISTRATIONS, ids=str)
+def test_nothing_else_is_registered_than_an_archive_of_the_store(registering, listener, attack: Attack):
+    target = renewed(registering, "management")
+    assert attack.send(target) in attack.refusals
+    assert not was_connected(listener)
+    assert registered(target) == ["captioner.mar"]
+    assert status(target.url("management"), target.fill(request("GET /models/captioner", MANAGE))) == "200"
+
+
+def test_but_whoever_may_register_registers_any_folder_of_the_disk(registering):
+    # docs/security.md says so: TorchServe looks at no setting before it takes a folder.
+    target = renewed(registering, "management")
+    url = quote(target.names["planted"], safe="")
+    assert status(target.url("management"), target.fill(request(f"POST /models?url={url}", MANAGE))) == "200"
+    assert status(target.url("management"), target.fill(request("DELETE /models/planted", MANAGE))) == "200"
+
+
+def test_an_expired_token_is_refused(registering):
+    entry = json.loads(registering.serving.instance.key_file.read_text())["inference"]
+    expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=timezone.utc)
+    url, ping = registering.url("inference"), registering.fill(request("GET /ping", KEY))
+    while datetime.now(timezone.utc) < expires:
+        assert status(url, ping) == "200"
+    while datetime.now(timezone.utc) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
+        assert status(url, ping) in ("200", "400")
+    assert status(url, ping) == "400"
+    assert renewed(registering, "inference").ordinary() == "200"
+
+
+def test_bodies_that_are_held_back_cost_no_more_memory_than_is_allowed(registering):
+    target = renewed(registering, "inference")
+    assert HELD.send(target) in HELD.refusals
+    assert target.ordinary() == "200"
+
+
+def test_keys_are_for_their_owner_only(target: Target):
+    instance = target.serving.instance
+    assert instance.key_file.stat().st_mode & 0o077 == 0
+    assert instance.directory.stat().st_mode & 0o077 == 0
+
+
+def test_what_anybody_may_read_without_a_token_names_no_key(target: Target):
+    keys = {target.names[api] for api in ("inference", "management", "API")}
+    for api in ("inference", "management", "metrics"):
+        description = read(target, api, "/api-description")
+        assert "openapi" in description
+        assert not any(key in description for key in keys)
+    assert not any(key in read(target, "metrics", "/metrics") for key in keys)
+
+
+def read(target: Target, api: str, path: str) -> str:
+    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=20)
+    with closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()

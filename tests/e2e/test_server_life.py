@@ -1,0 +1,215 @@
+"""The life of servers: what they are given, what they tell, what they survive, and what they do not start with."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric import rsa
+from typer.testing import CliRunner, Result
+
+from certificates import pem_of, self_signed
+from e2e.conftest import CONFIG, ROOT, Running, settings_file
+from reelscribe import archive, server
+from reelscribe.cli import app
+from reelscribe.instance import Instance
+from reelscribe.server_options import StartOptions
+from reelscribe.server_settings import free_ports
+from reelscribe.server_state import State, state_of
+
+SLOW_HANDLER = """
+import pathlib, time
+
+def handle(data, context):
+    pathlib.Path(context.model_yaml_config["weights"]).read_text()
+    time.sleep(1.5)
+"""
+"""Loads for longer than it may take to answer, and needs a file."""
+
+
+def reelscribe(command: str, directory: Path, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["server", command, "--directory", str(directory), *map(str, arguments)])
+
+
+def put(mar: Path, name: str, content: str) -> None:
+    """Replace a file of an archive."""
+    with zipfile.ZipFile(mar) as old:
+        files = {each: old.read(each) for each in old.namelist()}
+    with zipfile.ZipFile(mar, "w") as new:
+        for each, data in {**files, name: content.encode()}.items():
+            new.writestr(each, data)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Path:
+    """cert.pem and key.pem in a folder."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key = rsa.generate_private_key(65537, 2048)
+    (folder / "cert.pem").write_bytes(self_signed(key))
+    (folder / "key.pem").write_bytes(pem_of(key))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory, demo_model, certificate):
+    """A server of the captioner, started from the command line."""
+    folder = tmp_path_factory.mktemp("encrypted")
+    archive.build("captioner", "caption", demo_model, folder / "store", handlers=ROOT / "handlers")
+    https = {name: port.replace("http:", "https:") for name, port in free_ports().items()}
+    options = ["--config", settings_file(folder, https), "--model-store", folder / "store", "--pass-env", "NAMED"]
+    options += ["--certificate", certificate / "cert.pem", "--private-key", certificate / "key.pem"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NAMED", "passed")
+        patch.setenv("HF_TOKEN", "a-secret")
+        patch.setenv("CLOUD_PASSWORD", "a-secret")
+        result = reelscribe("start", folder / "instance", *options)
+        assert result.exit_code == 0, result.output
+        running = Running(Instance(folder / "instance"), "captioner")
+        yield running
+        server.stop(running.instance)
+    assert running.instance.processes() == []
+
+
+def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encrypted, certificate):
+    code = "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).frame.width)"
+    code = f"async def main(url, token):\n    {code}\nasyncio.run(main(*sys.argv[1:]))"
+    code = (
+        "import asyncio, sys\nfrom reelscribe.client import CaptionClient\nfrom reelscribe.endpoint import Server\n"
+        + code
+    )
+    command = [sys.executable, "-c", code, encrypted.url.replace("127.0.0.1", "localhost"), encrypted.token]
+    environment = {**os.environ, "SSL_CERT_FILE": str(certificate / "cert.pem")}
+    knowing = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert knowing.stdout == "224\n"
+    other = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "certificate verify failed" in other.stderr
+
+
+def test_secrets_of_whoever_started_it_are_in_no_process(encrypted):
+    processes = encrypted.instance.processes()
+    assert len(processes) == 2
+    for environment in (process.environ() for process in processes):
+        assert environment["NAMED"] == "passed"
+        assert "a-secret" not in environment.values()
+
+
+def test_tokens_and_passwords_are_in_no_log_and_on_no_command_line(encrypted):
+    instance = encrypted.instance
+    secrets = [key["key"] for key in json.loads(instance.key_file.read_text()).values()]
+    secrets.append(instance.settings()["keystore_pass"])
+    texts = [path.read_text(errors="replace") for path in instance.logs.rglob("*") if path.is_file()]
+    texts += [" ".join(process.cmdline()) for process in instance.processes()]
+    assert any("captioner" in text for text in texts)
+    assert not [text for text in texts for secret in secrets if secret in text]
+
+
+def test_what_holds_secrets_is_for_the_owner_alone(encrypted):
+    instance = encrypted.instance
+    assert stat.S_IMODE(instance.directory.stat().st_mode) == 0o700
+    for path in (instance.config, instance.keystore, instance.key_file):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_status_is_a_line_for_the_server_and_one_for_each_version(encrypted):
+    result = reelscribe("status", encrypted.instance.directory)
+    assert (result.exit_code, result.output) == (0, "server: ready\ncaptioner 1.0: ready, 1 of 1 workers ready\n")
+
+
+def slow_archive(folder: Path, version: str) -> None:
+    model = {"modelName": "slow", "modelVersion": version, "handler": "slow_handler.py", "configFile": "c.yaml"}
+    settings = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 1, "startupTimeout": 60}
+    with zipfile.ZipFile(folder / f"slow-{version}.mar", "w") as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"runtime": "python", "model": model}))
+        mar.writestr("slow_handler.py", SLOW_HANDLER)
+        mar.writestr("c.yaml", json.dumps({**settings, "weights": str(folder / "weights")}))
+
+
+@pytest.fixture
+def beside(encrypted, tmp_path):
+    """A second server, of two versions of a model that is slow to load."""
+    for version in ("1.0", "2.0"):
+        slow_archive(tmp_path, version)
+    (tmp_path / "weights").touch()
+    before = encrypted.processes()
+    other = Instance(tmp_path / "instance")
+    options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
+    server.start(other, options, say=print)
+    yield Running(other, "slow")
+    assert len(server.stop(other)) == 3
+    assert state_of(other).state == "stopped"
+    assert encrypted.processes() == before
+    assert state_of(encrypted.instance).state == "ready"
+
+
+def test_a_server_fails_and_is_restarted_and_stopped_and_the_one_beside_it_does_not_notice(beside, tmp_path):
+    url, versions = beside.url, [(model.version, model.state) for model in state_of(beside.instance).models]
+    assert versions == [("1.0", "ready"), ("2.0", "ready")]
+
+    (tmp_path / "weights").rename(tmp_path / "away")
+    os.kill(beside.workers()[0], signal.SIGKILL)
+    states: list[State] = []
+    while not states or states[-1] != "failing":
+        states.append(state_of(beside.instance).state)
+        assert states[-1] in ("ready", "degraded", "failing")
+    assert "degraded" in states
+    result = reelscribe("status", beside.instance.directory)
+    assert result.exit_code == 1
+    assert f"failing, 0 of 1 workers ready: FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}" in (
+        result.output
+    )
+
+    (tmp_path / "away").rename(tmp_path / "weights")
+    os.kill(beside.processes()["java"][0], signal.SIGKILL)
+    result = reelscribe("restart", beside.instance.directory)
+    assert result.exit_code == 0, result.output
+    assert (state_of(beside.instance).state, beside.url) == ("ready", url)
+
+
+@pytest.fixture(scope="module")
+def unsafe_weights(demo_model, tmp_path_factory) -> Path:
+    """The captioner, in the format that can hold programs."""
+    folder = tmp_path_factory.mktemp("unsafe")
+    for path in Path(demo_model).iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copy(path, folder)
+    torch.save({}, folder / "pytorch_model.bin")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: /no/such/weights}}", "/no/such/weights"),
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", "WhisperConfig"),
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: UNSAFE}}", "safetensors"),
+        ("minWorkers: [1", "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
+    ],
+)
+def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(
+    tmp_path, demo_model, demo_speech, unsafe_weights, settings, reason
+):
+    mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
+    settings = settings.replace("SPEECH", demo_speech).replace("UNSAFE", str(unsafe_weights))
+    put(mar, "model-config.yaml", settings)
+    instance = Instance(tmp_path / "instance")
+    options = [
+        "--config",
+        settings_file(tmp_path, free_ports()),
+        "--model-store",
+        tmp_path / "store",
+        "--load-seconds",
+        "60",
+    ]
+    result = reelscribe("start", instance.directory, *options)
+    assert result.exit_code == 1
+    assert re.fullmatch(rf"reelscribe: broken 1\.0 cannot be loaded: .*{reason}.*\n", result.stderr)
+    assert instance.processes() == []
+    assert not instance.key_file.exists()
