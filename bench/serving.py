@@ -19,6 +19,7 @@ from reelscribe.server_options import StartOptions
 from reelscribe.server_settings import free_ports, read_properties
 
 ROOT = Path(__file__).parents[1]
+FRAME = FrameSize(224, 224)
 
 
 @dataclass(frozen=True)
@@ -103,13 +104,16 @@ class Emulated:
     devices: int = 1
     batch_size: int = 1
     """Requests that TorchServe joins for a call, as many as there are after a millisecond."""
-    frame: FrameSize | PixelBudget = FrameSize(224, 224)
+    frame: FrameSize | PixelBudget = FRAME
 
     def settings(self) -> dict[str, Any]:
         """Its YAML."""
         workers = self.workers * self.devices
         return {
-            **{"minWorkers": workers, "maxWorkers": workers, "batchSize": self.batch_size, "maxBatchDelay": 1},
+            "minWorkers": workers,
+            "maxWorkers": workers,
+            "batchSize": self.batch_size,
+            "maxBatchDelay": 1,
             "handler": {
                 "frames_per_second": self.frames_per_second,
                 "devices": self.devices,
@@ -129,7 +133,7 @@ def serve_emulated(
     **overrides: str,
 ) -> Iterator[Serving]:
     """Serve an emulated device of a certain speed, which `workers` share, for 224 x 224 or as `frame` says."""
-    model = Emulated(frames_per_second, workers, frame=frame or FrameSize(224, 224))
+    model = Emulated(frames_per_second, workers, frame=frame or FRAME)
     with serve_all_emulated(directory, config, {"emulated": model}, **overrides) as servings:
         yield servings["emulated"]
 
@@ -178,5 +182,11 @@ def _pack(store: Path, name: str, *options: str, handler: str | None = None) -> 
     """An archive of a handler of this folder, by default the one that is called like the model."""
     store.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", "1.0"]
-    command += ["--handler", str(ROOT / "bench" / f"{handler or name}_handler.py"), "--export-path", str(store), *options]
+    command += [
+        "--handler",
+        str(ROOT / "bench" / f"{handler or name}_handler.py"),
+        "--export-path",
+        str(store),
+        *options,
+    ]
     subprocess.run(command, check=True, capture_output=True)
