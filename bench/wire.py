@@ -20,9 +20,8 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from reelscribe import wire
 from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
 from reelscribe.media import FrameArray
+from report import Report, Spread, add_json_option, publish
 from serving import ROOT, Serving, serve_noop
 
 MEGABYTE = 1_000_000
@@ -57,7 +57,7 @@ def memory(name: str) -> int:
     return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
 
 
-def report(idle: int, seconds: float) -> None:
+def tell(idle: int, seconds: float) -> None:
     """Tell the main process."""
     print(json.dumps({"seconds": seconds, "memory": memory("VmHWM") - idle}))
 
@@ -77,7 +77,7 @@ def send(name: str, bodies: int, port: int) -> None:
                 peer.sendall(segment)
             del segments
         peer.recv(1)
-        report(idle, time.perf_counter() - start)
+        tell(idle, time.perf_counter() - start)
 
 
 def receive(name: str, bodies: int) -> None:
@@ -99,7 +99,7 @@ def receive(name: str, bodies: int) -> None:
                 del body, view
             peer.sendall(b".")
     assert sum(image.nbytes for tree in trees for image in tree["images"]) == IMAGES * np.prod(IMAGE_SHAPE) * 4
-    report(idle, 0.0)
+    tell(idle, 0.0)
 
 
 def transfer(name: str, bodies: int) -> tuple[float, float, float]:
@@ -113,31 +113,26 @@ def transfer(name: str, bodies: int) -> tuple[float, float, float]:
     return sender["seconds"], sender["memory"] / MEGABYTE, received["memory"] / MEGABYTE
 
 
-def spread(values: Iterable[float], digits: int = 0) -> str:
-    """Median, smallest and largest."""
-    numbers = list(values)
-    return f"{median(numbers):.{digits}f} [{min(numbers):.{digits}f}-{max(numbers):.{digits}f}]"
-
-
-def measure_transfers(rounds: int) -> None:
+def measure_transfers(rounds: int) -> Report:
     """The table of formats and layouts."""
     payload = IMAGES * float(np.prod(IMAGE_SHAPE)) * 4 / MEGABYTE
-    print(f"{IMAGES} images of {IMAGE_SHAPE} float32, {payload:.0f} MB, as bodies x images in each")
-    print(f"{'':8}{'':34}{'seconds':>20}{'sender MB':>18}{'receiver MB':>18}")
+    report = Report(
+        f"{IMAGES} images of {IMAGE_SHAPE} float32, {payload:.0f} MB, as bodies x images in each",
+        ("layout", "format", "seconds", "sender MB", "receiver MB", "time / that of (a)"),
+    )
     for layout, bodies in LAYOUTS.items():
         results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in FORMATS}
         for _ in range(rounds):
             for name in FORMATS:
                 results[name].append(transfer(name, bodies))
-        for name, rows in results.items():
-            seconds, sender, receiver = zip(*rows, strict=True)
+        columns = {name: [Spread(column) for column in zip(*rows, strict=True)] for name, rows in results.items()}
+        for name, figures in columns.items():
             label = f"({name}) {FORMATS[name][0]}"
-            print(f"{layout:8}{label:34}{spread(seconds, 2):>20}{spread(sender):>18}{spread(receiver):>18}")
-        ratios = [c[0] / a[0] for a, c in zip(results["a"], results["c"], strict=True)]
-        print(f"{layout:8}time of (c) / time of (a) in the same round: {spread(ratios, 2)}")
+            report.add(layout, label, *figures, figures[0].over(columns["a"][0]))
+    return report
 
 
-def measure_unpack() -> None:
+def measure_unpack() -> Report:
     """What reading a large body takes."""
     body = bytearray().join(wire.pack({"frames": np.ones((200, 1000, 1000), np.uint8)}))
     seconds = []
@@ -151,10 +146,12 @@ def measure_unpack() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     grown = memory("VmRSS") - before
     tracemalloc.stop()
-    print(
-        f"\nunpack of {tree['frames'].nbytes / MEGABYTE:.0f} MB: {spread([s * 1e6 for s in seconds], 1)} microseconds,"
+    report = Report(
+        "reading a body", ("MB", "microseconds", "bytes allocated at the peak", "bytes that the resident set grew by")
     )
-    print(f"allocating {peak:,} bytes at its peak; the resident set grew by {grown:,} bytes")
+    microseconds = Spread(tuple(s * 1e6 for s in seconds))
+    report.add(f"{tree['frames'].nbytes / MEGABYTE:.0f}", microseconds, f"{peak:,}", f"{grown:,}")
+    return report
 
 
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
@@ -172,7 +169,7 @@ async def throughput(serving: Serving, frames: FrameArray, in_flight: int, reque
         return requests * frames.nbytes / MEGABYTE / (time.perf_counter() - start)
 
 
-def measure_torchserve(rounds: int) -> None:
+def measure_torchserve(rounds: int) -> Report:
     """The table of request sizes and requests in flight."""
     stamina.set_active(False)  # a request that is refused ends this, instead of making it slow
     settings = {"max_request_size": str(110 * MEGABYTE), "vmargs": "-Xmx4g -XX:MaxDirectMemorySize=4g"}
@@ -185,10 +182,13 @@ def measure_torchserve(rounds: int) -> None:
                     requests = max(2 * in_flight, 200 // megabytes)
                     rate = asyncio.run(throughput(s, frames, in_flight, requests))
                     results.setdefault((megabytes, in_flight), []).append(rate)
-    print("\nMB/s of uint8 frames through TorchServe to a handler that reads them and computes nothing, one worker")
-    print(f"{'request':>10}" + "".join(f"{f'{n} in flight':>20}" for n in IN_FLIGHT))
+    report = Report(
+        "MB/s of uint8 frames through TorchServe to a handler that reads them and computes nothing, one worker",
+        ("request", *(f"{count} in flight" for count in IN_FLIGHT)),
+    )
     for megabytes in REQUEST_MEGABYTES:
-        print(f"{megabytes:>7} MB" + "".join(f"{spread(results[megabytes, n]):>20}" for n in IN_FLIGHT))
+        report.add(f"{megabytes} MB", *(Spread(tuple(results[megabytes, count])) for count in IN_FLIGHT))
+    return report
 
 
 def main() -> None:
@@ -200,10 +200,10 @@ def main() -> None:
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("--rounds", type=int, default=5)
-        rounds = parser.parse_args().rounds
-        measure_transfers(rounds)
-        measure_unpack()
-        measure_torchserve(rounds)
+        add_json_option(parser)
+        options = parser.parse_args()
+        reports = [measure_transfers(options.rounds), measure_unpack(), measure_torchserve(options.rounds)]
+        publish(reports, options.json)
 
 
 if __name__ == "__main__":
