@@ -113,6 +113,7 @@ def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_ou
 def test_what_would_fail_for_every_source_ends_the_run_with_advice(running, media, tmp_path, options, advice):
     keys = tmp_path / "key_file.json"
     keys.write_text('{"inference": {"key": "wrong"}}')
+    keys.chmod(0o600)
     words = [str(keys) if word == "KEYS" else word for option in options.items() for word in option]
     result = running.caption(media / "old.avi", "--out", tmp_path / "out", *words)
     assert result.exit_code == 1
