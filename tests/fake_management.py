@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from fake_torchserve import write_key_file
 
 KEY_REFUSED = ("InvalidKeyException", "Token Authorization failed. Token either incorrect, expired, or not provided")
 
@@ -20,6 +23,7 @@ class FakeVersion:
     most: int = 1
     ready: list[bool] = field(default_factory=lambda: [True])
     pending: int = 0
+    response_seconds: int = 0
     gpu_usage: str = "N/A"
 
     def to_json(self, name: str, version: str) -> dict[str, Any]:
@@ -29,7 +33,7 @@ class FakeVersion:
             "modelUrl": self.archive,
             "minWorkers": self.wanted,
             "maxWorkers": self.most,
-            "responseTimeout": 120,
+            "responseTimeout": self.response_seconds,
             "startupTimeout": 600,
             "batchSize": 1,
             "maxBatchDelay": 1,
@@ -59,6 +63,12 @@ class FakeManagement:
         """Method, path and query of every request."""
         self.answer: Callable[[], web.Response] | None = None
         """In place of every other one."""
+        self.refuse: dict[str, web.Response] = {}
+        """By method, what the next request of it gets in place of being done."""
+        self.gone: set[str] = set()
+        """Models that are still listed."""
+        self.key_file: Path | None = None
+        """Where a renewed key is written."""
         self.healthy = True
 
     async def __aenter__(self) -> FakeManagement:
@@ -80,10 +90,19 @@ class FakeManagement:
 
     async def _handle(self, request: web.Request) -> web.Response:
         self.asked.append(f"{request.method} {request.raw_path}")
+        if request.path == "/token" and self.key_file:
+            self.key = "renewed"
+            write_key_file(self.key_file, self.key)
+            return web.Response()
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             return refused(400, *KEY_REFUSED)
         if self.answer:
             return self.answer()
+        if request.method in self.refuse:
+            return self.refuse.pop(request.method)
+        return self._done(request)
+
+    def _done(self, request: web.Request) -> web.Response:
         match [request.method, *request.path.strip("/").split("/")]:
             case ["GET", "ping"]:
                 text = "Healthy" if self.healthy else "Unhealthy"
@@ -93,18 +112,20 @@ class FakeManagement:
             case ["GET", "models"]:
                 return self._page(int(request.query["next_page_token"]), int(request.query["limit"]))
             case ["POST", "models"]:
-                return self._register(request.query["url"])
+                return self._register(request.query.get("url"))
             case [method, "models", name, *rest]:
                 return self._of_model(method, name, rest, request)
         return refused(404, "ResourceNotFoundException", "Requested resource is not found")
 
     def _page(self, start: int, limit: int) -> web.Response:
-        names = sorted(self.models)
+        names = sorted({*self.models, *self.gone})
         page = [{"modelName": name} for name in names[start : start + limit]]
         more = {"nextPageToken": str(start + limit)} if start + limit < len(names) else {}
         return web.json_response({"models": page, **more})
 
-    def _register(self, url: str) -> web.Response:
+    def _register(self, url: str | None) -> web.Response:
+        if url is None:
+            return refused(400, "BadRequestException", "Parameter url is required.")
         if url not in self.archives:
             return refused(404, "ModelNotFoundException", f"Model not found at: {url}")
         self.add(*self.archives[url])

@@ -100,6 +100,25 @@ def test_workers_are_given_to_gpus(monkeypatch, tmp_path, demo_model, options, w
     assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (None, "no such file; build archives in the project's own folder"),
+        ("handler: {", "expected YAML that can be read"),
+        ("handler: \ud800", "expected YAML that can be read"),
+        ("", "expected settings, and `handler:`"),
+        ("minWorkers: 1", "expected settings, and `handler:`"),
+        ("handler: caption", "expected settings, and `handler:`"),
+    ],
+)
+def test_settings_of_a_handler_that_cannot_be_used_are_named(tmp_path, demo_model, settings, reason):
+    if settings is not None:
+        (tmp_path / "caption.yaml").write_bytes(settings.encode(errors="surrogatepass"))
+    with pytest.raises(UsageError, match=rf"caption\.yaml: {reason}") as error:
+        build("clips", "caption", demo_model, tmp_path / "store", handlers=tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_each_gpu_has_a_worker():
     with pytest.raises(UsageError, match="workers per GPU: expected 1 or more, got 0"):
         GpuWorkers((0, 1), 0)

@@ -150,6 +150,9 @@ async def test_requests_that_were_refused_together_all_see_the_new_key(server, s
 async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):
     key_file = write_key_file(tmp_path / "key_file.json", "old")
     endpoint = endpoint_of(server, session, Credentials(key_file))
+    server.key = "new"
+    with pytest.raises(AccessRefused, match="keys expire"):
+        await endpoint.ask(BODY)
     key_file.unlink()
     assert not endpoint.key_has_changed()
 

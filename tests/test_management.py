@@ -30,7 +30,8 @@ from reelscribe.model_version import Worker
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[FakeManagement]:
     async with FakeManagement() as server:
-        server.add("captioner", "1.0", FakeVersion("captioner.mar", gpu_usage="gpuId::3 utilization.gpu [%]::0 %"))
+        captioner = FakeVersion("captioner.mar", response_seconds=120, gpu_usage="gpuId::3 utilization.gpu [%]::0 %")
+        server.add("captioner", "1.0", captioner)
         yield server
 
 
@@ -61,6 +62,17 @@ async def test_all_versions_of_all_models_are_listed_page_by_page(server, client
     models = await client.models()
     assert len(models) == 102
     assert [(m.version, m.is_default) for m in models if m.name == "captioner"] == [("1.0", True), ("2.0", False)]
+
+
+async def test_versions_are_in_the_order_of_their_numbers(server, client):
+    for version in ("10.0", "9.0"):
+        server.add("captioner", version, FakeVersion(f"captioner-{version}.mar"))
+    assert [described.version for described in await client.versions("captioner")] == ["1.0", "9.0", "10.0"]
+
+
+async def test_a_model_that_is_unregistered_while_models_are_listed_is_left_out(server, client):
+    server.gone = {"another"}
+    assert [model.name for model in await client.models()] == ["captioner"]
 
 
 async def test_one_version_of_several_is_described(server, client):
@@ -125,6 +137,32 @@ async def test_a_registration_without_workers_leaves_nothing(server, client):
     assert "new" not in server.models
 
 
+async def test_a_registration_whose_workers_are_refused_leaves_nothing(server, client):
+    server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", most=4))
+    server.refuse["PUT"] = refused(507, "OutOfMemoryError", "no room for workers")
+    with pytest.raises(ServerOutOfMemory, match="no room for workers"):
+        await client.register("new.mar", workers=2)
+    assert "new" not in server.models
+
+
+async def test_a_registration_that_is_given_up_leaves_nothing(server, client):
+    server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", ready=[False]))
+    waits = asyncio.Event()
+    registering = asyncio.ensure_future(client.register("new.mar", why=lambda *_: waits.set()))
+    await waits.wait()
+    registering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await registering
+    assert "new" not in server.models
+
+
+async def test_a_version_that_cannot_be_taken_back_does_not_hide_why(server, client):
+    server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", ready=[False]))
+    server.refuse["DELETE"] = refused(408, "RequestTimeoutException", "still ending workers")
+    with pytest.raises(StartupError, match="cannot be loaded: OSError: no weights"):
+        await client.register("new.mar", why=lambda *_: "OSError: no weights")
+
+
 async def test_a_registration_need_not_wait(server, client):
     server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", ready=[False]))
     assert not (await client.register("new.mar", seconds=None)).ready
@@ -167,17 +205,41 @@ async def test_another_version_becomes_the_default(server, client):
     assert (await client.describe("captioner")).version == "2.0"
 
 
-async def test_before_a_version_is_unregistered_its_last_worker_answers_what_waits(server, client):
+async def test_before_a_version_is_unregistered_it_answers_what_waits(server, client):
     server.add("captioner", "2.0", FakeVersion("captioner-2.0.mar"))
-    await client.scale("captioner", 2, version="2.0")
-    server.asked.clear()
     await client.unregister("captioner", "2.0")
     path = "/models/captioner/2.0"
-    assert [line for line in server.asked if "?" in line or line.startswith("DELETE")] == [
-        f"PUT {path}?min_worker=1&max_worker=1",
+    assert [line for line in server.asked if "?" in line or not line.startswith("GET")] == [
+        "POST /models",  # whether models can be unregistered at all
         f"GET {path}?customized=true",
         f"DELETE {path}",
     ]
+
+
+async def test_several_workers_are_left_alone_for_as_long_as_they_may_compute(server, client):
+    server.models["captioner"]["1.0"] = FakeVersion("c.mar", wanted=2, most=2, ready=[True, True], response_seconds=900)
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(client.unregister("captioner"), 0.5)
+    assert not any(line.startswith(("PUT", "DELETE")) for line in server.asked)
+
+
+async def test_where_the_model_api_is_off_a_version_keeps_its_workers_and_nobody_waits(server, client):
+    several = FakeVersion("c.mar", wanted=4, most=4, ready=[True] * 4, response_seconds=900)
+    server.models["captioner"]["1.0"] = several
+    server.refuse["POST"] = refused(405, "MethodNotAllowedException", "Requested method is not allowed")
+    with pytest.raises(ModelApiOff, match="--model-api"):
+        await client.unregister("captioner")
+    assert changes(server) == ["POST /models"]
+    assert (several.wanted, several.ready) == (4, [True] * 4)
+
+
+async def test_an_unregistration_that_is_refused_in_the_end_costs_no_worker(server, client):
+    several = FakeVersion("c.mar", wanted=4, most=4, ready=[True] * 4)
+    server.models["captioner"]["1.0"] = several
+    server.refuse["DELETE"] = refused(408, "RequestTimeoutException", "still ending workers")
+    with pytest.raises(ServerError, match="still ending workers"):
+        await client.unregister("captioner")
+    assert (several.wanted, several.ready) == (4, [True] * 4)
 
 
 async def test_a_version_can_be_unregistered_at_once(server, client):
@@ -285,6 +347,11 @@ async def test_an_answer_that_does_not_come_is_said():
 async def test_an_address_must_be_one():
     with pytest.raises(UsageError, match=r"expected an address like http://127\.0\.0\.1:8081"):
         ManagementClient("localhost")
+
+
+async def test_an_address_that_is_wrong_leaves_no_session_of_another_open():
+    with pytest.raises(UsageError, match="got 'localhost'"):
+        ManagementClient(ServerAddresses("http://127.0.0.1:8081", metrics="localhost"))
 
 
 @pytest.mark.parametrize("name", ["", "../models", "a/b"])

@@ -3,11 +3,14 @@
 import json
 import socket
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from reelscribe import server
+from reelscribe.claim import claimed
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
 from reelscribe.instance import Instance
@@ -116,6 +119,33 @@ def test_a_restart_that_cannot_work_stops_nothing(tmp_path):
     with pytest.raises(StartupError, match="no archive to serve"):
         restart(instance, StartOptions(CONFIG, tmp_path, overrides=FREE), say=print)
     assert instance.key_file.exists()
+
+
+def test_two_commands_do_not_start_in_one_directory_at_once(tmp_path):
+    archive(tmp_path)
+    instance = Instance(tmp_path / "server")
+    with claimed(instance):
+        instance.key_file.write_text("of the first")
+        with pytest.raises(StartupError, match="another command starts or stops a server there"):
+            begin(tmp_path)
+        with pytest.raises(StartupError, match="another command starts or stops a server there"):
+            restart(instance, StartOptions(CONFIG, tmp_path, overrides=FREE), say=print)
+        assert instance.key_file.read_text() == "of the first"
+
+
+def test_stopping_waits_until_a_start_elsewhere_has_given_up(tmp_path, monkeypatch):
+    instance = Instance(tmp_path / "server")
+    with ExitStack() as elsewhere:
+        elsewhere.enter_context(claimed(instance))
+        instance.key_file.touch()
+
+        def give_up(_: float) -> None:
+            assert instance.key_file.exists()
+            elsewhere.close()
+
+        monkeypatch.setattr(server.time, "sleep", give_up)
+        assert stop(instance) == []
+    assert not instance.key_file.exists()
 
 
 def test_a_server_that_does_not_run_has_the_status_of_service_managers(tmp_path):

@@ -1,5 +1,8 @@
 """What TorchServe's log says of workers, from lines as it writes them."""
 
+import gzip
+import os
+
 import pytest
 
 from reelscribe import server_log
@@ -18,9 +21,19 @@ def instance(tmp_path):
 
 
 def write(instance: Instance, *events: str) -> None:
-    """Each event twice, as TorchServe does; one may have several lines."""
+    """An event may have several lines."""
     with (instance.logs / "ts_log.log").open("a") as log:
-        log.writelines(f"{event}\n{event}\n" for event in events)
+        log.writelines(f"{event}\n" for event in events)
+
+
+def rotate(instance: Instance, number: int) -> None:
+    """Begin a new log, as Log4j does."""
+    log = instance.logs / "ts_log.log"
+    with gzip.open(instance.logs / f"ts_log.{number}.log.gz", "wb") as old:
+        old.write(log.read_bytes())
+    new = log.with_name("new")  # another file while the old one is still there, so that their inodes differ
+    new.touch()
+    new.replace(log)
 
 
 def change(change: str, model: str = "captioner_1.0", worker: int = 9000) -> str:
@@ -110,12 +123,40 @@ def test_what_was_logged_before_does_not_count(instance):
     assert why_it_cannot_load(instance, "captioner", "1.0", since=before) == "OSError: the new one"
 
 
-def test_after_a_new_log_has_begun_all_of_it_counts(instance):
+@pytest.mark.parametrize("lines", [1, 99])
+def test_after_a_new_log_has_begun_all_of_it_counts_however_long_it_is(instance, lines):
     write(instance, change(STARTED), *[output("much")] * 9)
     before = log_size(instance)
-    (instance.logs / "ts_log.log").unlink()
-    write(instance, output("cannot load: OSError: x"))
+    rotate(instance, 1)
+    write(instance, output("cannot load: OSError: x"), *[output("much")] * lines)
     assert why_it_cannot_load(instance, "captioner", "1.0", since=before) == "OSError: x"
+
+
+def test_of_the_log_before_what_came_after_the_position_counts(instance):
+    write(instance, output("cannot load: OSError: the old one"))
+    before = log_size(instance)
+    write(instance, output("cannot load: OSError: the new one", worker=9001))
+    rotate(instance, 1)
+    assert [worker.said for worker in worker_histories(instance, before)] == ["OSError: the new one"]
+
+
+def test_a_worker_that_restarts_while_a_new_log_begins_was_ready_before(instance):
+    write(instance, output("of long ago", worker=9001))
+    rotate(instance, 9)
+    write(instance, change(STARTED), change(LOADED), change("WORKER_MODEL_LOADED -> WORKER_STOPPED"))
+    rotate(instance, 10)
+    write(instance, change("WORKER_STOPPED -> WORKER_STARTED"))
+    (worker,) = worker_histories(instance)
+    assert (worker.was_ready, worker.failure) == (True, None)
+
+
+def test_an_older_log_that_is_still_being_compressed_is_read_as_far_as_it_goes(instance):
+    write(instance, change(STARTED))
+    rotate(instance, 1)
+    older = instance.logs / "ts_log.1.log.gz"
+    older.write_bytes(older.read_bytes()[:-9])
+    write(instance, output("cannot load: OSError: x"))
+    assert why_it_cannot_load(instance) == "OSError: x"
 
 
 def test_what_torchserve_itself_does_not_accept_is_a_reason_with_its_cause(instance):
@@ -132,6 +173,12 @@ def test_why_java_itself_ended_is_in_the_console(instance):
     assert best_explanation(instance).startswith("Invalid configuration: a port (see ")
 
 
+def test_an_error_of_torchserve_is_the_reason_where_the_console_has_none(instance):
+    (instance.logs / "console.log").write_text("Model server started.\n")
+    write(instance, main("Unable to bind"), output("a warning"))
+    assert best_explanation(instance).startswith("Unable to bind (see ")
+
+
 def test_a_log_is_followed_into_the_next_one(tmp_path, monkeypatch):
     monkeypatch.setattr(server_log, "POLL_SECONDS", 0)
     log = tmp_path / "access_log.log"
@@ -143,3 +190,30 @@ def test_a_log_is_followed_into_the_next_one(tmp_path, monkeypatch):
     assert next(lines) == "after"
     log.write_text("in a new log\n")
     assert next(lines) == "in a new log"
+
+
+def test_what_is_written_while_a_log_is_shown_comes_once_and_whole(tmp_path, monkeypatch):
+    log = tmp_path / "model_log.log"
+    log.write_bytes(b"first\nsecond\nthi")
+    parts = iter(["rd: \u00e4".encode()[:-1], "\u00e4\n".encode()[1:]])
+
+    def write_more(_: float) -> None:
+        with log.open("ab") as file:
+            file.write(next(parts))
+
+    monkeypatch.setattr(server_log.time, "sleep", write_more)
+    lines = server_log.follow(log, 5)
+    assert [next(lines) for _ in range(3)] == ["first", "second", "third: \u00e4"]
+
+
+def test_the_last_words_of_a_log_are_shown_before_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_log, "POLL_SECONDS", 0)
+    log = tmp_path / "model_log.log"
+    log.write_text("before\n")
+    lines = server_log.follow(log, 5)
+    assert next(lines) == "before"
+    with log.open("a") as file:
+        file.write("last words\n")
+    os.replace(log, tmp_path / "model_log.1.log")
+    log.write_text("of the next log, which is longer than the one before\n")
+    assert [next(lines), next(lines)] == ["last words", "of the next log, which is longer than the one before"]

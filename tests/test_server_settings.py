@@ -7,7 +7,15 @@ import pytest
 from reelscribe.errors import StartupError, UsageError
 from reelscribe.server_environment import server_environment
 from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import check_addresses, check_tls, complete, exposed, read_properties, surprises
+from reelscribe.server_settings import (
+    check_addresses,
+    check_tls,
+    complete,
+    exposed,
+    read_properties,
+    surprises,
+    write_properties,
+)
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config.properties"
@@ -36,7 +44,32 @@ def test_properties_are_names_and_values():
     assert read_properties(text) == {"a": "b", "url": "http://x:1/?a=b", "empty": ""}
 
 
-@pytest.mark.parametrize("line", ["inference_address: http://0.0.0.0:8080", "a b=c", "novalue", "long=value\\"])
+def test_escapes_are_read_as_java_reads_them():
+    text = "disable_token_authorization=\\u0074rue\nallowed_urls=https://x\\\\.com\n"
+    assert read_properties(text) == {"disable_token_authorization": "true", "allowed_urls": "https://x\\.com"}
+
+
+def test_lines_end_where_javas_do():
+    assert read_properties("a=b\x0cc=d\x85e=f\u2028g=h\n") == {"a": "b\x0cc=d\x85e=f\u2028g=h"}
+
+
+def test_what_is_written_is_ascii_and_read_as_it_was():
+    settings = {"keystore": "/srv/\u00fcber \U0001f600\\x/k", "metrics_config": "/a\nb=c"}
+    text = write_properties(settings)
+    assert text.isascii()
+    assert text == "keystore=/srv/\\u00fcber \\ud83d\\ude00\\u005cx/k\nmetrics_config=/a\\u000ab=c\n"
+    assert read_properties(text) == settings
+
+
+def test_options_of_java_that_need_an_escape_are_refused():
+    with pytest.raises(StartupError, match="vmargs: expected ASCII without backslashes"):
+        complete({**LOOPBACK, "vmargs": "-Dx=\u00e4"}, CONFIG, model_api=False)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["inference_address: http://0.0.0.0:8080", "a b=c", "novalue", "long=value\\", "a=\\t", "a=\\u12", "\\u0061=b"],
+)
 def test_what_java_would_read_otherwise_is_refused(line):
     with pytest.raises(StartupError, match="expected lines like name=value"):
         read_properties(f"a=b\n{line}\n")
@@ -108,6 +141,16 @@ USEFUL = {"PATH": "/bin", "LC_ALL": "C", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_T
 
 def test_secrets_stay_outside_and_what_computing_needs_goes_in():
     assert server_environment({**SECRETS, **USEFUL, "TS_CONFIG_FILE": "x"}) == USEFUL
+
+
+PROXIES = {"https_proxy": "http://me:secret@proxy:3128", "HTTP_PROXY": "me:secret@proxy:3128"}
+ENDPOINT = {"HF_ENDPOINT": "https://me:secret@mirror/"}
+HARMLESS = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost", "PYTHONPATH": "/srv/a@2:/srv/b"}
+
+
+def test_an_address_with_a_password_in_it_stays_outside_unless_it_is_named():
+    assert server_environment({**PROXIES, **ENDPOINT, **HARMLESS}) == HARMLESS
+    assert server_environment({**PROXIES, **HARMLESS}, PROXIES) == {**PROXIES, **HARMLESS}
 
 
 def test_a_secret_that_is_named_goes_in():

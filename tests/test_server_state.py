@@ -1,14 +1,19 @@
 """How a server gets on, from what it says of its workers and what its log tells of them."""
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from fake_management import FakeManagement, FakeVersion
+from fake_torchserve import write_key_file
 from reelscribe.instance import INSTANCE_VARIABLE, Instance
 from reelscribe.model_version import ModelVersion
 from reelscribe.server_log import WorkerHistory
-from reelscribe.server_state import state_from, state_of
+from reelscribe.server_state import ServerState, state_from, state_of
 
 
 def version(*ready: bool, minimum: int | None = None, name: str = "captioner") -> ModelVersion:
@@ -66,13 +71,62 @@ def test_the_history_of_another_version_is_not_taken_for_its_own():
     assert state_from([version(False)], [other]).state == "loading"
 
 
+@pytest.fixture
+def instance(tmp_path) -> Instance:
+    return Instance(tmp_path)
+
+
+@contextmanager
+def process_of(instance: Instance) -> Iterator[None]:
+    """A process that belongs to an instance, as long as this lasts."""
+    environment = {INSTANCE_VARIABLE: str(instance.directory.resolve())}
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield
+        process.communicate(b"\n")
+
+
+async def state_at(
+    instance: Instance, url: str, expires: str = "2999-01-01T00:00:00Z", renewed_by: FakeManagement | None = None
+) -> ServerState:
+    """How a running server gets on whose management API is at `url`, and whose key expires then."""
+    instance.config.write_text(f"management_address={url}\n")
+    write_key_file(instance.key_file, "key", expires)
+    if renewed_by:
+        renewed_by.key, renewed_by.key_file = "another", instance.key_file
+    with process_of(instance):
+        return await asyncio.to_thread(state_of, instance)
+
+
 def test_a_server_that_has_just_begun_is_starting_and_one_without_processes_stopped(tmp_path):
     instance = Instance(tmp_path)
     assert state_of(instance).state == "stopped"
-    environment = {INSTANCE_VARIABLE: str(tmp_path.resolve())}
-    command = [sys.executable, "-c", "print(flush=True); input()"]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as launcher:
-        launcher.stdout.readline()
+    with process_of(instance):
         assert state_of(instance).state == "starting"
-        launcher.communicate(b"\n")
     assert state_of(instance).state == "stopped"
+
+
+async def test_a_server_is_asked_with_a_key_that_has_expired_until_it_is_renewed(instance):
+    async with FakeManagement() as server:
+        server.add("captioner", "1.0", FakeVersion("captioner.mar"))
+        state = await state_at(instance, server.url, "2020-01-01T00:00:00.123456789Z", renewed_by=server)
+        assert (state.state, state.error) == ("ready", None)
+        assert "GET /token?type=management" in server.asked
+
+
+async def test_a_server_that_refuses_its_own_key_is_failing_and_that_is_said(instance):
+    async with FakeManagement(key="another") as server:
+        state = await state_at(instance, server.url)
+    assert (state.state, state.models) == ("failing", ())
+    assert "keys expire" in state.error
+    assert "last in its log" not in state.error
+
+
+async def test_a_server_that_has_not_answered_for_long_is_failing_with_the_last_of_its_log(instance, monkeypatch):
+    monkeypatch.setattr("reelscribe.server_state.STARTING_SECONDS", 0)
+    instance.logs.mkdir()
+    (instance.logs / "console.log").write_text("java.lang.OutOfMemoryError: Java heap space\n")
+    state = await state_at(instance, "http://127.0.0.1:9")
+    assert state.state == "failing"
+    assert "is the server running?; last in its log: java.lang.OutOfMemoryError: Java heap space" in state.error

@@ -24,6 +24,7 @@ def key():
 def write(directory, certificate: bytes, key: bytes):
     (directory / "cert.pem").write_bytes(certificate)
     (directory / "key.pem").write_bytes(key)
+    (directory / "key.pem").chmod(0o600)
     return directory / "cert.pem", directory / "key.pem"
 
 
@@ -74,6 +75,14 @@ def test_a_key_that_torchserve_has_no_cipher_for_is_refused(tmp_path):
     key = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(StartupError, match=r"key\.pem: expected an RSA key, got EC"):
         read_identity(*write(tmp_path, self_signed(key), pem_of(key)))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_key_that_others_can_read_is_refused(tmp_path, key, mode):
+    certificate, private_key = write(tmp_path, self_signed(key), pem_of(key))
+    private_key.chmod(mode)
+    with pytest.raises(StartupError, match=rf"key\.pem: .* for its owner alone, got mode {mode:03o}; chmod 600 it"):
+        read_identity(certificate, private_key)
 
 
 def test_what_is_not_pem_is_refused(tmp_path, key):

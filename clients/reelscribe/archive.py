@@ -108,7 +108,7 @@ def build(
                 f" digit, and no version called all; got {word!r}"
             )
     found = _find(weights, kind, revision, bundle=bundle)
-    settings: dict[str, Any] = yaml.safe_load((handlers / f"{kind}.yaml").read_text())
+    settings = _template(handlers / f"{kind}.yaml")
     settings.update(gpus.settings() if gpus else {})
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
     try:
@@ -122,6 +122,19 @@ def build(
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
+
+
+def _template(path: Path) -> dict[str, Any]:
+    """The settings of a kind of handler. Raises UsageError."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; build archives in the project's own folder") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: expected YAML that can be read: {' '.join(str(error).split())}") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):
+        raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; mend it")
+    return settings
 
 
 def _pack(directory: Path, name: str, version: str, kind: str, handlers: Path, settings: dict[str, Any]) -> Path:

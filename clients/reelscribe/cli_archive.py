@@ -9,11 +9,11 @@ import typer
 
 from reelscribe.cli_errors import errors_as_one_line
 from reelscribe.errors import UsageError
+from reelscribe.server_options import MODEL_STORE
 
 if TYPE_CHECKING:
     from reelscribe.archive import GpuWorkers
 
-MODEL_STORE = Path("model_store")
 ModelStore = Annotated[Path, typer.Option(help="Folder of archives (*.mar); all of them are served.")]
 
 _REVISION_HELP = "Branch, tag or commit of the hub; by default its newest. The archive says which commit that was."

@@ -13,16 +13,13 @@ import typer
 
 from reelscribe.cli_errors import errors_as_one_line
 from reelscribe.errors import UsageError
+from reelscribe.server_options import DIRECTORY, LOAD_SECONDS
 
 if TYPE_CHECKING:
     from reelscribe.credentials import Credentials
     from reelscribe.instance import Instance
     from reelscribe.management import ManagementClient, Why
     from reelscribe.model_version import ModelVersion
-
-DIRECTORY = Path(".server")
-LOAD_SECONDS = 900.0
-DRAIN_SECONDS = 300.0
 
 T = TypeVar("T")
 
@@ -159,8 +156,14 @@ def unregister(
     key_file: KeyFile = None,
     now: Annotated[bool, typer.Option("--now", help="Drop the requests that it has not answered yet.")] = False,
 ) -> None:
-    """Take a version away when it has answered what it was asked until now."""
+    """Take a version away when it has answered what it was asked until now.
+
+    A version with several workers stays as long as one request may compute (responseTimeout of its YAML), as the server
+    does not say which of them are idle. What comes meanwhile may be lost: make another version the default first.
+    """
     with errors_as_one_line():
+        from reelscribe.management import DRAIN_SECONDS
+
         seconds = 0.0 if now else DRAIN_SECONDS
         gone = _reach(directory, management, key_file).do(
             lambda server: server.unregister(model, version, drain_seconds=seconds)

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reelscribe.cli_archive import MODEL_STORE
 from reelscribe.cli_errors import EXIT_FAILED, errors_as_one_line
 from reelscribe.errors import UsageError
+from reelscribe.server_options import CONFIG, DIRECTORY, LOAD_SECONDS, MODEL_STORE, StartOptions
 
 if TYPE_CHECKING:
     from reelscribe.instance import Instance
-    from reelscribe.server_options import StartOptions
     from reelscribe.server_state import ModelState, ServerState
 
-DIRECTORY = Path(".server")
-CONFIG = Path("config.properties")
-LOAD_SECONDS = 900.0
 EXIT_STOPPED = 3
 """What service managers take for "not running"."""
 
@@ -77,7 +73,7 @@ def start_server(
         from reelscribe.instance import Instance
 
         instance = Instance(directory)
-        server.start(instance, _options(given), say=typer.echo)
+        server.start(instance, StartOptions(**given), say=typer.echo)
         _say_where(instance)
 
 
@@ -98,7 +94,6 @@ def restart_server(
     with errors_as_one_line():
         from reelscribe import server
         from reelscribe.instance import Instance
-        from reelscribe.server_options import StartOptions
 
         instance = Instance(directory)
         pids = server.restart(instance, replace(StartOptions.load(instance.options), **given), say=typer.echo)
@@ -184,12 +179,6 @@ def _given(
         "pass_environment": tuple(pass_env) if pass_env else None,
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _options(given: dict[str, Any]) -> StartOptions:
-    from reelscribe.server_options import StartOptions
-
-    return replace(StartOptions(CONFIG, MODEL_STORE, LOAD_SECONDS), **given)
 
 
 def _say_where(instance: Instance) -> None:

@@ -13,7 +13,7 @@ import aiohttp
 
 from reelscribe import wire
 from reelscribe.credentials import Credentials
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
 
 WRITE_BYTES = 256 * 1024
 """A body is handed to the socket in views of this size: one large write would be buffered whole."""
@@ -140,14 +140,7 @@ class Endpoint(Generic[D]):
 
     def key_has_changed(self) -> bool:
         """Whether there is another key to try than the one that was refused last."""
-        if not isinstance(self._credentials, Credentials):
-            return False
-        try:
-            self._credentials.reload()
-        except UsageError:
-            return False  # a server that restarts has none for a while
-        # Not what `reload` says: of requests that were refused together, only the first sees the key change.
-        return self._credentials.token != self._refused_token
+        return isinstance(self._credentials, Credentials) and self._credentials.differs_from(self._refused_token)
 
     async def _post(
         self, body: list[wire.Segment], headers: dict[str, str], seconds: float

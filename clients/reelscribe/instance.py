@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from reelscribe.credentials import Credentials
 from reelscribe.server_settings import read_properties, tokens_are_asked_for
 
 INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
@@ -78,9 +79,14 @@ class Instance:
         """The token for the inference or the management API. Raises OSError or ValueError if there is none yet."""
         return str(json.loads(self.key_file.read_text())[api]["key"])
 
-    def token(self, api: str) -> str | None:
-        """The same, and None for a server that asks for none."""
-        return self.key(api) if tokens_are_asked_for(self.settings()) else None
+    def management_credentials(self) -> Credentials | None:
+        """The key to the management API, renewed before it expires; None for a server that asks for none.
+
+        Raises OSError or UsageError if there is none yet.
+        """
+        if not tokens_are_asked_for(self.settings()):
+            return None
+        return Credentials(self.key_file, self.address("management_address"), api="management")
 
     def tls(self) -> ssl.SSLContext | None:
         """Trust in this server's certificate and no other, whatever name it was made for; None without TLS."""

@@ -6,25 +6,23 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from reelscribe.credentials import Credentials
-from reelscribe.errors import ServerError, ServerUnreachable, StartupError, UsageError
+from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
 from reelscribe.management_api import ANSWER_SECONDS, Api
-from reelscribe.model_version import ModelVersion
-
-LOAD_SECONDS = 900.0
-"""That a model may take to be ready."""
+from reelscribe.model_version import ModelVersion, natural
+from reelscribe.server_options import LOAD_SECONDS
 
 REGISTER_SECONDS = 900.0
 """That a server may take to fetch and unpack an archive, weights included."""
 
 DRAIN_SECONDS = 300.0
-"""That a version may take to answer what it was asked, before it is unregistered."""
+"""That requests may wait in a version's queue before it is unregistered."""
 
 POLL_SECONDS = 0.25
 """Seldom enough: to describe workers on GPUs, TorchServe asks the GPUs, and lets its clients wait."""
@@ -35,11 +33,19 @@ Why = Callable[[str, str], str | None]
 
 @dataclass(frozen=True)
 class ServerAddresses:
-    """Where the APIs of one server are, like http://127.0.0.1:8081; the last two where they are asked for."""
+    """Where the APIs of one server are, like http://127.0.0.1:8081; the last two where they are asked for.
+
+    Raises UsageError for what is no address.
+    """
 
     management: str
     inference: str | None = None
     metrics: str | None = None
+
+    def __post_init__(self) -> None:
+        for url in (self.management, self.inference, self.metrics):
+            if url is not None and not url.startswith(("http://", "https://")):
+                raise UsageError(f"server: expected an address like http://127.0.0.1:8081, got {url!r}")
 
 
 class ManagementClient:
@@ -82,13 +88,17 @@ class ManagementClient:
     async def models(self) -> list[ModelVersion]:
         """Every version of every model."""
         names: list[str] = []
+        versions: list[ModelVersion] = []
         page: str | None = "0"
         while page:
             with _of_torchserve():
                 answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
                 names += [model["modelName"] for model in answer["models"]]
                 page = answer.get("nextPageToken")
-        return [version for name in names for version in await self.versions(name)]
+        for name in names:
+            with suppress(UnknownModel):  # it was unregistered since
+                versions += await self.versions(name)
+        return versions
 
     async def versions(self, model: str) -> list[ModelVersion]:
         """Every version of a model."""
@@ -96,7 +106,7 @@ class ManagementClient:
         with _of_torchserve():
             answers = await self._json("GET", _path(model, "all"))
             versions = [ModelVersion.from_json(answer, default.version) for answer in answers]
-        return sorted(versions, key=lambda version: version.version)
+        return sorted(versions, key=lambda version: natural(version.version))
 
     async def describe(self, model: str, version: str | None = None) -> ModelVersion:
         """One version, by default the one that is the default."""
@@ -121,9 +131,10 @@ class ManagementClient:
     ) -> ModelVersion:
         """Register an archive of the model store, or at an allowed address, and wait until it is ready.
 
-        `workers` replaces the archive's own number. Raises StartupError, with the version unregistered again, if it is
-        not ready after `seconds`, or as soon as `why` knows that it cannot be; None does not wait. Raises ModelApiOff,
-        ModelConflict, ServerOutOfMemory, and UnknownModel if there is no such archive.
+        `workers` replaces the archive's own number. Raises StartupError if it is not ready after `seconds`, or as soon
+        as `why` knows that it cannot be; None does not wait. Raises ModelApiOff, ModelConflict, ServerOutOfMemory, and
+        UnknownModel if there is no such archive. Whatever ends the waiting, also a cancellation, the version is
+        unregistered again if the server lets itself be reached.
         """
         before = {(each.name, each.version) for each in await self.models()}
         # Asynchronous, for otherwise one of the threads that receive requests would wait for the workers.
@@ -134,15 +145,16 @@ class ManagementClient:
         made = next((each for each in new if each.archive == archive), None)
         if made is None:
             raise ServerError(f"{archive}: it was registered, but is not there; see `reelscribe models list`")
-        if workers and (made.min_workers, made.max_workers) != (workers, workers):
-            # What the archive says has gone before what was asked.
-            await self.scale(made.name, workers, version=made.version, wait=False)
-        if seconds is None:
-            return made
         try:
+            if workers and (made.min_workers, made.max_workers) != (workers, workers):
+                # What the archive says has gone before what was asked.
+                made = await self.scale(made.name, workers, version=made.version, wait=False)
+            if seconds is None:
+                return made
             return await self.wait_ready(made.name, made.version, seconds=seconds, why=why)
-        except StartupError:
-            await self.unregister(made.name, made.version, drain_seconds=0)
+        except BaseException:
+            with suppress(ReelscribeError):  # the first error is the one to be told
+                await asyncio.shield(self.unregister(made.name, made.version, drain_seconds=0))
             raise
 
     async def wait_ready(
@@ -211,13 +223,16 @@ class ManagementClient:
     ) -> ModelVersion:
         """Take a version away, by default the default one, and return what it was.
 
-        First it answers all that it was asked until now, for at most `drain_seconds`; with 0 that is refused or never
-        answered. Raises ServerError if it takes longer, ModelApiOff, and ModelConflict for the default version while
-        there are others.
+        First it answers all that it was asked until now. What waits in its queue has `drain_seconds` to be taken by a
+        worker. With several workers it stays as long again as a worker may compute (`response_seconds`), for TorchServe
+        does not say which of them are idle. What comes after the call began is not waited for; with `drain_seconds` 0
+        nothing is, and that is refused or never answered. If this fails, the version is as it was. Raises ServerError
+        if the queue takes longer, ModelApiOff, and ModelConflict for the default version while there are others.
         """
         versions = await self.versions(model)
         leaving = await self.describe(model, version)
         if drain_seconds and (len(versions) == 1 or not leaving.is_default):
+            await self._check_model_api()
             await self._drain(leaving, drain_seconds)
         await self._json("DELETE", _path(model, leaving.version), seconds=ANSWER_SECONDS + drain_seconds)
         return leaving
@@ -238,13 +253,12 @@ class ManagementClient:
     async def _drain(self, leaving: ModelVersion, seconds: float) -> None:
         """TorchServe would leave what waits in the queue without any answer, and its clients waiting.
 
-        One worker takes what is in the queue in its order: when it describes itself, it has answered all before that.
+        Workers take what is in the queue in its order: when one describes itself, all before that is taken. An only
+        worker has then answered it. Others may still compute, and whoever ended them to see an end would have their
+        requests refused; but TorchServe lets none compute for longer than the model's time-out.
         """
-        ready = sum(worker.ready for worker in leaving.workers)
-        if not ready and not leaving.queue_pending:
+        if not leaving.queue_pending and not any(worker.ready for worker in leaving.workers):
             return
-        if ready > 1:
-            await self.scale(leaving.name, 1, version=leaving.version, wait=False)
         try:
             await self.handler_description(leaving.name, leaving.version, seconds=seconds)
         except ServerUnreachable as error:
@@ -252,6 +266,13 @@ class ManagementClient:
                 f"{leaving.name} {leaving.version} still has requests after {seconds:.0f} s; try again, or unregister"
                 f" it --now, which drops them ({error})"
             ) from None
+        if len(leaving.workers) > 1:
+            await asyncio.sleep(leaving.response_seconds)
+
+    async def _check_model_api(self) -> None:
+        """Raises ModelApiOff before anybody waits for what cannot be done."""
+        with suppress(UsageError):  # it says that no archive was named
+            await self._json("POST", "/models")
 
     async def _described(self, model: str, version: str | None, default: str | None = None) -> ModelVersion:
         with _of_torchserve():

@@ -67,14 +67,12 @@ class Answer:
 
 
 class Api:
-    """One address of a server, and the key to it. Use it as an async context manager."""
+    """One address of a server, and the key to it. `close` it in the end."""
 
     def __init__(
         self, url: str, credentials: Credentials | str | None = None, *, ssl_context: ssl.SSLContext | None = None
     ) -> None:
         """`ssl_context` says which certificates are trusted; by default those that the system trusts."""
-        if not url.startswith(("http://", "https://")):
-            raise UsageError(f"server: expected an address like http://127.0.0.1:8081, got {url!r}")
         self.url = url.rstrip("/")
         self._credentials = credentials
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl_context or True))

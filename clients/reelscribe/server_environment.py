@@ -31,6 +31,8 @@ _PASSED = (
     "REELSCRIBE_*",
 )
 
+_PROXY = re.compile(r"_proxy$", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"//[^/]*@")
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
 """A name like this is passed by no pattern."""
 
@@ -45,8 +47,15 @@ def server_environment(environment: Mapping[str, str], passed: Iterable[str] = (
         raise UsageError(f"--pass-env: {missing[0]} is not in the environment")
     if settings := sorted(name for name in named if name.startswith("TS_")):
         raise UsageError(f"--pass-env: {settings[0]}: TorchServe's settings belong into its config.properties")
-    return {name: value for name, value in environment.items() if name in named or _is_passed(name)}
+    return {name: value for name, value in environment.items() if name in named or _is_passed(name, value)}
 
 
-def _is_passed(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in _PASSED) and not _SECRET.search(name)
+def _is_passed(name: str, value: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _PASSED) and not (
+        _SECRET.search(name) or _holds_password(name, value)
+    )
+
+
+def _holds_password(name: str, value: str) -> bool:
+    """As https://user:password@host does; proxies are also written without a scheme."""
+    return "@" in value if _PROXY.search(name) else bool(_USER_IN_URL.search(value))

@@ -1,16 +1,21 @@
 """What the logs of an instance say: how its workers got on, and why a model does not load.
 
-`ts_log.log` has the lines of the workers too. A new one begins at 100 MB, so what it tells does not go back for ever.
+`ts_log.log` has the lines of the workers too. A new one begins at 100 MB; the one before it is read as well, for what a
+worker was before it died must not be forgotten while it restarts.
 """
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from reelscribe.instance import Instance
 
@@ -30,9 +35,20 @@ _ERROR = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)\b.*)"
 _NOT_THE_REASON = re.compile(r"No module named 'ts\.torch_handler|java\.lang\.InterruptedException")
 """TorchServe looks there for a handler that cannot be imported; and so its threads end."""
 _FRONTEND = re.compile(r"Failed to load model: |Failed to parse model config file |Invalid \w+: .*, should be ")
+_SERVER_ERROR = re.compile(r"\d{4}-\S+ \[ERROR\] \S+ \S+ - (.*)")
 _ENDED = re.compile(
     r"(?:Exception in thread .*|Invalid configuration: |Error: |(?:[\w$]+\.)+\w*(?:Error|Exception)\b).*"
 )
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """A place in a log."""
+
+    inode: int
+    """Of the file: when a new log begins, it is another."""
+    offset: int
+    """In bytes."""
 
 
 @dataclass
@@ -71,13 +87,16 @@ class WorkerHistory:
             self.failed = True
 
 
-def log_size(instance: Instance) -> int:
-    """Where the log ends now, in bytes: a position for `why_it_cannot_load`."""
-    log = _server_log(instance)
-    return log.stat().st_size if log.exists() else 0
+def log_size(instance: Instance) -> LogPosition | None:
+    """Where the log ends now, for `why_it_cannot_load`; None if there is no log yet."""
+    try:
+        status = _server_log(instance).stat()
+    except FileNotFoundError:
+        return None
+    return LogPosition(status.st_ino, status.st_size)
 
 
-def worker_histories(instance: Instance, since: int = 0) -> list[WorkerHistory]:
+def worker_histories(instance: Instance, since: LogPosition | None = None) -> list[WorkerHistory]:
     """Every worker that the log speaks of from a position on, those apart that were scaled down."""
     workers: dict[str, WorkerHistory] = {}
     current = None
@@ -94,12 +113,12 @@ def worker_histories(instance: Instance, since: int = 0) -> list[WorkerHistory]:
 
 
 def why_it_cannot_load(
-    instance: Instance, model: str | None = None, version: str | None = None, *, since: int = 0
+    instance: Instance, model: str | None = None, version: str | None = None, *, since: LogPosition | None = None
 ) -> str | None:
     """Why a version of a model does not get READY, on one line; None as long as the log gives no reason.
 
-    Without `model` it is about all of them, and also about archives that TorchServe itself did not accept. `since` is
-    a position of the log, as `log_size` gave it; if a new log has begun meanwhile, all of that is read.
+    Without `model` it is about all of them, and also about archives that TorchServe itself did not accept. What was
+    logged before `since`, as `log_size` gave it, does not count.
     """
     for worker in worker_histories(instance, since):
         asked_for = model is None or worker.model == f"{model}_{version}"
@@ -117,8 +136,10 @@ def best_explanation(instance: Instance) -> str:
             return f"{reason} (see {instance.logs / LOGS['model']})"
     console = instance.logs / LOGS["console"]
     lines = [line.strip() for line in console.read_text(errors="replace").split("\n")] if console.exists() else []
-    reasons = [line for line in lines if _ENDED.fullmatch(line)] or [line for line in lines if line]
-    return f"{(reasons or ['it said nothing'])[-1]} (see {instance.logs})"
+    reasons = [line for line in lines if _ENDED.fullmatch(line)]
+    reasons = reasons or [match[1] for line in _lines(instance) if (match := _SERVER_ERROR.fullmatch(line))]
+    reasons = reasons or [line for line in lines if line] or ["it said nothing"]
+    return f"{reasons[-1]} (see {instance.logs})"
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -131,20 +152,41 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 def follow(log: Path, count: int) -> Iterator[str]:
     """The last lines of a log and then those that are written, for ever; goes over to a new log when one begins."""
-    position = log.stat().st_size if log.exists() else 0
-    yield from last_lines(log, count)
-    rest = ""
+    most: int | None = count
     while True:
-        if log.exists():
-            if log.stat().st_size < position:
-                position, rest = 0, ""
-            with log.open("rb") as file:
-                file.seek(position)
-                read = file.read()
-            position += len(read)
-            *lines, rest = (rest + read.decode(errors="replace")).split("\n")
-            yield from lines
+        with suppress(FileNotFoundError), log.open("rb") as file:  # it is not there while a new one begins
+            yield from _follow_one(file, log, most)
+            most = None
         time.sleep(POLL_SECONDS)
+
+
+def _follow_one(file: BinaryIO, log: Path, most: int | None) -> Iterator[str]:
+    """The last lines, or all, of a log that is open, and what comes, until another has its place."""
+    last: deque[bytes] = deque(maxlen=most)
+    rest = b""  # a line that is not written to its end
+    for line in file:
+        if line.endswith(b"\n"):
+            last.append(line[:-1])
+        else:
+            rest = line
+    yield from (line.decode(errors="replace") for line in last)
+    replaced = False
+    while not replaced:
+        replaced = not _is_at(log, file)  # asked first: what was written before that is still read
+        if os.fstat(file.fileno()).st_size < file.tell():
+            file.seek(0)
+            rest = b""
+        *lines, rest = (rest + file.read()).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+        time.sleep(POLL_SECONDS)
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Whether an open file is still the one of this path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _note(worker: WorkerHistory, message: str) -> None:
@@ -156,7 +198,7 @@ def _note(worker: WorkerHistory, message: str) -> None:
         worker.error = error[1].strip()
 
 
-def _frontend_failure(instance: Instance, since: int) -> str | None:
+def _frontend_failure(instance: Instance, since: LogPosition | None) -> str | None:
     """What TorchServe, and not a worker, had against an archive; with the innermost cause that it names."""
     failure, cause = None, None
     for line in _lines(instance, since):
@@ -174,11 +216,24 @@ def _server_log(instance: Instance) -> Path:
     return instance.logs / LOGS["server"]
 
 
-def _lines(instance: Instance, since: int) -> Iterator[str]:
+def _lines(instance: Instance, since: LogPosition | None = None) -> Iterator[str]:
+    """What the server's log says from a position on, or with what the log before it says."""
+    offset = since.offset if since else 0
+    now = log_size(instance)
+    if not (now and since and now.inode == since.inode and now.offset >= offset):
+        yield from _lines_before(instance, offset)  # if a new log began meanwhile, the position is one of the old
+        offset = 0
+    with suppress(FileNotFoundError), _server_log(instance).open("rb") as file:
+        file.seek(offset)
+        yield from (line.decode(errors="replace").rstrip("\n") for line in file)
+
+
+def _lines_before(instance: Instance, offset: int) -> Iterator[str]:
+    """What the newest of the older logs says; Log4j numbers them upwards, and compresses them when they are full."""
     log = _server_log(instance)
-    if not log.exists():
+    older = sorted(instance.logs.glob(f"{log.stem}.*.log.gz"), key=lambda path: int(path.name.split(".")[1]))
+    if not older:
         return
-    with log.open("rb") as file:
-        file.seek(since if since <= log_size(instance) else 0)
-        for line in file:
-            yield line.decode(errors="replace").rstrip("\n")
+    with suppress(EOFError), gzip.open(older[-1], "rb") as file:  # it is still being written
+        file.seek(offset)
+        yield from (line.decode(errors="replace").rstrip("\n") for line in file)

@@ -9,16 +9,25 @@ from pathlib import Path
 
 from reelscribe.errors import StartupError, UsageError
 
+DIRECTORY = Path(".server")
+"""Where a server lives that is not told where."""
+
+MODEL_STORE = Path("model_store")
+CONFIG = Path("config.properties")
+
+LOAD_SECONDS = 900.0
+"""That models may take to be ready."""
+
 
 @dataclass(frozen=True)
 class StartOptions:
     """How to start a TorchServe."""
 
-    config: Path = Path("config.properties")
+    config: Path = CONFIG
     """TorchServe's settings."""
-    model_store: Path = Path("model_store")
+    model_store: Path = MODEL_STORE
     """Folder of archives."""
-    load_seconds: float = 900.0
+    load_seconds: float = LOAD_SECONDS
     """That all models together may take to be ready."""
     model_api: bool = False
     """Whether models can be registered while it runs."""

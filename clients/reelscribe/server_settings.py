@@ -17,25 +17,33 @@ Settings = dict[str, str]
 HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_NAMES = ("grpc_inference", "grpc_management")
 
-_NAME = re.compile(r"[\w.-]+")
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ADDRESS = re.compile(r"(?:(https?)://)?([\w.-]+):(\d+)", re.IGNORECASE | re.ASCII)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_ESCAPED = re.compile(r"[^ -~]|\\")
 _TLS_OF_ITS_OWN = ("keystore", "keystore_pass", "keystore_type", "certificate_file", "private_key_file")
 
 
 def read_properties(text: str) -> Settings:
-    """Names and values of a Java properties file. Raises StartupError for a line that is not `name=value`.
+    r"""Names and values of a Java properties file. Raises StartupError for a line that is not `name=value`.
 
-    Java would read more than that, and what was checked must be what TorchServe reads.
+    Java would read more than that, and what was checked must be what TorchServe reads. In values a backslash is written
+    as two, and `\u00e4` is a character, as Java has it; other escapes are refused.
     """
     settings = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or not _NAME.fullmatch(name) or value.endswith("\\"):
+        if not equals or not _NAME.fullmatch(name):
             raise StartupError(f"config.properties: expected lines like name=value, got {line.strip()!r}")
-        settings[name] = value
+        settings[name] = _unescaped(value)
     return settings
+
+
+def write_properties(settings: Mapping[str, str]) -> str:
+    """The text of a properties file in ASCII, for Java takes its bytes for ISO-8859-1."""
+    return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
 
 
 def free_ports() -> Settings:
@@ -58,6 +66,11 @@ def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> S
         raise StartupError(
             f"{config}: {', '.join(own)}: no settings for a file that others read; use --certificate and --private-key,"
             " and the keystore is made"
+        )
+    if _ESCAPED.search(settings.get("vmargs", "")):
+        raise StartupError(
+            f"{config}: vmargs: expected ASCII without backslashes, got {settings['vmargs']!r}: TorchServe reads this"
+            " setting before Java does, and knows no escapes"
         )
     # TorchServe would take any file and any address for an archive.
     completed = {"allowed_urls": "", **settings}
@@ -144,6 +157,25 @@ def not_joined(settings: Mapping[str, str], names: list[str]) -> list[str]:
     except ValueError as error:
         raise StartupError(f"models=: expected JSON by model and version, got {settings['models']} ({error})") from None
     return [name for name in names if name not in models] if isinstance(models, dict) else []
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+
+def _unescaped(value: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        if match[2] == "\\":
+            return "\\"
+        raise StartupError(
+            f"config.properties: expected lines like name=value with two backslashes for one, got {value!r}"
+        )
+
+    # Java writes a character beyond the first 65,536 as two.
+    return _ESCAPE.sub(character, value).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _addresses(settings: Mapping[str, str]) -> dict[str, str]:

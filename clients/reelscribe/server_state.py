@@ -9,7 +9,8 @@ from typing import Literal
 
 import psutil
 
-from reelscribe.errors import ServerError
+from reelscribe.credentials import Credentials
+from reelscribe.errors import AccessRefused, ServerError, UsageError
 from reelscribe.instance import Instance, is_java
 from reelscribe.management import ManagementClient
 from reelscribe.model_version import ModelVersion, Worker
@@ -43,7 +44,7 @@ class ServerState:
     """How a server gets on.
 
     starting: it does not answer yet. loading: a worker has not been READY yet. degraded: one that was is restarting.
-    failing: one could not load the model since it was READY, or the server does not answer at all.
+    failing: one could not load the model since it was READY, or the server does not answer, or refuses its own key.
     """
 
     state: State
@@ -61,8 +62,10 @@ def state_of(instance: Instance) -> ServerState:
     if not java and all(_is_worker(process) for process in processes):
         return ServerState("stopped")  # workers outlive a killed server by a second
     try:
-        versions = asyncio.run(versions_of(instance))
-    except (OSError, ValueError, KeyError, ServerError) as error:
+        versions = asyncio.run(versions_of(instance, instance.management_credentials()))
+    except AccessRefused as error:
+        return ServerState("failing", error=str(error))
+    except (OSError, ValueError, KeyError, UsageError, ServerError) as error:
         if time.time() - min(map(_started, processes)) < STARTING_SECONDS:
             return ServerState("starting")
         return ServerState("failing", error=f"{error}; last in its log: {best_explanation(instance)}")
@@ -76,10 +79,14 @@ def state_from(versions: list[ModelVersion], histories: list[WorkerHistory]) -> 
     return ServerState(_worst([model.state for model in models]), models)
 
 
-async def versions_of(instance: Instance) -> list[ModelVersion]:
-    """Every version that the server of a directory has registered. Raises OSError, ValueError or ServerError."""
-    address, token = instance.address("management_address"), instance.token("management")
-    async with ManagementClient(address, token, ssl_context=instance.tls()) as management:
+async def versions_of(instance: Instance, credentials: Credentials | None) -> list[ModelVersion]:
+    """Every version that the server of a directory has registered.
+
+    Whoever asks again and again keeps the `management_credentials`, so that a key is renewed once. Raises OSError,
+    ValueError, KeyError, UsageError or ServerError.
+    """
+    address = instance.address("management_address")
+    async with ManagementClient(address, credentials, ssl_context=instance.tls()) as management:
         return await management.models()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -51,6 +52,7 @@ def read_identity(certificate: Path, private_key: Path) -> Identity:
     """Of two PEM files, the server's own certificate first. Raises StartupError if TorchServe could not use them."""
     own, *chain = _read(certificate, "PEM certificates", x509.load_pem_x509_certificates)
     key = _read(private_key, "a PEM private key", _load_key)
+    _check_private(private_key)
     if not isinstance(key, RSAPrivateKey):
         raise StartupError(
             f"{private_key}: expected an RSA key, got {type(key).__name__.strip('_')}: TorchServe 0.12 offers no other"
@@ -81,6 +83,14 @@ def write_keystore(identity: Identity, keystore: Path, trusted: Path) -> str:
         file.write(content)
     trusted.write_bytes(identity.certificate.public_bytes(Encoding.PEM))
     return password
+
+
+def _check_private(path: Path) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise StartupError(
+            f"{path}: expected a private key that is for its owner alone, got mode {mode:03o}; chmod 600 it"
+        )
 
 
 def _load_key(data: bytes) -> object:

@@ -2,15 +2,17 @@
 
 import asyncio
 import re
-import subprocess
+import sys
 import urllib.request
 from collections import Counter
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from aiohttp import web
 
 from e2e.conftest import Running, post
+from fake_torchserve import FakeTorchServe, Received, captions
 from reelscribe import wire
 from test_run_metrics import free_port
 
@@ -30,12 +32,15 @@ def scrape(address: str) -> Figures:
 
 async def growth(running: Running, before: Figures, *told: tuple[str, str]) -> Figures:
     """What came since `before`, when all of `told` has: what workers tell takes its way through TorchServe."""
-    async with asyncio.timeout(30):
+
+    async def all_told() -> Figures:
         while True:
             grown = scrape(running.instance.address("metrics_address")) - before
             if set(told) <= set(grown):
                 return grown
             await asyncio.sleep(0.1)
+
+    return await asyncio.wait_for(all_told(), 30)
 
 
 async def test_prometheus_sees_what_the_workers_did_and_which_errors_they_gave(both, media):
@@ -64,15 +69,25 @@ async def test_torchserves_own_metrics_tell_of_the_queue(both):
     assert ("QueueTime", "") in scrape(both.instance.address("metrics_address"))
 
 
-def test_a_run_can_be_scraped_while_it_lasts(both, media, tmp_path):
-    port = free_port()
-    command = both.command(media / "same-640x360.webm", "--out", tmp_path / "out", "--metrics-port", port, "--quiet")
-    sources = 0.0
-    with subprocess.Popen(command) as run:
-        while run.poll() is None:
-            with suppress(OSError):  # it is not there yet, or not any more
-                sources = max(sources, scrape(f"http://127.0.0.1:{port}")["reelscribe_run_sources", ""])
-            with suppress(subprocess.TimeoutExpired):
-                run.wait(0.02)
-    assert run.returncode == 0
-    assert sources == 1
+async def test_a_run_can_be_scraped_while_it_lasts(media, tmp_path):
+    scraped = asyncio.Event()
+
+    async def when_scraped(request: Received) -> web.Response:
+        await scraped.wait()
+        return await captions(request)
+
+    async def sources(address: str) -> float:
+        while True:
+            with suppress(OSError):  # it is not there yet
+                if found := scrape(address)["reelscribe_run_sources", ""]:
+                    return found
+            await asyncio.sleep(0.1)
+
+    port = str(free_port())
+    async with FakeTorchServe(when_scraped) as server:  # so that the run lasts
+        command = [sys.executable, "-m", "reelscribe.cli", "caption", "--server", server.url, "--quiet"]
+        command += ["--out", str(tmp_path / "out"), "--metrics-port", port, str(media / "same-640x360.webm")]
+        run = await asyncio.create_subprocess_exec(*command)
+        assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), 60) == 1
+        scraped.set()
+        assert await run.wait() == 0

@@ -147,11 +147,11 @@ async def test_scaling_up_and_down_costs_a_run_nothing(server, management, clips
 
 
 async def test_what_a_version_was_asked_is_answered_before_it_is_unregistered(server, management, build):
-    await management.register(build("3.0"))
+    await management.register(build("3.0", responseTimeout=3), workers=2)
     asked, frames = Running(server.instance, "emulated/3.0"), pickle.dumps(np.zeros((32, 224, 224, 3), np.uint8))
     requests = [asyncio.ensure_future(post(asked, frames)) for _ in range(12)]
-    # One may be at work; what is neither there nor in the queue nor answered is still on its way.
-    while (await management.describe("emulated", "3.0")).queue_pending + sum(map(asyncio.Task.done, requests)) < 11:
+    # Two may be at work; what is neither there nor in the queue nor answered is still on its way.
+    while (await management.describe("emulated", "3.0")).queue_pending + sum(map(asyncio.Task.done, requests)) < 10:
         assert not all(request.done() for request in requests)
     await management.unregister("emulated", "3.0")
     answers = await asyncio.wait_for(asyncio.gather(*requests), 60)

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -55,13 +56,14 @@ def certificate(tmp_path_factory) -> Path:
     key = rsa.generate_private_key(65537, 2048)
     (folder / "cert.pem").write_bytes(self_signed(key))
     (folder / "key.pem").write_bytes(pem_of(key))
+    (folder / "key.pem").chmod(0o600)
     return folder
 
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory, demo_model, certificate):
-    """A server of the captioner, started from the command line."""
-    folder = tmp_path_factory.mktemp("encrypted")
+    """A server of the captioner, started from the command line, in a folder whose name is not ASCII."""
+    folder = tmp_path_factory.mktemp("verschl\u00fcsselt")
     archive.build("captioner", "caption", demo_model, folder / "store", handlers=ROOT / "handlers")
     https = {name: port.replace("http:", "https:") for name, port in free_ports().items()}
     options = ["--config", settings_file(folder, https), "--model-store", folder / "store", "--pass-env", "NAMED"]
@@ -156,7 +158,9 @@ def test_a_server_fails_and_is_restarted_and_stopped_and_the_one_beside_it_does_
     (tmp_path / "weights").rename(tmp_path / "away")
     os.kill(beside.workers()[0], signal.SIGKILL)
     states: list[State] = []
+    deadline = time.monotonic() + 60
     while not states or states[-1] != "failing":
+        assert time.monotonic() < deadline, states[-1:]
         states.append(state_of(beside.instance).state)
         assert states[-1] in ("ready", "degraded", "failing")
     assert "degraded" in states
