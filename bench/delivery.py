@@ -1,42 +1,76 @@
-"""Does a device of a certain speed get its frames, whatever the resolution of the sources?
+"""A library of textured clips, delivered by the whole client to servers, and decoded alone: timed.
 
-    .venv/bin/python bench/delivery.py [--device 100] [--workers 1] [--decode-workers 2] [--clip-frames 150]
-                                       [--rounds 3] [--seconds 20]
-
-Serves an emulated device that captions so many frames a second, shared by so many workers, and captions a noisy,
-textured clip (H.264) of each resolution with the whole client: decode processes, ledger, records. Every round runs all
-resolutions once. The table shows frames per second of the whole run, its start included, and between the first and the
-last answer; beside them what decoding alone gives on this machine, with nothing else running; and the longest and the
-99th percentile of the event loop's stalls. Median and, in brackets, smallest and largest.
+limits.py and scaling.py vary what is delivered to what.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import resource
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import get_args
 
-from reelscribe.bulk import BulkRun, Captions
+import decord
+import numpy as np
+
+from reelscribe.bulk import BulkRun, Captions, Summary
 from reelscribe.client import CaptionClient
 from reelscribe.decode_pool import DecodePool
 from reelscribe.endpoint import Server
 from reelscribe.errors import RequestRefused
 from reelscribe.frame_feed import FramePart, FrameReading
-from reelscribe.media import FrameArray, FrameSize, Resize, Span
+from reelscribe.media import FrameArray, ModelDescription, Span
 from reelscribe.options import CaptionOptions
 from reelscribe.video import VideoTask
+from report import Spread
 from resize import write_clip
-from serving import ROOT, Serving, serve_emulated
+from serving import FRAME, Serving
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
-FRAME = FrameSize(224, 224)
+PREBATCH = 32
+"""Frames of a request."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a whole run did, and what it took."""
+
+    files: int
+    frames: int
+    seconds: float
+    """From its start, with no decode process there, to its end, with all records written."""
+    between: float
+    """Frames per second between the first answers and the last."""
+    client_cpu_seconds: float
+    """Of its process and the decode processes."""
+    server_cpu_seconds: float
+    """Of Java and the workers."""
+    stall_longest_ms: int
+
+    @property
+    def per_second(self) -> float:
+        """Frames, its start and its end included."""
+        return self.frames / self.seconds
+
+    @property
+    def cores(self) -> float:
+        """How many were busy on average."""
+        return (self.client_cpu_seconds + self.server_cpu_seconds) / self.seconds
+
+    @property
+    def client_cpu_per_thousand(self) -> float:
+        """Seconds for 1,000 frames."""
+        return 1000 * self.client_cpu_seconds / self.frames
+
+    @property
+    def server_cpu_per_thousand(self) -> float:
+        """Seconds for 1,000 frames."""
+        return 1000 * self.server_cpu_seconds / self.frames
 
 
 class TimedClient(CaptionClient):
@@ -46,12 +80,28 @@ class TimedClient(CaptionClient):
         super().__init__(servers, model)
         self.answers: list[tuple[float, int]] = []
         """Time and number of frames."""
+        self.workers = 1
+
+    async def describe(self) -> ModelDescription:
+        """As its parent does it."""
+        description = await super().describe()
+        self.workers = description.workers
+        return description
 
     async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
         """As its parent does it."""
         captions = await super().caption(frames)
         self.answers.append((time.monotonic(), len(captions)))
         return captions
+
+
+def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:
+    """What comes per second after the first of two or more events, each of them a time and a number.
+
+    Those that work `at_once` begin together, so their first events come together, too: the last of them is the first.
+    """
+    start = max(1, min(at_once, len(events) - 1))
+    return sum(count for _, count in events[start:]) / (events[-1][0] - events[start - 1][0])
 
 
 def make_sources(folder: Path, width: int, height: int, clip_frames: int, frames: int) -> Path:
@@ -64,79 +114,107 @@ def make_sources(folder: Path, width: int, height: int, clip_frames: int, frames
     return folder
 
 
-async def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second that the decode processes give when nothing is done with them."""
-    async with DecodePool(options.decode_workers, 32 * FRAME.nbytes, 4) as pool:
-
-        async def read(path: Path) -> int:
-            parts = pool.read(FrameReading(VideoTask(str(path), FRAME, resize=options.resize), 32), [Span()])
-            frames = 0
-            async with aclosing(parts):
-                async for part in parts:
-                    if isinstance(part, FramePart):
-                        frames += len(part.frames)
-                        part.release()
-            return frames
-
-        start = time.monotonic()
-        frames = sum(await asyncio.gather(*map(read, paths)))
-        return frames / (time.monotonic() - start)
-
-
-async def deliver(serving: Serving, folder: Path, out: Path, options: CaptionOptions) -> tuple[float, float, int, int]:
-    """Frames per second of a whole run, and between its answers; longest and 99th percentile of stalls, in ms."""
-    client = TimedClient([Server(serving.url, serving.token)], serving.model)
-    async with client:
-        start = time.monotonic()
-        summary = await BulkRun([Captions(client, options)], out).run([str(folder)])
-        whole = summary.snapshot.frames / (time.monotonic() - start)
-    (first, _), *rest = client.answers
-    between = sum(frames for _, frames in rest) / (rest[-1][0] - first)
-    return whole, between, summary.snapshot.stall_longest_ms, summary.snapshot.stall_p99_ms
+def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions) -> Delivered:
+    """Caption the files into the folder `out`, in which there is nothing yet."""
+    client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
+    start = time.monotonic()
+    client, summary = asyncio.run(_run(servings, paths, out, options))
+    seconds = time.monotonic() - start
+    assert summary.failed == 0, f"{summary.failed} files failed; see {out}"
+    return Delivered(
+        files=len(paths),
+        frames=summary.snapshot.frames,
+        seconds=seconds,
+        between=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
+        client_cpu_seconds=_client_cpu_seconds() - client_before,
+        server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
+        stall_longest_ms=summary.snapshot.stall_longest_ms,
+    )
 
 
-def spread(values: list[float]) -> str:
-    """Median [smallest-largest]."""
-    return f"{median(values):.0f} [{min(values):.0f}-{max(values):.0f}]"
+@dataclass(frozen=True)
+class Whole:
+    """The same run again and again, for `report.take_turns`."""
+
+    servings: Sequence[Serving]
+    paths: Sequence[Path]
+    options: CaptionOptions = field(default_factory=CaptionOptions)
+    runs: list[Delivered] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        """One more; frames per second between its answers."""
+        with tempfile.TemporaryDirectory() as out:
+            self.runs.append(deliver(self.servings, self.paths, Path(out), self.options))
+        return self.runs[-1].between
+
+    def spread(self, figure: Callable[[Delivered], float]) -> Spread:
+        """Of one figure of all runs."""
+        return Spread(tuple(map(figure, self.runs)))
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", type=float, default=100, help="frames a second")
-    parser.add_argument("--workers", type=int, default=1, help="that share the device")
-    parser.add_argument("--decode-workers", type=int, default=2)
-    parser.add_argument("--clip-frames", type=int, default=150, help="of each source")
-    parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20, help="of the device's time, for each run")
-    arguments = parser.parse_args()
-    options = CaptionOptions(resize=arguments.resize, decode_workers=arguments.decode_workers)
-    rows: dict[tuple[int, int], list[tuple[float, ...]]] = defaultdict(list)
-    with tempfile.TemporaryDirectory() as directory:
-        root = Path(directory)
-        frames = int(arguments.seconds * arguments.device)
-        folders = {
-            size: make_sources(root / "x".join(map(str, size)), *size, arguments.clip_frames, frames)
-            for size in RESOLUTIONS
-        }
-        with serve_emulated(
-            root / "server",
-            ROOT / "config.properties",
-            frames_per_second=arguments.device,
-            workers=arguments.workers,
-        ) as serving:
-            for k in range(arguments.rounds):
-                for size, folder in folders.items():
-                    alone = asyncio.run(decode_alone(list(folder.iterdir()), options))
-                    out = root / f"out-{k}-{folder.name}"
-                    rows[size].append((alone, *asyncio.run(deliver(serving, folder, out, options))))
-    print(f"device {arguments.device:.0f} frames/s, workers {arguments.workers}, --resize {arguments.resize}")
-    names = ("decoding alone", "whole run", "between answers", "longest stall, ms", "p99 stall, ms")
-    print(f"{'':>10}", *(f"{name:>18}" for name in names))
-    for (width, height), figures in rows.items():
-        print(f"{width}x{height:<5}", *(f"{spread(list(column)):>18}" for column in zip(*figures, strict=True)))
+def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
+    """Frames per second that the decode processes give, after their first parts, when nothing is done with them."""
+    events: list[tuple[float, int]] = []
+
+    async def read_all() -> None:
+        async with DecodePool(options.decode_workers, PREBATCH * FRAME.nbytes, 4) as pool:
+
+            async def read(path: Path) -> None:
+                task = VideoTask(str(path), FRAME, resize=options.resize)
+                parts = pool.read(FrameReading(task, PREBATCH), [Span()])
+                async with aclosing(parts):
+                    async for part in parts:
+                        if isinstance(part, FramePart):
+                            events.append((time.monotonic(), len(part.frames)))
+                            part.release()
+
+            await asyncio.gather(*map(read, paths))
+
+    asyncio.run(read_all())
+    return rate_after_start(events, options.decode_workers)
 
 
-if __name__ == "__main__":
-    main()
+def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
+    """Frames per second that decord gives at the model's size, with as many readers of one thread each."""
+
+    def read(path: Path) -> int:
+        reader = decord.VideoReader(str(path), width=FRAME.width, height=FRAME.height, num_threads=1)
+        return sum(len(reader.next().asnumpy()[None]) for _ in range(len(reader)))
+
+    start = time.monotonic()
+    with ThreadPoolExecutor(options.decode_workers) as readers:  # it computes outside of Python's lock
+        frames = sum(readers.map(read, paths))
+    return frames / (time.monotonic() - start)
+
+
+async def transport_alone(serving: Serving, in_flight: int, seconds: float) -> float:
+    """Frames per second of full requests, `in_flight` at a time, to a model that takes no time."""
+    frames = np.zeros((PREBATCH, FRAME.height, FRAME.width, 3), np.uint8)
+    async with TimedClient([Server(serving.url, serving.token)], serving.model) as client:
+        end = time.monotonic() + seconds
+
+        async def keep_sending() -> None:
+            while time.monotonic() < end:
+                await client.caption(frames)
+
+        await asyncio.gather(*(keep_sending() for _ in range(in_flight)))
+        return rate_after_start(client.answers, in_flight)
+
+
+async def _run(
+    servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions
+) -> tuple[TimedClient, Summary]:
+    servers = [Server(serving.url, serving.token) for serving in servings]
+    async with TimedClient(servers, servings[0].model) as client:
+        return client, await BulkRun([Captions(client, options)], out).run([*map(str, paths)])
+
+
+def _client_cpu_seconds() -> float:
+    """Of this process and of those that it started and that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _server_cpu_seconds(servings: Sequence[Serving]) -> float:
+    times = [process.cpu_times() for serving in servings for process in serving.instance.processes()]
+    return sum(time.user + time.system for time in times)

@@ -1,0 +1,84 @@
+"""A client of the LitServe server: our decode processes scale the frames, and each is sent alone, over one session.
+
+python -m peers.litserve_client --url http://127.0.0.1:8000 a.mp4 b.mp4
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import aclosing
+
+import aiohttp
+
+from peers.outcome import Recorder
+from reelscribe.decode_pool import DecodePool
+from reelscribe.frame_feed import FramePart, FrameReading
+from reelscribe.media import FrameSize, Span
+from reelscribe.options import CaptionOptions
+from reelscribe.video import VideoTask
+
+FRAME = FrameSize(224, 224)
+FRAMES_PER_PART = 32
+REQUESTS_IN_FLIGHT = 128
+"""Four batches."""
+
+
+class Client:
+    """Sends frames to one address."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, pool: DecodePool, recorder: Recorder) -> None:
+        self._url, self._session, self._pool, self._recorder = url, session, pool, recorder
+        self._room = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
+
+    async def caption(self, path: str) -> list[str]:
+        """The captions of a file."""
+        tasks = []
+        parts = self._pool.read(FrameReading(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_PART), [Span()])
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, FramePart):
+                    for frame in part.frames:
+                        await self._room.acquire()
+                        tasks.append(asyncio.create_task(self._post(frame.tobytes())))
+                    part.release()
+        return await asyncio.gather(*tasks)
+
+    async def _post(self, frame: bytes) -> str:
+        try:
+            form = aiohttp.FormData()
+            form.add_field("frame", frame, filename="frame")
+            self._recorder.sent(len(frame))
+            async with self._session.post(f"{self._url}/predict", data=form) as answer:
+                answer.raise_for_status()
+                caption: str = (await answer.json())["caption"]
+        finally:
+            self._room.release()
+        self._recorder.answered(1)
+        return caption
+
+
+async def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:
+    """The captions of all files."""
+    workers = CaptionOptions().decode_workers
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+        DecodePool(workers, FRAMES_PER_PART * FRAME.nbytes, REQUESTS_IN_FLIGHT // FRAMES_PER_PART) as pool,
+    ):
+        client = Client(url, session, pool, recorder)
+        captions = await asyncio.gather(*map(client.caption, paths))
+    return [text for texts in captions for text in texts]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("sources", nargs="+")
+    options = parser.parse_args()
+    recorder = Recorder()
+    recorder.tell(asyncio.run(caption(options.url, options.sources, recorder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A captioner as transformers' documentation shows it: its processor makes the pixels, `generate` the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+NEW_TOKENS = 30
+"""As caption.yaml says it."""
+
+
+class PlainCaptioner:
+    """A loaded model with its processor, on one thread of the CPU."""
+
+    def __init__(self, weights: str) -> None:
+        torch.set_num_threads(1)
+        self._processor = AutoProcessor.from_pretrained(weights)
+        family: Any = AutoModelForImageTextToText
+        self._model = family.from_pretrained(weights).eval()
+
+    def caption(self, frames: Sequence[NDArray[np.uint8]]) -> list[str]:
+        """For each RGB frame of any size, (H, W, 3), its caption."""
+        inputs = self._processor(images=[*frames], return_tensors="pt")
+        with torch.inference_mode():
+            tokens = self._model.generate(**inputs, max_new_tokens=NEW_TOKENS)
+        return [text.strip() for text in self._processor.batch_decode(tokens, skip_special_tokens=True)]

@@ -1,0 +1,122 @@
+"""The servers of all ways to caption, each with one worker on one thread, on ports that nobody uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from serving import ROOT, Serving, serve, serve_demo
+
+WEIGHTS = ROOT / "demo" / "models" / "captioner"
+PEERS = ROOT / "bench" / "peers"
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A server that runs."""
+
+    options: tuple[str, ...]
+    """What its client is told of it."""
+    pids: tuple[int, ...]
+    """Its processes."""
+
+
+@contextmanager
+def serve_ours(directory: Path) -> Iterator[Service]:
+    """Our handler with our settings."""
+    with serve_demo(directory, ROOT / "config.properties") as serving:
+        yield _service(serving, "--url", serving.url, "--key-file", str(serving.instance.key_file))
+
+
+@contextmanager
+def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iterator[Service]:
+    """The blog's handler with its settings."""
+    _pack_blog(directory)
+    version = {"defaultVersion": True, "marName": "blip2.mar", "minWorkers": 1, "maxWorkers": 1}
+    version |= {"batchSize": batch_size, "maxBatchDelay": batch_delay_ms, "responseTimeout": 120}
+    models = json.dumps({"blip2": {"1.0": version}})
+    with serve(directory, "blip2", PEERS / "blog.properties", models=models) as serving:
+        yield _service(serving, "--url", serving.predictions)
+
+
+@contextmanager
+def serve_module(module: str, directory: Path) -> Iterator[Service]:
+    """A server that is a Python program of this folder."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    directory.mkdir()
+    command = [sys.executable, "-m", module, "--weights", str(WEIGHTS), "--port", str(port)]
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_healthy(process, url, directory / "log")
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        yield Service(("--url", url), tuple(member.pid for member in family))
+    finally:
+        _end(process)
+
+
+SERVICES: dict[str, Callable[[Path], AbstractContextManager[Service]]] = {
+    "ours": serve_ours,
+    "blog": lambda directory: serve_blog(directory, batch_size=1, batch_delay_ms=0),
+    "blog, joining": lambda directory: serve_blog(directory, batch_size=128, batch_delay_ms=100),
+    "flask": lambda directory: serve_module("peers.flask_server", directory),
+    "litserve": lambda directory: serve_module("peers.litserve_server", directory),
+}
+"""Each is given a directory of its own."""
+
+
+def environment() -> dict[str, str]:
+    """For the programs of this folder."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "bench"), "HF_HUB_OFFLINE": "1"}
+
+
+def _service(serving: Serving, *options: str) -> Service:
+    return Service(options, tuple(process.pid for process in serving.instance.processes()))
+
+
+def _pack_blog(directory: Path) -> None:
+    """An archive of its handler in `directory`/store."""
+    store, settings = directory / "store", directory / "model-config.yaml"
+    store.mkdir(parents=True)
+    settings.write_text(yaml.safe_dump({"handler": {"weights": str(WEIGHTS)}}))
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "blip2", "--version", "1.0"]
+    command += ["--handler", str(PEERS / "blog_handler.py"), "--config-file", str(settings)]
+    subprocess.run([*command, "--export-path", str(store)], check=True, capture_output=True)
+    with zipfile.ZipFile(store / "blip2.mar", "a") as archive:  # its --extra-files would lose the folder
+        archive.write(PEERS / "plain_model.py", "peers/plain_model.py")
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/health") as answer:  # noqa: S310 - on this machine
+            if answer.status == 200:
+                return
+        time.sleep(0.1)
+    raise RuntimeError(f"{url} is not ready: {log.read_text()[-2000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With its children, which it may not end itself."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.kill()
+    process.wait()
