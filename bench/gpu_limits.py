@@ -1,8 +1,8 @@
 """What a model's work must cost on a device at least: operations and bytes from its configuration, ceilings measured.
 
 A multiplication of m x k by k x n is 2 m k n operations; biases, norms, softmax and activation functions are not
-counted, nor Fourier transforms, nor are bytes of activations, which perfect kernels would keep on the chip. So bytes are
-those of the weights, once for each pass over them, and of the keys and values that each new token looks at.
+counted, nor Fourier transforms, nor are bytes of activations, which perfect kernels would keep on the chip. So bytes
+are those of the weights, once for each pass over them, and of the keys and values that each new token looks at.
 """
 
 from __future__ import annotations
