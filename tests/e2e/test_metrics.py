@@ -1,10 +1,7 @@
 """What Prometheus finds at the metrics address of the real TorchServe, and at that of a run."""
 
 import asyncio
-import re
 import sys
-import urllib.request
-from collections import Counter
 from contextlib import suppress
 
 import numpy as np
@@ -12,35 +9,10 @@ import pytest
 from aiohttp import web
 
 from e2e.conftest import Running, post
+from e2e.scraping import growth, scrape
 from fake_torchserve import FakeTorchServe, Received, captions
 from reelscribe import wire
 from test_run_metrics import free_port
-
-Figures = Counter[tuple[str, str]]
-"""By name, and by model or type of error."""
-
-
-def scrape(address: str) -> Figures:
-    figures: Figures = Counter()
-    with urllib.request.urlopen(f"{address}/metrics") as answer:
-        for name, text, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", answer.read().decode(), re.M):
-            labels = dict(re.findall(r'(\w+)="(.*?)"', text))
-            label = labels.get("ErrorType") or labels.get("ModelName") or labels.get("model_name", "")
-            figures[name, label] += float(value)
-    return figures
-
-
-async def growth(running: Running, before: Figures, *told: tuple[str, str]) -> Figures:
-    """What came since `before`, when all of `told` has: what workers tell takes its way through TorchServe."""
-
-    async def all_told() -> Figures:
-        while True:
-            grown = scrape(running.instance.address("metrics_address")) - before
-            if set(told) <= set(grown):
-                return grown
-            await asyncio.sleep(0.1)
-
-    return await asyncio.wait_for(all_told(), 30)
 
 
 async def test_prometheus_sees_what_the_workers_did_and_which_errors_they_gave(both, media):
