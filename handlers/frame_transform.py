@@ -47,7 +47,7 @@ class FrameTransform:
         if levels.shape[1:3] != (self.frame.height, self.frame.width):
             levels = self._fitted(levels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         rows = torch.addcmul(self._shift, levels.flatten(2), self._scale)
-        return rows.unflatten(2, (-1, 3)).permute(0, 3, 1, 2).to(self._dtype)
+        return rows.view(levels.shape).permute(0, 3, 1, 2).to(self._dtype)
 
     def _fitted(self, levels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) -> (N, 3, height, width)."""
