@@ -13,6 +13,9 @@ ANSWER_SECONDS = 20.0
 QUIET_SECONDS = 0.2
 """Without another answer on the same connection: that was all."""
 
+SILENCE = "no answer"
+"""In place of a status, where the server neither answers nor hangs up."""
+
 MAGIC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -30,7 +33,7 @@ def status(url: str, raw: bytes) -> str:
 
 
 def statuses(url: str, raw: bytes) -> str:
-    """Statuses of all answers to these bytes, and nothing where the server just hangs up."""
+    """Statuses of all answers to these bytes; nothing where the server just hangs up, SILENCE where it does not."""
     with connect(url) as connection:
         return " ".join(send(connection, raw))
 
@@ -45,6 +48,8 @@ def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
         try:
             answer.begin()
             answer.read()
+        except TimeoutError:
+            return answers or [SILENCE]
         except (OSError, http.client.HTTPException):
             return answers
         answers.append(str(answer.status))

@@ -1,11 +1,14 @@
 """What deploy/ and docs/operations.md say of the rest of the project is true."""
 
 import json
+import os
 import re
 import shlex
+import sys
 from configparser import ConfigParser
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 import typer
@@ -20,6 +23,7 @@ from test_progress import BAD, FRAMES, SNAPSHOT, SOUND
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 OPERATIONS = ROOT / "docs" / "operations.md"
+SECURITY = ROOT / "docs" / "security.md"
 CONFIG = read_properties((ROOT / "config.properties").read_text())
 PROMQL = {"sum", "by", "rate", "__rate_interval", "e6"}
 
@@ -83,10 +87,11 @@ def test_the_manual_knows_no_other_metrics():
     assert named <= METRICS.keys()
 
 
-def test_commands_and_options_of_the_manual_exist():
-    lines = re.findall(r"^\s*(?:\S*/)?reelscribe ([a-z].*)$", OPERATIONS.read_text(), re.M)
-    lines += re.findall(r"`reelscribe ([a-z][^`]*)`", OPERATIONS.read_text())
-    assert len(lines) > 10
+@pytest.mark.parametrize(("manual", "least"), [(OPERATIONS, 20), (SECURITY, 3)], ids=["operations", "security"])
+def test_commands_and_options_of_the_manual_exist(manual, least):
+    lines = re.findall(r"^\s*(?:\S*/)?reelscribe ([a-z].*)$", manual.read_text(), re.M)
+    lines += re.findall(r"`reelscribe ([a-z][^`]*)`", manual.read_text())
+    assert len(lines) > least
     commands = command_names()
     for line in lines:
         words = shlex.split(line, comments=True)
@@ -128,6 +133,27 @@ def test_the_image_is_made_of_files_that_exist_and_runs_as_nobody_in_particular(
     assert user.partition(":")[0] not in ("0", "root")
     (extra,) = re.findall(r"'\.\[(\w+)\]'", "\n".join(lines))
     assert f"\n{extra} = [\n" in (ROOT / "pyproject.toml").read_text()
+
+
+COMMAND = f"""#!{sys.executable}
+import sys, time
+print(*sys.argv[1:], flush=True)
+if "start" in sys.argv:
+    time.sleep(30)
+    print("ready")
+"""
+
+
+def test_a_container_that_is_told_to_end_while_it_starts_ends_at_once(tmp_path):
+    command = tmp_path / "reelscribe"
+    command.write_text(COMMAND)
+    command.chmod(0o700)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    with Popen([DEPLOY / "serve", "--secure"], env={"PATH": path}, stdout=PIPE, text=True) as serve:
+        assert serve.stdout.readline() == "server start --secure\n"
+        serve.terminate()
+        assert serve.stdout.read() == "server stop\n"  # to its end, when nothing is left that could write
+    assert serve.returncode == 0
 
 
 def test_the_container_writes_to_volumes_only_and_mounts_what_exists():

@@ -33,12 +33,18 @@ LoadSeconds = Annotated[
 ModelApi = Annotated[
     bool | None,
     typer.Option(
-        "--model-api/--no-model-api", help="Let `reelscribe models` register and unregister models while it runs."
+        "--model-api/--no-model-api",
+        help="Let `reelscribe models` register and unregister models while it runs; a restart keeps that, unless told"
+        " --no-model-api.",
     ),
 ]
 Insecure = Annotated[
     bool | None,
-    typer.Option("--insecure/--secure", help="Start even if strangers could read or use it; without, that is refused."),
+    typer.Option(
+        "--insecure/--secure",
+        help="Start even if strangers could read or use it; without, that is refused. A restart keeps it, unless told"
+        " --secure.",
+    ),
 ]
 Certificate = Annotated[
     Path | None,

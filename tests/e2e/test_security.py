@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+import raw_http
 from attacks import (
     FLOODS,
     HELD,
@@ -30,13 +31,13 @@ from attacks import (
     was_connected,
 )
 from e2e.conftest import CONFIG, ROOT, Running
-from raw_http import status
+from raw_http import SILENCE, status, statuses
 from reelscribe import archive
 from serving import serve
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
-"""Long enough to become ready, and short enough to be waited for."""
+"""Short enough to be waited for; a start that takes longer renews its own."""
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,12 @@ def test_what_anybody_may_read_without_a_token_names_no_key(target: Target):
         assert "openapi" in description
         assert not any(key in description for key in keys)
     assert not any(key in read(target, "metrics", "/metrics") for key in keys)
+
+
+def test_a_server_that_says_nothing_has_not_refused(monkeypatch):
+    monkeypatch.setattr(raw_http, "ANSWER_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
+        assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == SILENCE
 
 
 def read(target: Target, api: str, path: str) -> str:
