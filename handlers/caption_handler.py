@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from device_batches import DeviceBatches
 from frame_requests import FrameLimits, FrameReader
-from frame_transform import FrameTransform
+from frame_transform import FrameTransform, joined
 from model_handler import ModelHandler, Served
 from model_settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
@@ -64,7 +64,7 @@ class Captioner:
     def caption(self, pieces: list[FrameArray]) -> list[str]:
         """Captions of all frames, in order; each piece is (N, H, W, 3) uint8 RGB of its own size."""
         with torch.inference_mode():
-            pixels = torch.cat([self.transform(piece) for piece in pieces])
+            pixels = joined([self.transform(piece) for piece in pieces])
             # Copies, not views: BLIP writes into its prompt.
             prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
             tokens = self.model.generate(pixel_values=pixels, **prompt, **self.settings.generation)

@@ -14,6 +14,7 @@ import torch
 
 from device_batches import DeviceBatches
 from handler_metrics import HandlerMetrics
+from heap import keep_freed_memory
 from model_settings import Settings
 from reelscribe import wire
 from reelscribe.errors import StartupError
@@ -60,6 +61,7 @@ class ModelHandler(ABC, Generic[Settings]):
         settings = self.settings.from_yaml(config)
         gpu = context.system_properties.get("gpu_id")
         torch.set_num_threads(settings.cpu_threads)
+        keep_freed_memory()
         if gpu is not None and not torch.cuda.is_available():
             raise StartupError(
                 f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"

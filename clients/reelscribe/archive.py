@@ -25,7 +25,7 @@ from reelscribe.errors import OutputError, StartupError, UsageError
 
 _SHARED = [
     *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
-    *("handler_metrics.py", "tally.py"),
+    *("handler_metrics.py", "tally.py", "heap.py"),
 ]
 
 HANDLER_FILES = {

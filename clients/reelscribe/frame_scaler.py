@@ -28,6 +28,10 @@ _BT601 = 5
 _INTERPOLATION = {"bilinear": Interpolation.BILINEAR, "bicubic": Interpolation.BICUBIC}
 
 _FULL_RANGE = 2
+
+_RGB_OF_GBRP = (2, 0, 1)
+"""Which of its planes are red, green and blue."""
+
 _PLANAR = {f"yuv{kind}" for kind in ("420p", "422p", "444p", "440p", "411p", "410p")}
 _FULL_PLANAR = {"gray"} | {f"yuvj{kind}" for kind in ("420p", "422p", "444p", "440p", "411p")}
 
@@ -48,12 +52,13 @@ class FrameScaler:
         if self._resize == "fast":
             image = self._rgb(frame, _INTERPOLATION[self._size.resample], stored).to_ndarray()
         elif self._resize == "planes" and _planes_do(frame, stored):
-            planes = [_plane(frame, number, "L") for number in range(len(frame.planes))]
+            planes = [_plane(frame, number) for number in range(len(frame.planes))]
             matrix = rgb_matrix(*_WEIGHTS[_matrix(frame)], full_range=_is_full_range(frame))
             image = np.asarray(scale_planes(planes, stored, self._size.resample, matrix))
         else:
             full = self._rgb(frame, Interpolation.BILINEAR, (frame.width, frame.height))
-            return fit(turn(_plane(full, 0, "RGB"), rotation), self._size, shown)
+            whole = Image.merge("RGB", [_plane(full, number) for number in _RGB_OF_GBRP])
+            return fit(turn(whole, rotation), self._size, shown)
         return cut(np.rot90(image, -rotation // 90), self._size)
 
     def _rgb(self, frame: av.VideoFrame, interpolation: int, size: tuple[int, int]) -> av.VideoFrame:
@@ -61,7 +66,7 @@ class FrameScaler:
         return self._reformatter.reformat(
             frame,
             *size,
-            format="rgb24",
+            format="gbrp",  # the levels of rgb24, for which FFmpeg has slow code: two to three times the time
             src_colorspace=matrix,
             dst_colorspace=matrix,
             interpolation=interpolation | ACCURATE,
@@ -69,12 +74,12 @@ class FrameScaler:
         )
 
 
-def _plane(frame: av.VideoFrame, number: int, mode: str) -> Image.Image:
+def _plane(frame: av.VideoFrame, number: int) -> Image.Image:
     """An image that looks at the frame's own memory where PIL can."""
     plane = frame.planes[number]
     memory: Any = plane  # a buffer, which its hints do not say
     order = 1 if plane.line_size > 0 else -1  # some codecs store the last row first
-    return Image.frombuffer(mode, (plane.width, plane.height), memory, "raw", mode, abs(plane.line_size), order)
+    return Image.frombuffer("L", (plane.width, plane.height), memory, "raw", "L", abs(plane.line_size), order)
 
 
 def _planes_do(frame: av.VideoFrame, scaled: tuple[int, int]) -> bool:
