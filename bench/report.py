@@ -16,7 +16,10 @@ from statistics import median
 
 import psutil
 
-PACKAGES = ("av", "decord", "numpy", "torch", "torchserve", "transformers")
+PACKAGES = (
+    *("av", "decord", "numpy", "torch", "torchserve", "transformers"),
+    *("faster-whisper", "flask", "litserve"),
+)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
+from blip2_stages import Blip2Encoder, Blip2Writer
 from device_batches import DeviceBatches
 from frame_requests import FrameLimits, FrameReader
 from frame_transform import FrameTransform, joined
@@ -22,6 +24,7 @@ from model_settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
 from tally import Tally
+from two_stages import SecondStage, SecondStageHere, Tree, Work
 
 PROCESSOR_TOLERANCE = 0.03
 """How far pixel values of noise may be from the processor's own on average, in normalised units: 2 levels of 255."""
@@ -42,19 +45,21 @@ class CaptionSettings(ModelSettings):
 class Captioner:
     """A loaded model with its processor, on one device."""
 
-    def __init__(self, settings: CaptionSettings, device: torch.device, tally: Tally | None = None) -> None:
-        """`tally` counts frames and tokens."""
+    def __init__(
+        self,
+        settings: CaptionSettings,
+        device: torch.device,
+        tally: Tally | None = None,
+        second: SecondStage | None = None,
+    ) -> None:
+        """`tally` counts frames and tokens. With `second`, a BLIP-2's language model is there, and not here."""
         self.settings = settings
         self._tally = tally or Tally()
-        dtype = settings.torch_dtype(device)
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
-        # Any: each family has a class of its own, and what they have in common is not typed.
-        family: Any = AutoModelForImageTextToText
-        self.model = family.from_pretrained(
-            settings.pretrained, revision=settings.revision, dtype=dtype, use_safetensors=True
-        )
-        self.model.to(device).eval()
-        self.transform = FrameTransform(self.processor.image_processor, device, dtype)
+        self.model = _load(Blip2Encoder if second else AutoModelForImageTextToText, settings, device)
+        self._see = self.model.features if second else None
+        self._second = second or SecondStageHere(writing(self.model, settings))
+        self.transform = FrameTransform(self.processor.image_processor, device, settings.torch_dtype(device))
         self.prompt = self._prompt_inputs(device)
         self.echo = self._echo()
         self._check_against_processor()
@@ -63,13 +68,22 @@ class Captioner:
 
     def caption(self, pieces: list[FrameArray]) -> list[str]:
         """Captions of all frames, in order; each piece is (N, H, W, 3) uint8 RGB of its own size."""
+        return self.finish(self.begin(pieces))
+
+    def begin(self, pieces: list[FrameArray]) -> Any:
+        """All that comes before the second stage, which begins; `finish` takes what it returns."""
         with torch.inference_mode():
             pixels = joined([self.transform(piece) for piece in pieces])
             # Copies, not views: BLIP writes into its prompt.
             prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
-            tokens = self.model.generate(pixel_values=pixels, **prompt, **self.settings.generation)
+            images = self._see(pixels) if self._see else pixels
+        return self._second.begin({"pixel_values": images, **prompt})
+
+    def finish(self, begun: Any) -> list[str]:
+        """The captions of what was begun."""
+        tokens = self._second.finish(begun)["tokens"]
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
-        self._tally.add("frames", len(pixels))
+        self._tally.add("frames", len(tokens))
         self._tally.add("tokens", self._written(tokens))
         return [text.strip().removeprefix(self.echo).strip() for text in texts]
 
@@ -91,7 +105,7 @@ class Captioner:
             response_seconds=response_seconds,
         )
 
-    def _prompt_inputs(self, device: torch.device) -> dict[str, torch.Tensor]:
+    def _prompt_inputs(self, device: torch.device) -> dict[str, Tensor]:
         """The prompt's tokens, (1, T) each, with image tokens where the model has them; nothing without a prompt."""
         if not self.settings.prompt:
             return {}
@@ -104,10 +118,10 @@ class Captioner:
         inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
-    def _written(self, tokens: torch.Tensor) -> int:
+    def _written(self, tokens: Tensor) -> int:
         """How many of (N, T) tokens are words of the model's own."""
         prompt = self.prompt.get("input_ids")
-        if prompt is not None and torch.equal(tokens[:1, : prompt.shape[1]], prompt):
+        if prompt is not None and torch.equal(tokens[:1, : prompt.shape[1]], prompt.to(tokens.device)):
             tokens = tokens[:, prompt.shape[1] :]
         special = torch.tensor(self.processor.tokenizer.all_special_ids, device=tokens.device)
         return int(torch.isin(tokens, special, invert=True).sum())
@@ -140,6 +154,24 @@ class Captioner:
             )
 
 
+def writing(model: Any, settings: CaptionSettings) -> Work:
+    """What is left to do when images have been seen: `generate` with that and the prompt, to tokens (N, T)."""
+
+    def write(tree: Tree) -> Tree:
+        with torch.inference_mode():
+            return {"tokens": model.generate(**tree, **settings.generation)}
+
+    return write
+
+
+def _load(family: Any, settings: CaptionSettings, device: torch.device) -> Any:
+    # Any: each family has a class of its own, and what they have in common is not typed.
+    model = family.from_pretrained(
+        settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
+    )
+    return model.to(device).eval()
+
+
 class CaptionHandler(ModelHandler[CaptionSettings]):
     """Captions frames."""
 
@@ -147,14 +179,48 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
 
     def serve(self, settings: CaptionSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
         """Load the captioner."""
+        return self.serve_first_stage(settings, device, workers, response_seconds, None)
+
+    def serve_first_stage(
+        self,
+        settings: CaptionSettings,
+        device: torch.device,
+        workers: int,
+        response_seconds: float,
+        second: SecondStage | None,
+    ) -> Served:
+        """Load the captioner, or what of it comes before `second`."""
+        if second:
+            _check_halves(settings)
         tally = Tally()
-        captioner = Captioner(settings, device, tally)
+        captioner = Captioner(settings, device, tally, second)
         limits, size = FrameLimits(settings.max_frames, settings.max_side), captioner.transform.frame
         return Served(
             captioner.description(workers, response_seconds).to_json(),
             lambda: FrameReader(limits, size),
-            DeviceBatches(captioner.caption, settings.device_batch, item="frame", tally=tally),
+            DeviceBatches(
+                captioner.finish,
+                settings.device_batch,
+                item="frame",
+                tally=tally,
+                begin=captioner.begin,
+                in_flight=settings.in_flight if second else 1,
+            ),
             tally,
+        )
+
+    def second_stage(self, settings: CaptionSettings, device: torch.device) -> Work:
+        """Load the language model of a BLIP-2."""
+        _check_halves(settings)
+        return writing(_load(Blip2Writer, settings, device), settings)
+
+
+def _check_halves(settings: CaptionSettings) -> None:
+    kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+    if kind != "blip-2":
+        raise StartupError(
+            f"model {settings.model}: expected BLIP-2 where handler, stages is 2, got {kind}; models like BLIP and GIT"
+            " fit one GPU: build the archive without --stages"
         )
 
 

@@ -81,6 +81,14 @@ class CtcModel:
             for t, chunk in zip(tokens, chunks, strict=True)
         ]
 
+    def begin(self, chunks: list[SpeechChunk]) -> list[SpeechChunk]:
+        """Nothing is done ahead."""
+        return chunks
+
+    def finish(self, begun: list[SpeechChunk]) -> list[ChunkTranscript]:
+        """`transcribe`."""
+        return self.transcribe(begun)
+
     def _most_probable(self, samples: list[Samples]) -> list[list[int]]:
         """The token of each frame."""
         if self._extractor.return_attention_mask:

@@ -17,8 +17,11 @@ logger = logging.getLogger(__name__)
 Items = Any
 """What one request brings, or a slice of it: a list of items, or an array whose first axis they are."""
 
-Run = Callable[[list[Items]], list[Any]]
-"""The results of all items of some slices, in order."""
+Run = Callable[[Any], list[Any]]
+"""The results of all items of some slices, in order; made of the slices, or of what a `Begin` made of them."""
+
+Begin = Callable[[list[Items]], Any]
+"""What can be done of a batch while the one before it still runs elsewhere; it returns what `Run` goes on with."""
 
 Place = tuple[int, int]
 """An item's request and its place there."""
@@ -39,15 +42,20 @@ class DeviceBatches:
         item: str = "item",
         length: Callable[[Any], int] | None = None,
         tally: Tally | None = None,
+        begin: Begin = list,
+        in_flight: int = 1,
     ) -> None:
         """`item` is what messages call one. By `length`, the longest run first, with those of about the same length.
 
-        `tally` counts batches, their items and the time they take, those that did not fit included.
+        `tally` counts batches, their items and the time they take, those that did not fit included. Up to `in_flight`
+        batches have gone through `begin` when the first of them goes on through `run`.
         """
         self._run = run
         self._item = item
         self._length = length
         self._tally = tally or Tally()
+        self._begin = begin
+        self._in_flight = in_flight
         self.size = size
 
     def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
@@ -55,9 +63,13 @@ class DeviceBatches:
         results: list[list[Any]] = [[None] * len(request) for request in requests]
         given_up: dict[int, OutOfDeviceMemory] = {}
         waiting = deque(self._in_order(requests))
-        while waiting:
-            batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
-            for (i, k), result in zip(batch, self._halving(requests, batch), strict=True):
+        begun: deque[tuple[list[Place], Any]] = deque()
+        while waiting or begun:
+            while waiting and len(begun) < self._in_flight:
+                batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
+                begun.append((batch, self._started(requests, batch)))
+            batch, started = begun.popleft()
+            for (i, k), result in zip(batch, self._finished(requests, batch, started), strict=True):
                 if result is None and i not in given_up:
                     given_up[i] = self._does_not_fit()
                     waiting = deque(place for place in waiting if place[0] != i)
@@ -71,27 +83,42 @@ class DeviceBatches:
             places.sort(key=lambda place: -length(requests[place[0]][place[1]]))
         return places
 
-    def _halving(self, requests: Sequence[Items], batch: list[Place]) -> list[Any]:
-        """A result for each item of the batch, None for one that does not fit even alone."""
+    def _started(self, requests: Sequence[Items], batch: list[Place]) -> Any:
+        """What `begin` makes of a batch, None if it does not fit."""
         self._tally.add("device_batches")
         self._tally.add("device_items", len(batch))
-        try:
-            with self._tally.timed("device_seconds"):
-                return list(self._run(_slices(requests, batch)))
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            # The traceback holds the tensors that were too many.
-            error.__traceback__ = None
-        torch.cuda.empty_cache()
+        return self._attempt(self._begin, _slices(requests, batch))
+
+    def _finished(self, requests: Sequence[Items], batch: list[Place], started: Any) -> list[Any]:
+        """A result for each item of a batch that was started, None for one that does not fit even alone."""
+        results = None if started is None else self._attempt(self._run, started)
+        if results is not None:
+            return list(results)
         if len(batch) == 1:
             return [None]
         half = (len(batch) + 1) // 2
-        results = self._halving(requests, batch[:half]) + self._halving(requests, batch[half:])
+        results = [
+            result
+            for part in (batch[:half], batch[half:])
+            for result in self._finished(requests, part, self._started(requests, part))
+        ]
         if None not in results and half < self.size:
             self.size = half
             logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
         return results
+
+    def _attempt(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """What a step makes; None if the device has too little memory for it."""
+        try:
+            with self._tally.timed("device_seconds"):
+                return step(argument)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            # The traceback holds the tensors that were too many.
+            error.__traceback__ = None
+        torch.cuda.empty_cache()
+        return None
 
     def _does_not_fit(self) -> OutOfDeviceMemory:
         return OutOfDeviceMemory(
@@ -111,7 +138,7 @@ def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
     return slices
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """CUDA has a type for it; the CPU's allocator raises a RuntimeError that only its words tell apart."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True

@@ -6,9 +6,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 
@@ -22,10 +22,16 @@ from reelscribe.identity import identity_of
 from request_batch import Context, Read, RequestBatch, Row
 from tally import Tally
 
+if TYPE_CHECKING:
+    from two_stages import SecondStage, Work
+
 logger = logging.getLogger(__name__)
 
 DEFAULT_RESPONSE_SECONDS = 120
 """TorchServe's responseTimeout where a model says nothing of it."""
+
+DEFAULT_STARTUP_SECONDS = 120
+"""Its startupTimeout."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,16 @@ class ModelHandler(ABC, Generic[Settings]):
     def serve(self, settings: Settings, device: torch.device, workers: int, response_seconds: float) -> Served:
         """Load the model onto `device`; the last two are what TorchServe was told of it, for its description."""
 
+    def serve_first_stage(
+        self, settings: Settings, device: torch.device, workers: int, response_seconds: float, second: SecondStage
+    ) -> Served:
+        """The same for a model in two stages: load the first one, of which `second` is the rest."""
+        raise NotImplementedError
+
+    def second_stage(self, settings: Settings, device: torch.device) -> Work:
+        """Load the second stage onto `device`; returns what it does."""
+        raise NotImplementedError
+
     def load(self, context: Context) -> None:
         """Load the model of the YAML onto the worker's GPU, or the CPU where there is none."""
         config = context.model_yaml_config
@@ -66,10 +82,28 @@ class ModelHandler(ABC, Generic[Settings]):
             raise StartupError(
                 f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"
             )
-        device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
-        response_seconds = config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
-        self._served = self.serve(settings, device, config.get("minWorkers", 1), response_seconds)
-        logger.info("%s %s on %s", settings.model, self._served.description["revision"], device)
+        asked = (config.get("minWorkers", 1), config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS))
+        if settings.stages == 1:
+            device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+            served = self.serve(settings, device, *asked)
+            devices: tuple[str, ...] = (str(device),)
+        else:
+            from stage_pair import join_pair
+            from two_stages import SecondStageThere, serve_second_stage
+
+            load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
+            pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
+            if pair.rank == 1:
+                serve_second_stage(pair, self.second_stage(settings, pair.device))
+                logger.info("%s, second stage, on %s", settings.model, pair.devices[1])
+                return  # TorchServe never calls this process again
+            # The first answer comes when the second stage has loaded.
+            second = SecondStageThere(pair, max(asked[1], load_seconds))
+            served = self.serve_first_stage(settings, pair.device, *asked, second)
+            devices = pair.devices
+        description = {**served.description, "stages": settings.stages, "devices": devices}
+        self._served = replace(served, description=description)
+        logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(devices))
         self._served.tally.take()  # what was done to warm up answered nobody
         archive = context.manifest["model"]
         self._metrics = HandlerMetrics(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,14 +30,40 @@ class ModelSettings:
     """Threads that a worker computes with on the CPU: its cores belong to all workers, and to what decodes there."""
     weights: str | None = None
     """A folder of the archive that the weights lie in; `model` and `revision` then tell where they came from."""
+    stages: int = 1
+    """1, or 2: encoder and language model in processes of their own, with a GPU each. See stage_pair.py."""
+    in_flight: int = 2
+    """Device batches at most that the first of two stages has encoded and the second has not yet answered."""
+    stage_seconds: float = 30.0
+    """That one of two stages may take to hand a batch over, or be stopped, before both start again."""
+
+    def __post_init__(self) -> None:
+        """Raises StartupError for values that mean nothing, and for a directory that is not there."""
+        if self.weights is None and self.model.startswith(("/", ".", "~")) and not Path(self.model).is_dir():
+            raise StartupError(
+                f"YAML, handler, model: the folder {self.model} is gone; put it back, or build the archive again"
+            )
+        if self.device_batch < 1:
+            raise StartupError(f"YAML, handler, device_batch: expected 1 or more, got {self.device_batch}")
+        if self.stages not in (1, 2):
+            raise StartupError(f"YAML, handler, stages: expected 1 or 2, got {self.stages!r}")
+        if self.in_flight < 1 or not self.stage_seconds > 0:
+            raise StartupError(
+                "YAML, handler: expected in_flight of 1 or more and stage_seconds over 0, got"
+                f" {self.in_flight} and {self.stage_seconds}"
+            )
 
     @classmethod
     def from_yaml(cls: type[Settings], config: Any) -> Settings:
         """Raises StartupError for a missing or unknown name."""
         known = [f.name for f in fields(cls)]
         options = (config or {}).get("handler")
-        if not isinstance(options, dict) or "model" not in options or not set(options) <= set(known):
+        if not isinstance(options, dict) or "model" not in options:
             raise StartupError(f"YAML, handler: expected model and optionally {', '.join(known[1:])}, got {options}")
+        if unknown := [str(name) for name in options if name not in known]:
+            near = difflib.get_close_matches(unknown[0], known, 1)
+            hint = f"is {near[0]} meant?" if near else f"known are {', '.join(known)}"
+            raise StartupError(f"YAML, handler: {', '.join(unknown)} means nothing here; {hint}")
         return cls(**options)
 
     @property

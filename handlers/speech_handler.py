@@ -6,6 +6,8 @@ speech_requests.py; the body: reelscribe.wire; a transcript: reelscribe.speech.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from transformers import AutoConfig
@@ -20,22 +22,29 @@ from speech_chunks import SpeechChunk
 from speech_requests import SpeechLimits, SpeechReader
 from speech_settings import SpeechModel, SpeechSettings
 from tally import Tally
-from whisper_model import WhisperModel
+from two_stages import SecondStage, Work
+from whisper_model import WhisperModel, load_writer
+
+WHISPER = "WhisperForConditionalGeneration"
 
 
-def load_model(settings: SpeechSettings, device: torch.device, tally: Tally) -> SpeechModel:
-    """The model of the settings, which has transcribed a second of silence. Raises StartupError for an unknown kind."""
-    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
-    kind = (config.architectures or ["nothing"])[0]
+def load_model(
+    settings: SpeechSettings, device: torch.device, tally: Tally, second: SecondStage | None = None
+) -> SpeechModel:
+    """The model of the settings, which has transcribed a second of silence. Raises StartupError for an unknown kind.
+
+    With `second`, only what comes before that is loaded.
+    """
+    kind = _kind(settings)
     model: SpeechModel
-    if kind == "WhisperForConditionalGeneration":
-        model = WhisperModel(settings, device, tally)
-    elif kind.endswith("ForCTC"):
+    if kind == WHISPER:
+        model = WhisperModel(settings, device, tally, second)
+    elif kind.endswith("ForCTC") and second is None:
         model = CtcModel(settings, device, tally)
+    elif second is None:
+        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {kind}")
     else:
-        raise StartupError(
-            f"model {settings.model}: expected WhisperForConditionalGeneration or a ...ForCTC, got {kind}"
-        )
+        raise _indivisible(settings, kind)
     # A model that cannot transcribe should not load, and no request should pay for what starts lazily.
     silence = np.zeros(model.sample_rate, np.float32)
     model.transcribe([SpeechChunk(silence, Asked(word_times=model.word_times))])
@@ -69,12 +78,27 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
 
     def serve(self, settings: SpeechSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
         """Load the speech model."""
-        tally = Tally()
-        model = load_model(settings, device, tally)
+        return self.serve_first_stage(settings, device, workers, response_seconds, None)
 
-        def transcribe(pieces: list[list[SpeechChunk]]) -> list[ChunkTranscript]:
+    def serve_first_stage(
+        self,
+        settings: SpeechSettings,
+        device: torch.device,
+        workers: int,
+        response_seconds: float,
+        second: SecondStage | None,
+    ) -> Served:
+        """Load the speech model, or what of it comes before `second`."""
+        tally = Tally()
+        model = load_model(settings, device, tally, second)
+
+        def begin(pieces: list[list[SpeechChunk]]) -> Any:
             chunks = [chunk for piece in pieces for chunk in piece]
-            transcripts = model.transcribe(chunks)
+            return chunks, model.begin(chunks)
+
+        def finish(begun: Any) -> list[ChunkTranscript]:
+            chunks, writing = begun
+            transcripts = model.finish(writing)
             tally.add("audio_seconds", sum(len(chunk.samples) for chunk in chunks) / model.sample_rate)
             return transcripts
 
@@ -83,14 +107,36 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             describe(model, settings, workers, response_seconds).to_json(),
             lambda: SpeechReader(limits, model),
             DeviceBatches(
-                transcribe,
+                finish,
                 settings.device_batch,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),
                 tally=tally,
+                begin=begin,
+                in_flight=settings.in_flight if second else 1,
             ),
             tally,
         )
+
+    def second_stage(self, settings: SpeechSettings, device: torch.device) -> Work:
+        """Load the decoder of a Whisper."""
+        kind = _kind(settings)
+        if kind != WHISPER:
+            raise _indivisible(settings, kind)
+        return load_writer(settings, device).answer
+
+
+def _kind(settings: SpeechSettings) -> str:
+    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+    architectures: list[str] = config.architectures or ["nothing"]
+    return architectures[0]
+
+
+def _indivisible(settings: SpeechSettings, kind: str) -> StartupError:
+    return StartupError(
+        f"model {settings.model}: expected {WHISPER} where handler, stages is 2, got {kind}, which is not known to have"
+        " two halves; build the archive without --stages"
+    )
 
 
 handle = SpeechHandler().handle

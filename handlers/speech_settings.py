@@ -45,6 +45,7 @@ class SpeechSettings(ModelSettings):
 
     def __post_init__(self) -> None:
         """Raises StartupError for values that mean nothing."""
+        super().__post_init__()
         object.__setattr__(self, "temperatures", tuple(self.temperatures))  # YAML has lists
         if self.chunk_seconds is not None and not self.chunk_seconds >= SHORTEST_CHUNK_SECONDS:
             raise StartupError(
@@ -69,3 +70,9 @@ class SpeechModel(Protocol):
 
     def transcribe(self, chunks: list[SpeechChunk]) -> list[ChunkTranscript]:
         """What is heard in each chunk, whatever the others are."""
+
+    def begin(self, chunks: list[SpeechChunk]) -> Any:
+        """What can be done of that ahead; returns what `finish` goes on with."""
+
+    def finish(self, begun: Any) -> list[ChunkTranscript]:
+        """What is heard in the chunks that were begun."""

@@ -124,6 +124,42 @@ def test_each_gpu_has_a_worker():
         GpuWorkers((0, 1), 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "workers", "devices"),
+    [
+        ([], 1, None),
+        (["--gpus", "4"], 2, [0, 1, 2, 3]),
+        (["--devices", "5,7", "--workers-per-gpu", "2"], 2, [5, 7]),
+    ],
+)
+def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
+    monkeypatch, tmp_path, demo_model, options, workers, devices
+):
+    arguments = ["clips", "--weights", demo_model, "--model-store", str(tmp_path), "--stages", "2", *options]
+    assert run(monkeypatch, *arguments).exit_code == 0
+    settings = settings_of(tmp_path / "clips.mar")
+    assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
+    assert (settings["handler"]["stages"], settings["parallelType"]) == (2, "pp")
+    assert settings["torchrun"] == {"nproc-per-node": 2, "rdzv-backend": "static", "rdzv-endpoint": "localhost:0"}
+
+
+def test_two_stages_need_a_model_with_two_halves_and_an_even_number_of_gpus(
+    monkeypatch, tmp_path, demo_model, demo_speech
+):
+    ctc = shutil.copytree(demo_speech, tmp_path / "ctc")
+    config = json.loads((ctc / "config.json").read_text())
+    (ctc / "config.json").write_text(json.dumps({**config, "architectures": ["Wav2Vec2ForCTC"]}))
+    speech = ["--handler", "speech", "--weights", str(ctc)]
+    for options, reason in (
+        (speech, "--stages 2: expected a WhisperForConditionalGeneration, and"),
+        (["--weights", demo_model, "--gpus", "3"], "expected a multiple of 2, got 3"),
+    ):
+        result = run(monkeypatch, "clips", *options, "--model-store", str(tmp_path / "store"), "--stages", "2")
+        assert result.exit_code == 2
+        assert reason in result.output
+    assert not (tmp_path / "store").exists()
+
+
 def test_versions_lie_side_by_side_and_each_is_replaced_by_its_next_build(monkeypatch, tmp_path, demo_model):
     for options in ([], ["--version", "2.0"], ["--version", "2.0", "--gpus", "2"]):
         assert run(monkeypatch, "c", "--weights", demo_model, "--model-store", str(tmp_path), *options).exit_code == 0

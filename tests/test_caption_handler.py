@@ -116,7 +116,11 @@ def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
     [
         (None, "expected model"),
         ({}, "expected model"),
-        ({"model": "x", "batch": 3}, "expected model and optionally revision, dtype"),
+        ({"prompt": "x"}, "expected model and optionally revision, dtype"),
+        ({"model": "x", "device_bach": 3}, "device_bach means nothing here; is device_batch meant?"),
+        ({"model": "x", "zzz": 3}, "zzz means nothing here; known are model, revision"),
+        ({"model": "x", "device_batch": -3}, "device_batch: expected 1 or more, got -3"),
+        ({"model": "/nowhere/x"}, "the folder /nowhere/x is gone; put it back, or build the archive again"),
         ({"model": "MODEL", "dtype": "float31"}, "expected auto or a torch dtype, got 'float31'"),
     ],
 )
@@ -128,9 +132,9 @@ def test_a_wrong_yaml_says_what_is_expected(demo_model, config, reason):
 
 
 def test_a_model_that_is_not_there_is_one_line_in_the_log(tmp_path, caplog):
-    with pytest.raises(OSError, match="no-such-model"):
+    with pytest.raises(StartupError, match="no-such-model is gone"):
         load(str(tmp_path / "no-such-model"))
-    assert "cannot load: OSError: " in caplog.text
+    assert "cannot load: StartupError: " in caplog.text
 
 
 def resized(mode: str, antialias: bool):

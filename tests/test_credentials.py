@@ -198,3 +198,9 @@ async def test_a_renewal_that_fails_costs_the_request_nothing_and_is_tried_later
 async def test_a_management_api_that_is_gone_costs_the_request_nothing(tmp_path, session):
     path = write_key_file(tmp_path / "keys", "first", expiry(-100))
     assert await Credentials(path, "http://127.0.0.1:9").fresh_token(session) == "first"
+
+
+def test_a_key_file_without_the_key_that_is_needed_says_which(tmp_path):
+    (tmp_path / "keys").write_text('{"inference": {"key": "x"}}')
+    with pytest.raises(UsageError, match="it has no management key"):
+        Credentials(tmp_path / "keys", api="management")

@@ -1,6 +1,7 @@
 """What an operator asks of a server, what it answers, and what is said when it refuses."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -24,7 +25,7 @@ from reelscribe.errors import (
     UsageError,
 )
 from reelscribe.management import ManagementClient, ServerAddresses
-from reelscribe.model_version import Worker
+from reelscribe.model_version import ModelVersion, Worker
 
 
 @pytest_asyncio.fixture
@@ -258,8 +259,11 @@ async def test_the_default_version_keeps_its_workers_while_there_are_others(serv
 REFUSALS = [
     (400, "BadRequestException", UsageError, "check the names"),
     (403, "InvalidModelVersionException", ModelConflict, "make another version the default"),
-    (404, "ModelNotFoundException", UnknownModel, "reelscribe models list"),
-    (405, "MethodNotAllowedException", ModelApiOff, "reelscribe server start --model-api"),
+    (404, "ModelNotFoundException", UnknownModel, "what is registered"),
+    (404, "ModelVersionNotFoundException", UnknownModel, "which versions there are"),
+    (404, "ResourceNotFoundException", ServerError, "is that the management address"),
+    (404, "", ServerError, "is it a TorchServe"),
+    (405, "MethodNotAllowedException", ModelApiOff, "reelscribe server restart --model-api"),
     (408, "RequestTimeoutException", ServerError, "try again"),
     (409, "ConflictStatusException", ModelConflict, "give the archive another"),
     (500, "InternalServerException", ServerError, "server's log"),
@@ -277,6 +281,19 @@ async def test_every_refusal_says_what_came_and_what_to_do(server, client, statu
     ) as told:
         await client.scale("captioner", 1, version="2")
     assert type(told.value) is error
+
+
+async def test_an_archive_that_is_not_there_is_told_from_a_model_that_is_not(client):
+    with pytest.raises(UnknownModel, match=r"Model not found at: new\.mar; expected the file name of an archive"):
+        await client.register("new.mar")
+
+
+async def test_certificates_that_the_environment_names_have_to_be_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    with pytest.raises(UsageError, match=r"SSL_CERT_FILE: expected a PEM file .*none\.pem"):
+        ManagementClient(ServerAddresses("http://127.0.0.1:8081", "https://127.0.0.1:8080"))
+    async with ManagementClient("https://127.0.0.1:8081", ssl_context=ssl.create_default_context()):
+        pass  # they are not asked for
 
 
 async def test_a_missing_key_is_said(server, client):
@@ -368,6 +385,15 @@ async def test_names_and_archives_travel_as_they_are(server, client):
         await client.register("../a&b=c.mar")
     assert "GET /models/a%20b%3Fc%23d%252F" in server.asked
     assert "url=..%2Fa%26b%3Dc.mar" in server.asked[-1]
+
+
+def test_who_takes_the_only_version_away_is_told_that_the_model_is_gone(monkeypatch):
+    async def unregister(*_: object, **__: object) -> ModelVersion:
+        return ModelVersion.from_json(FakeVersion("captioner.mar").to_json("captioner", "1.0"), "1.0")
+
+    monkeypatch.setattr(ManagementClient, "unregister", unregister)
+    result = CliRunner().invoke(app, ["models", "unregister", "captioner", "--management", "http://127.0.0.1:9"])
+    assert result.output == ("unregistered captioner 1.0; that was the only version: nobody answers to that name now\n")
 
 
 def test_commands_say_which_server_they_expect(tmp_path):

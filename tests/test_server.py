@@ -46,6 +46,7 @@ def test_a_port_that_is_taken_is_named(tmp_path, name):
         overrides = {**FREE, name: f"http://127.0.0.1:{port}" if "address" in name else str(port)}
         with pytest.raises(StartupError, match=f"port {port} of 127.0.0.1 is taken"):
             begin(tmp_path, overrides=overrides)
+    assert not (tmp_path / "server").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x05\x06" + bytes(18)])
@@ -121,6 +122,33 @@ def test_a_restart_that_cannot_work_stops_nothing(tmp_path):
     assert instance.key_file.exists()
 
 
+def test_where_no_server_was_ever_started_none_is_restarted(tmp_path):
+    result = CliRunner().invoke(app, ["server", "restart", "--directory", str(tmp_path / "new")])
+    assert (result.exit_code, "no server was ever started there; use `reelscribe server start`" in result.output) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_restart_keeps_the_certificate_of_the_last_start_unless_told_otherwise(tmp_path):
+    instance = Instance(tmp_path)
+    (tmp_path / "store").mkdir()
+    options = StartOptions(
+        CONFIG, tmp_path / "store", certificate=Path("cert"), private_key=Path("key"), overrides=FREE
+    )
+    options.save(instance.options)
+    command = ["server", "restart", "--directory", str(tmp_path)]
+    assert "restart` keeps that of the last start unless told --no-tls" in CliRunner().invoke(app, command).output
+    assert "no archive to serve" in CliRunner().invoke(app, [*command, "--no-tls"]).output
+
+
+def test_help_shows_what_is_taken_where_nothing_is_given():
+    shown = CliRunner().invoke(app, ["server", "start", "--help"], env={"COLUMNS": "200"}).output
+    for default in (".server", "(config.properties)", "(model_store)", "(900)"):
+        assert f"[default: {default}]" in shown
+
+
 def test_two_commands_do_not_start_in_one_directory_at_once(tmp_path):
     archive(tmp_path)
     instance = Instance(tmp_path / "server")
@@ -139,8 +167,11 @@ def test_stopping_waits_until_a_start_elsewhere_has_given_up(tmp_path, monkeypat
         elsewhere.enter_context(claimed(instance))
         instance.key_file.touch()
 
+        instance.logs.mkdir()
+
         def give_up(_: float) -> None:
             assert instance.key_file.exists()
+            assert (instance.logs / "stop-requested").exists()
             elsewhere.close()
 
         monkeypatch.setattr(server.time, "sleep", give_up)

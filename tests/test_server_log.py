@@ -1,13 +1,17 @@
 """What TorchServe's log says of workers, from lines as it writes them."""
 
 import gzip
-import os
 
 import pytest
 
-from reelscribe import server_log
 from reelscribe.instance import Instance
-from reelscribe.server_log import best_explanation, log_size, why_it_cannot_load, worker_histories
+from reelscribe.server_log import (
+    best_explanation,
+    log_size,
+    why_it_cannot_load,
+    why_it_was_not_accepted,
+    worker_histories,
+)
 
 LOADED = "WORKER_STARTED -> WORKER_MODEL_LOADED"
 STARTED = "null -> WORKER_STARTED"
@@ -179,41 +183,48 @@ def test_an_error_of_torchserve_is_the_reason_where_the_console_has_none(instanc
     assert best_explanation(instance).startswith("Unable to bind (see ")
 
 
-def test_a_log_is_followed_into_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_log, "POLL_SECONDS", 0)
-    log = tmp_path / "access_log.log"
-    log.write_text("long before\nbefore\n")
-    lines = server_log.follow(log, 1)
-    assert next(lines) == "before"
-    with log.open("a") as file:
-        file.write("after\n")
-    assert next(lines) == "after"
-    log.write_text("in a new log\n")
-    assert next(lines) == "in a new log"
+def added(version: str, thread: str = "main") -> str:
+    return (
+        f"2026-11-21T17:46:07,975 [DEBUG] {thread} org.pytorch.serve.wlm.ModelVersionedRefs"
+        f" - Adding new version {version} for model captioner"
+    )
 
 
-def test_what_is_written_while_a_log_is_shown_comes_once_and_whole(tmp_path, monkeypatch):
-    log = tmp_path / "model_log.log"
-    log.write_bytes(b"first\nsecond\nthi")
-    parts = iter(["rd: \u00e4".encode()[:-1], "\u00e4\n".encode()[1:]])
-
-    def write_more(_: float) -> None:
-        with log.open("ab") as file:
-            file.write(next(parts))
-
-    monkeypatch.setattr(server_log.time, "sleep", write_more)
-    lines = server_log.follow(log, 5)
-    assert [next(lines) for _ in range(3)] == ["first", "second", "third: \u00e4"]
+def gpu_ignored(gpu: int, thread: str = "main") -> str:
+    return (
+        f"2026-11-21T17:46:07,974 [WARN ] {thread} org.pytorch.serve.wlm.Model"
+        f" - Invalid deviceId:{gpu}, ignore deviceIds list"
+    )
 
 
-def test_the_last_words_of_a_log_are_shown_before_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_log, "POLL_SECONDS", 0)
-    log = tmp_path / "model_log.log"
-    log.write_text("before\n")
-    lines = server_log.follow(log, 5)
-    assert next(lines) == "before"
-    with log.open("a") as file:
-        file.write("last words\n")
-    os.replace(log, tmp_path / "model_log.1.log")
-    log.write_text("of the next log, which is longer than the one before\n")
-    assert [next(lines), next(lines)] == ["last words", "of the next log, which is longer than the one before"]
+def test_an_archive_for_gpus_that_are_not_there_cannot_be_loaded(instance):
+    write(instance, added("1.0"), gpu_ignored(3), added("2.0"), change(STARTED, "captioner_2.0"))
+    reason = why_it_cannot_load(instance)
+    assert "the archive of captioner 2.0 asks for GPU 3, and TorchServe sees none of that number" in reason
+    assert why_it_cannot_load(instance, "captioner", "2.0") == reason
+    assert why_it_cannot_load(instance, "captioner", "1.0") is None
+
+
+def test_registrations_at_once_are_told_apart_by_their_threads(instance):
+    write(instance, gpu_ignored(0, "epoll-1"), added("1.0", "epoll-2"), added("2.0", "epoll-1"))
+    assert why_it_cannot_load(instance, "captioner", "1.0") is None
+    assert "asks for GPU 0" in why_it_cannot_load(instance, "captioner", "2.0")
+
+
+def test_a_setting_that_torchserve_ignored_is_told_of_a_registration(instance):
+    before = log_size(instance)
+    line = "2026-11-21T17:46:07,909 [WARN ] epoll-1 org.pytorch.serve.archive.model.ModelConfig - Invalid minWorkers: "
+    write(instance, f"{line}many, should be integer", added("3.0", "epoll-1"))
+    assert why_it_was_not_accepted(instance, before) == "Invalid minWorkers: many, should be integer"
+
+
+def test_a_server_that_takes_too_long_is_explained_by_what_a_loading_worker_said_last(instance):
+    console = instance.logs / "console.log"
+    console.write_text("nvidia-smi not available or failed: Cannot run program\nModel server started.\n")
+    assert best_explanation(instance).startswith("it said nothing ")
+    write(instance, change(STARTED, worker=9001), output("of long ago", worker=9001), change(LOADED, worker=9001))
+    assert best_explanation(instance).startswith("it said nothing ")
+    write(instance, change(STARTED), output("Loading weights: 50%"))
+    assert best_explanation(instance).startswith("a worker said last: Loading weights: 50% (see ")
+    console.write_text("java.lang.OutOfMemoryError: Java heap space\n")
+    assert best_explanation(instance).startswith("java.lang.OutOfMemoryError")

@@ -43,9 +43,10 @@ def history(worker: int = 9000, **what: object) -> WorkerHistory:
 @pytest.mark.parametrize(
     ("versions", "histories", "state"),
     [
-        ([], [], "ready"),
+        ([], [], "degraded"),
         ([version(True, True)], [], "ready"),
-        ([version(minimum=0)], [], "ready"),
+        ([version(minimum=0)], [], "degraded"),
+        ([version(minimum=0), version(True, name="speech")], [], "degraded"),
         ([version(minimum=1)], [], "loading"),
         ([version(True, False)], [history(9001, state="WORKER_STARTED")], "loading"),
         ([version(True, False)], [], "loading"),
@@ -64,6 +65,12 @@ def test_a_server_is_as_well_as_its_worst_worker(versions, histories, state):
 def test_a_version_that_fails_says_why_and_how_many_workers_it_has():
     (model,) = state_from([version(True, False)], [history(9001, failed=True, error="OSError: x")]).models
     assert (model.state, model.ready, model.wanted, model.error) == ("failing", 1, 2, "OSError: x")
+
+
+def test_a_version_without_workers_and_a_server_without_models_say_what_they_lack():
+    (model,) = state_from([version(minimum=0)], []).models
+    assert (model.ready, model.wanted, "no workers; `reelscribe models scale`" in model.error) == (0, 0, True)
+    assert "no model; `reelscribe models register`" in state_from([], []).error
 
 
 def test_the_history_of_another_version_is_not_taken_for_its_own():

@@ -26,21 +26,37 @@ from reelscribe.errors import OutputError, StartupError, UsageError
 _SHARED = [
     *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
     *("handler_metrics.py", "tally.py", "heap.py"),
+    *("stage_pair.py", "stage_link.py", "tensor_tree.py", "two_stages.py"),
 ]
 
 HANDLER_FILES = {
-    "caption": [*_SHARED, "frame_requests.py", "still_image.py", "frame_transform.py"],
+    "caption": [*_SHARED, "frame_requests.py", "still_image.py", "frame_transform.py", "blip2_stages.py"],
     "speech": [
         *_SHARED,
         *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
-        *("whisper_model.py", "whisper_decoding.py", "whisper_segments.py", "whisper_thresholds.py"),
-        *("word_alignment.py", "spoken_words.py", "ctc_model.py"),
+        *("whisper_model.py", "whisper_windows.py", "whisper_stages.py", "whisper_decoding.py"),
+        *("whisper_segments.py", "whisper_thresholds.py", "word_alignment.py", "spoken_words.py", "ctc_model.py"),
     ],
 }
 """For each kind of handler, the files beside `<kind>_handler.py` that it imports."""
 
 BUNDLE = "weights"
 """The folder of an archive that holds bundled weights; there they cannot be mistaken for files of the handler."""
+
+_IN_HALVES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
+"""What each kind of handler can run in two stages."""
+
+_TWO_STAGES = {
+    "parallelType": "pp",
+    "torchrun": {
+        "nproc-per-node": 2,
+        # By default several pairs, and several servers, would meet at one port, and read pickles from it that anyone
+        # may have put there.
+        "rdzv-backend": "static",
+        "rdzv-endpoint": "localhost:0",
+    },
+}
+"""How TorchServe is told to start two processes for each worker."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,16 +72,23 @@ class GpuWorkers:
 
     devices: tuple[int, ...]
     per_gpu: int = 1
+    stages: int = 1
+    """GPUs that a worker needs, which are neighbours among `devices`."""
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
             raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(self.devices)}")
         if self.per_gpu < 1:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
+        if len(self.devices) % self.stages:
+            raise UsageError(
+                f"GPUs: each worker has {self.stages} stages with a GPU each; expected a multiple of {self.stages}, got"
+                f" {len(self.devices)}"
+            )
 
     def settings(self) -> dict[str, Any]:
-        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n]."""
-        workers = len(self.devices) * self.per_gpu
+        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise."""
+        workers = len(self.devices) // self.stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
 
@@ -77,6 +100,8 @@ class _Weights:
     """A commit of the hub; None for a directory, which has none."""
     files: tuple[Path, ...]
     """What a bundle holds; nothing is known of it where weights on the hub are not bundled."""
+    architecture: str | None = None
+    """The model's class; None where only the hub would know, and it did not answer."""
 
 
 def build(
@@ -89,13 +114,15 @@ def build(
     revision: str | None = None,
     bundle: bool = False,
     gpus: GpuWorkers | None = None,
+    stages: int = 1,
     handlers: Path = Path("handlers"),
 ) -> Path:
     """Write `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`, and return its path.
 
     `weights` is a directory or a hub name, which the archive refers to, or holds with `bundle`. `revision` is a branch,
-    tag or commit of the hub; the archive says which commit that was, or which was the newest. The other settings are
-    those of `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
+    tag or commit of the hub; the archive says which commit that was, or which was the newest. With 2 `stages`, each
+    worker is two processes, each with half of the model; `gpus` has as many. The other settings are those of
+    `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
     """
     if kind not in HANDLER_FILES:
         raise UsageError(f"handler: expected one of {', '.join(HANDLER_FILES)}, got {kind!r}")
@@ -107,10 +134,19 @@ def build(
                 f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
                 f" digit, and no version called all; got {word!r}"
             )
+    if stages not in (1, 2) or (gpus and gpus.stages != stages):
+        raise UsageError(f"stages: expected 1 or 2, and GPUs for as many, got {stages}")
     found = _find(weights, kind, revision, bundle=bundle)
+    if stages == 2 and found.architecture not in (_IN_HALVES[kind], None):
+        raise UsageError(
+            f"--stages 2: expected a {_IN_HALVES[kind]}, and {weights} holds a {found.architecture}, which runs in one"
+            " stage; leave it out"
+        )
     settings = _template(handlers / f"{kind}.yaml")
     settings.update(gpus.settings() if gpus else {})
+    settings.update(_TWO_STAGES if stages == 2 else {})
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
+    settings["handler"].update(stages=stages)
     try:
         model_store.mkdir(parents=True, exist_ok=True)
         # Hidden, as TorchServe takes any other folder here for a model; here, as weights may be larger than /tmp.
@@ -168,7 +204,7 @@ def _find(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _We
     if directory.is_dir():
         if revision is not None:
             raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
-        return _Weights(str(directory.resolve()), None, _files_in(directory, weights, kind))
+        return _Weights(str(directory.resolve()), None, *_files_in(directory, weights, kind))
     if weights.count("/") == 1 and not weights.startswith((".", "/")):
         return _on_hub(weights, kind, revision, bundle=bundle)
     raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
@@ -204,13 +240,12 @@ def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Wei
             " digits of a commit as --revision need no network, but with --bundle"
         ) from None
     if bundle:
-        return _Weights(name, snapshot.name, _files_in(snapshot, name, kind))
-    _check_class(snapshot / "config.json", name, kind)
-    return _Weights(name, snapshot.name, ())
+        return _Weights(name, snapshot.name, *_files_in(snapshot, name, kind))
+    return _Weights(name, snapshot.name, (), _check_class(snapshot / "config.json", name, kind))
 
 
-def _files_in(directory: Path, weights: str, kind: str) -> tuple[Path, ...]:
-    """The weights that transformers would load, opened as a check, and what it needs beside them."""
+def _files_in(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
+    """The weights that transformers would load, opened as a check, with what it needs beside them; and the class."""
     shards = _shards(directory, weights)
     for path in shards:
         try:
@@ -220,8 +255,9 @@ def _files_in(directory: Path, weights: str, kind: str) -> tuple[Path, ...]:
             raise UsageError(
                 f"weights: {path} is missing, damaged or cut short ({error}); copy or download it again"
             ) from None
-    _check_class(directory / "config.json", weights, kind)
-    return (*shards, *sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file()))
+    architecture = _check_class(directory / "config.json", weights, kind)
+    beside = sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file())
+    return (*shards, *beside), architecture
 
 
 def _shards(directory: Path, weights: str) -> list[Path]:
@@ -236,7 +272,8 @@ def _shards(directory: Path, weights: str) -> list[Path]:
         raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
 
 
-def _check_class(config: Path, weights: str, kind: str) -> None:
+def _check_class(config: Path, weights: str, kind: str) -> str:
+    """The model's class, which is one for this kind of handler."""
     try:
         architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
     except (OSError, ValueError, AttributeError) as error:
@@ -247,6 +284,7 @@ def _check_class(config: Path, weights: str, kind: str) -> None:
             f"weights: {weights} holds a {architecture}, which is not for --handler {kind}: speech is for"
             " WhisperForConditionalGeneration and ...ForCTC, caption for models that caption images"
         )
+    return str(architecture)
 
 
 def _no_safetensors(weights: str) -> UsageError:

@@ -21,10 +21,17 @@ _BUNDLE_HELP = (
     "Put the weights into the archive, for a server that has neither the directory nor the hub. TorchServe unpacks them"
     " into the server's directory each time that it starts."
 )
-_GPUS_HELP = "Workers on the GPUs 0 to N-1; by default as handlers/KIND.yaml says. TorchServe must see as many."
+_GPUS_HELP = (
+    "Workers on the GPUs 0 to N-1, one for each, or with --stages 2 one for each two; by default as handlers/KIND.yaml"
+    " says. TorchServe must see as many."
+)
 _DEVICES_HELP = "Workers on these GPUs, such as 2,3; instead of --gpus."
 _PER_GPU_HELP = (
     "Workers of each GPU, whose memory must hold the model as often; 1 by default. With --gpus or --devices."
+)
+_STAGES_HELP = (
+    "2 for a BLIP-2 or Whisper that does not fit one GPU: encoder and language model have one each, so that of 4 GPUs"
+    " two workers have two each."
 )
 _VERSION_HELP = "Version of the model: NAME-VERSION.mar, beside its others. By default 1.0, as NAME.mar."
 
@@ -38,6 +45,7 @@ def archive(
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,
     devices: Annotated[str | None, typer.Option(metavar="GPU,...", help=_DEVICES_HELP)] = None,
     workers_per_gpu: Annotated[int | None, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = None,
+    stages: Annotated[int, typer.Option(min=1, max=2, help=_STAGES_HELP)] = 1,
     version: Annotated[str | None, typer.Option(help=_VERSION_HELP)] = None,
     model_store: ModelStore = MODEL_STORE,
 ) -> None:
@@ -53,12 +61,13 @@ def archive(
             version=version,
             revision=revision,
             bundle=bundle,
-            gpus=_gpu_workers(gpus, devices, workers_per_gpu),
+            gpus=_gpu_workers(gpus, devices, workers_per_gpu, stages),
+            stages=stages,
         )
         typer.echo(f"built {built}")
 
 
-def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> GpuWorkers | None:
+def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None, stages: int) -> GpuWorkers | None:
     from reelscribe.archive import GpuWorkers
 
     if gpus is not None and devices is not None:
@@ -71,4 +80,4 @@ def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> 
         numbers = tuple(map(int, devices.split(","))) if devices is not None else tuple(range(gpus or 0))
     except ValueError:
         raise UsageError(f"--devices: expected numbers of GPUs with commas between them, got {devices!r}") from None
-    return GpuWorkers(numbers, per_gpu or 1)
+    return GpuWorkers(numbers, per_gpu or 1, stages)

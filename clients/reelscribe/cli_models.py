@@ -89,7 +89,8 @@ def register(
     """Load an archive; if it cannot be, say why and leave nothing of it. It is not the default if others are there."""
     with errors_as_one_line():
         server = _reach(directory, management, key_file)
-        why, seconds = server.why(), load_seconds if wait else None
+        server.check_archive(archive)
+        why, seconds = server.why(archives_too=True), load_seconds if wait else None
         made = server.do(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
         typer.echo(f"registered {_title(made)}: {_workers(made)}")
 
@@ -168,7 +169,9 @@ def unregister(
         gone = _reach(directory, management, key_file).do(
             lambda server: server.unregister(model, version, drain_seconds=seconds)
         )
-        typer.echo(f"unregistered {gone.name} {gone.version}")
+        # TorchServe lets a default version go only if it is the last.
+        last = "; that was the only version: nobody answers to that name now" if gone.is_default else ""
+        typer.echo(f"unregistered {gone.name} {gone.version}{last}")
 
 
 @dataclass(frozen=True)
@@ -188,14 +191,33 @@ class _Server:
 
         return asyncio.run(run())
 
-    def why(self) -> Why:
-        """Tells of errors that are logged from now on; nothing of a server elsewhere."""
+    def why(self, *, archives_too: bool = False) -> Why:
+        """Tells of errors that are logged from now on; nothing of a server elsewhere.
+
+        With `archives_too` also of what TorchServe itself had against any archive: it does not say which.
+        """
         if self.instance is None:
             return lambda *_: None
-        from reelscribe.server_log import log_size, why_it_cannot_load
+        from reelscribe.server_log import log_size, why_it_cannot_load, why_it_was_not_accepted
 
         instance, since = self.instance, log_size(self.instance)
-        return lambda model, version: why_it_cannot_load(instance, model, version, since=since)
+
+        def why(model: str, version: str) -> str | None:
+            reason = why_it_cannot_load(instance, model, version, since=since)
+            return reason or (why_it_was_not_accepted(instance, since) if archives_too else None)
+
+        return why
+
+    def check_archive(self, archive: str) -> None:
+        """Raises StartupError for a damaged one, of which TorchServe would only say that it cannot save it."""
+        if self.instance is None or not self.instance.options.exists():
+            return
+        from reelscribe.model_store import stored_models
+        from reelscribe.server_options import StartOptions
+
+        store = StartOptions.load(self.instance.options).model_store
+        if (store / archive).is_file():
+            stored_models(store, archive)
 
 
 def _reach(directory: Path, management: str | None, key_file: Path | None) -> _Server:
@@ -228,8 +250,10 @@ def _workers(model: ModelVersion) -> str:
 def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:
     lines = [f"workers: {_workers(model)}"]
     for worker in model.workers:
-        gpu = "" if worker.gpu is None else f", GPU {worker.gpu}"
-        lines += [f"  {worker.id}: {worker.status}, process {worker.pid}{gpu}, {worker.memory / 2**20:.0f} MiB"]
+        gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
+        lines += [f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB"]
+    if model.stages > 1:
+        lines += [f"stages: {model.stages} processes a worker, of which one is shown"]
     if model.device_ids:
         lines += [f"GPUs: {', '.join(map(str, model.device_ids))}"]
     lines += [

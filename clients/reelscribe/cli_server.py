@@ -23,12 +23,13 @@ EXIT_STOPPED = 3
 app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
 
 Directory = Annotated[Path, typer.Option(help="Where the server lives: its logs, keys and temporary files.")]
-Config = Annotated[Path | None, typer.Option(help=f"TorchServe's settings.  [default: {CONFIG}]")]
+Config = Annotated[Path | None, typer.Option(help="TorchServe's settings.", show_default=str(CONFIG))]
 ModelStore = Annotated[
-    Path | None, typer.Option(help=f"Folder of archives (*.mar); all are served.  [default: {MODEL_STORE}]")
+    Path | None, typer.Option(help="Folder of archives (*.mar); all are served.", show_default=str(MODEL_STORE))
 ]
 LoadSeconds = Annotated[
-    float | None, typer.Option(help=f"How long the models may take to be ready.  [default: {LOAD_SECONDS:.0f}]")
+    float | None,
+    typer.Option(help="How long the models may take to be ready.", show_default=f"{LOAD_SECONDS:.0f}"),
 ]
 ModelApi = Annotated[
     bool | None,
@@ -51,6 +52,9 @@ Certificate = Annotated[
     typer.Option(help="PEM file for https addresses: the server's own certificate, then those that signed it."),
 ]
 PrivateKey = Annotated[Path | None, typer.Option(help="PEM file with the certificate's RSA key, not encrypted.")]
+NoTls = Annotated[
+    bool, typer.Option("--no-tls", help="Without the certificate of the last start, for addresses of http alone.")
+]
 PassEnv = Annotated[
     list[str] | None,
     typer.Option(
@@ -94,6 +98,7 @@ def restart_server(
     certificate: Certificate = None,
     private_key: PrivateKey = None,
     pass_env: PassEnv = None,
+    no_tls: NoTls = False,
 ) -> None:
     """Stop TorchServe if it runs, and start it with the options of its last start, save for those given here."""
     given = _given(config, model_store, load_seconds, model_api, insecure, certificate, private_key, pass_env)
@@ -102,8 +107,10 @@ def restart_server(
         from reelscribe.instance import Instance
 
         instance = Instance(directory)
-        pids = server.restart(instance, replace(StartOptions.load(instance.options), **given), say=typer.echo)
-        typer.echo(_stopped(pids))
+        kept = StartOptions.load(instance.options)
+        if no_tls:
+            kept = replace(kept, certificate=None, private_key=None)
+        server.restart(instance, replace(kept, **given), say=typer.echo)
         _say_where(instance)
 
 
@@ -114,7 +121,7 @@ def stop_server(directory: Directory = DIRECTORY) -> None:
         from reelscribe import server
         from reelscribe.instance import Instance
 
-        typer.echo(_stopped(server.stop(Instance(directory))))
+        typer.echo(server.stopped(server.stop(Instance(directory))))
 
 
 @app.command("status")
@@ -124,7 +131,8 @@ def show_status(
 ) -> None:
     """Say how the server gets on, and each version of each model.
 
-    stopped, starting, loading, ready, degraded (a worker is restarting) or failing (with the last error from the log).
+    stopped, starting, loading, ready, degraded (a worker is restarting, or a model has none) or failing (with the last
+    error from the log).
     The exit status is 0 if it is ready, 3 if it is stopped, and 1 otherwise.
     """
     with errors_as_one_line():
@@ -150,7 +158,7 @@ def show_logs(
 ) -> None:
     """Show the end of a log."""
     with errors_as_one_line():
-        from reelscribe import server_log
+        from reelscribe import log_tail, server_log
         from reelscribe.instance import Instance
 
         if which not in server_log.LOGS:
@@ -159,7 +167,7 @@ def show_logs(
         if not log.exists():
             raise UsageError(f"{log}: no such log; was a server started in {directory}?")
         with suppress(KeyboardInterrupt):
-            for line in server_log.follow(log, lines) if follow else server_log.last_lines(log, lines):
+            for line in log_tail.follow(log, lines) if follow else log_tail.last_lines(log, lines):
                 typer.echo(line)
 
 
@@ -190,10 +198,6 @@ def _given(
 def _say_where(instance: Instance) -> None:
     keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys asked for"
     typer.echo(f"serving at {instance.address('inference_address')}, {keys}")
-
-
-def _stopped(pids: list[int]) -> str:
-    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
 
 
 def _described(state: ServerState) -> list[str]:

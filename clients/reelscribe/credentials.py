@@ -62,9 +62,11 @@ class Credentials:
         """Read the file again; returns whether the key is another one. Raises UsageError."""
         try:
             keys = json.loads(self._path.read_text())
+            if "key" not in keys.get(self._api, {}):
+                raise ValueError(f"it has no {self._api} key")
             changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))
             renew_at = self._next_renewal(keys)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"key file {self._path}: expected the key_file.json of a TorchServe: {error}") from None
         self._keys = keys
         if changed:

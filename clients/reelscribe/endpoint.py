@@ -14,6 +14,7 @@ import aiohttp
 from reelscribe import wire
 from reelscribe.credentials import Credentials
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
 
 WRITE_BYTES = 256 * 1024
 """A body is handed to the socket in views of this size: one large write would be buffered whole."""
@@ -79,12 +80,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Server:
-    """Where a server is, and the key to it."""
+    """Where a server is, and the key to it.
+
+    Raises UsageError for https where the environment names certificates that are not there.
+    """
 
     url: str
     """Its inference address, like http://127.0.0.1:8080."""
     credentials: Credentials | str | None = field(default=None, repr=False)
     """Its key file, or the inference key itself."""
+
+    def __post_init__(self) -> None:
+        check_trusted_certificates(self.url)
 
 
 class Endpoint(Generic[D]):
@@ -169,7 +176,7 @@ class Endpoint(Generic[D]):
         except asyncio.TimeoutError:  # on Python 3.10 another class than the builtin
             raise ServerUnreachable(f"{self.url}: no connection or no answer in time; is the server running?") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerUnreachable(f"{self.url}: {error or type(error).__name__}; is the server running?") from error
+            raise unreachable(self.url, error) from error
         except json.JSONDecodeError:
             raise ServerError(f"{self.url}: expected JSON, got {text[:200]!r}") from None
 
@@ -195,6 +202,7 @@ class Endpoint(Generic[D]):
             400: "give the server's --key-file; keys expire, and a restart makes new ones"
             if self._credentials
             else "no token was given; name the server's key file with --key-file",
+            403: "write https://" if HTTPS_ONLY in text else "is it a TorchServe?",
             404: f"is the model {self._model!r} built and loaded?",
             413: "the request is larger than max_request_size in the server's config.properties",
         }

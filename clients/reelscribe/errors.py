@@ -16,6 +16,8 @@
     ├── LimitExceeded         more or larger frames, or more sound, than one request may hold
     ├── CallFull              a request that was joined with too many others; it may come again
     ├── OutOfDeviceMemory     one frame or one chunk of sound alone does not fit the device
+    ├── StageFailed           an error in the other part of a model that is split over processes
+    ├── StageLost             the other part of a model that is split over processes is gone or does not get on
     ├── ServerError           the server did not do what was asked
     │   ├── ServerUnreachable nobody answers at that address
     │   ├── AccessRefused     token, model name or size limit: it would refuse every request
@@ -88,6 +90,14 @@ class CallFull(ReelscribeError):
 
 class OutOfDeviceMemory(ReelscribeError):
     """One frame or one chunk of sound alone does not fit the device's memory."""
+
+
+class StageFailed(ReelscribeError):
+    """An error in the other part of a model that is split over two processes; that part goes on."""
+
+
+class StageLost(ReelscribeError):
+    """The other part of a model that is split over two processes is gone, or does not get on."""
 
 
 class ServerError(ReelscribeError):

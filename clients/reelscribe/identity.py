@@ -7,8 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_CIRCUMSTANCES = {"device_batch", "max_frames", "max_side", "max_chunks", "workers", "response_seconds"}
-"""Of a description: how much is answered at a time, and how fast, but not what."""
+_CIRCUMSTANCES = {
+    *("device_batch", "max_frames", "max_side", "max_chunks", "workers", "response_seconds"),
+    *("stages", "devices"),
+}
+"""Of a description: how much is answered at a time, how fast and where, but not what."""
 
 
 def identity_of(description: Mapping[str, Any]) -> str:

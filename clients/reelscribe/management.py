@@ -17,6 +17,7 @@ from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, S
 from reelscribe.management_api import ANSWER_SECONDS, Api
 from reelscribe.model_version import ModelVersion, natural
 from reelscribe.server_options import LOAD_SECONDS
+from reelscribe.trust import check_trusted_certificates
 
 REGISTER_SECONDS = 900.0
 """That a server may take to fetch and unpack an archive, weights included."""
@@ -65,10 +66,14 @@ class ManagementClient:
     ) -> None:
         """`addresses` may be the management address alone, and `credentials` are those of its API.
 
-        `inference_credentials` are for `ping`; `ssl_context` says which certificates are trusted.
+        `inference_credentials` are for `ping`; `ssl_context` says which certificates are trusted, by default those of
+        the system; raises UsageError if the environment names others that are not there.
         """
         if isinstance(addresses, str):
             addresses = ServerAddresses(addresses)
+        if ssl_context is None:
+            for url in (addresses.management, addresses.inference, addresses.metrics):
+                check_trusted_certificates(url or "")
         self._management = Api(addresses.management, credentials, ssl_context=ssl_context)
         self._inference, self._metrics = (
             Api(url, key, ssl_context=ssl_context) if url else None
@@ -175,12 +180,12 @@ class ManagementClient:
             state = await self._described(model, version)
             if state.ready:
                 return await self.describe(model, version)
+            if reason := why(model, version):
+                raise StartupError(f"{model} {version} cannot be loaded: {reason}")
             if state.min_workers == 0:
                 raise StartupError(
                     f"{model} {version} has no workers: give minWorkers in its archive's YAML, which must be valid"
                 )
-            if reason := why(model, version):
-                raise StartupError(f"{model} {version} cannot be loaded: {reason}")
             if time.monotonic() > deadline:
                 ready = sum(worker.ready for worker in state.workers)
                 raise StartupError(

@@ -23,6 +23,7 @@ from reelscribe.errors import (
     UnknownModel,
     UsageError,
 )
+from reelscribe.trust import HTTPS_ONLY, unreachable
 
 ANSWER_SECONDS = 10.0
 """That an answer may take which needs no model."""
@@ -30,16 +31,20 @@ ANSWER_SECONDS = 10.0
 _REFUSALS: dict[int, tuple[type[ReelscribeError], str]] = {
     400: (UsageError, "check the names and numbers of the command"),
     403: (ModelConflict, "make another version the default first, or unregister the others"),
-    404: (
-        UnknownModel,
-        "`reelscribe models list` says what is registered; archives are looked for in the server's model store",
-    ),
-    405: (ModelApiOff, "start the server with `reelscribe server start --model-api`"),
+    405: (ModelApiOff, "it was started without: `reelscribe server restart --model-api`"),
     408: (ServerError, "it was still ending workers; try again"),
     409: (ModelConflict, "unregister that version, or give the archive another one"),
     503: (ServerError, "no worker takes it; `reelscribe models describe` says how they are"),
     507: (ServerOutOfMemory, "unregister or scale down what is not needed"),
 }
+
+_NOT_FOUND: dict[str, tuple[type[ReelscribeError], str]] = {
+    "ModelNotFoundException": (UnknownModel, "`reelscribe models list` says what is registered"),
+    "ModelVersionNotFoundException": (UnknownModel, "`reelscribe models list` says which versions there are"),
+    "ResourceNotFoundException": (ServerError, "is that the management address?"),
+}
+"""By TorchServe's word for what it did not find."""
+_NO_ARCHIVE = (UnknownModel, "expected the file name of an archive in the server's model store, not a path")
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,7 @@ class Api:
                 f"{self.url}{path}: no answer within {seconds:.0f} s; is the server running, or very busy?"
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ServerUnreachable(f"{self.url}: {error or type(error).__name__}; is the server running?") from error
+            raise unreachable(self.url, error) from error
 
     async def _token(self) -> str | None:
         if isinstance(self._credentials, Credentials):
@@ -138,7 +143,18 @@ class Api:
                 else "no key was given: name the server's --key-file"
             )
             raise AccessRefused(f"{message}; {advice}", passes=True)
-        kind, advice = _REFUSALS.get(
-            answer.status, (ServerError, "see the server's log" if answer.status == 500 else "is it a TorchServe?")
-        )
+        kind, advice = _refusal(path, answer)
         raise kind(f"{message}; {advice}")
+
+
+def _refusal(path: str, answer: Answer) -> tuple[type[ReelscribeError], str]:
+    """What it means, and what to do."""
+    unknown = ServerError, "is it a TorchServe?"
+    if HTTPS_ONLY in answer.text:
+        return ServerError, "write https://"
+    if answer.status == 404:
+        found = _NOT_FOUND.get(answer.told[0], unknown)
+        return _NO_ARCHIVE if found[0] is UnknownModel and path.startswith("/models?url=") else found
+    if answer.status == 500:
+        return ServerError, "see the server's log"
+    return _REFUSALS.get(answer.status, unknown)

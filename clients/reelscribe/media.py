@@ -128,6 +128,10 @@ class ModelDescription:
     """That the model was given when it was loaded."""
     response_seconds: float = 120
     """That one request may compute before its worker is replaced."""
+    stages: int = 1
+    """Processes that the model is split over."""
+    devices: tuple[str, ...] = ()
+    """Where the worker that was asked computes, stage by stage: "cpu", or "cuda:2"."""
 
     @property
     def identity(self) -> str:
@@ -152,8 +156,8 @@ class ModelDescription:
     def from_json(cls, value: Any) -> ModelDescription:
         """As a client reads it. Raises ServerError for anything else."""
         try:
-            frame = frame_from_json(value["frame"])
-            return cls(**{**value, "frame": frame, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
+            tuples = {name: tuple(value[name]) for name in ("mean", "std", "devices") if name in value}
+            return cls(**{**value, **tuples, "frame": frame_from_json(value["frame"])})
         except (TypeError, KeyError, ValueError) as error:
             raise ServerError(
                 f"describe: expected the description of a caption handler, got {str(value)[:200]} ({error});"

@@ -69,6 +69,8 @@ class ModelVersion:
     """That a worker may take to load the model."""
     device_ids: tuple[int, ...]
     """GPUs that the archive names; empty: the server shares out those that there are."""
+    stages: int
+    """Processes of a worker, with a GPU each where there are any; 1, or 2 for a model that is split."""
     batch_size: int
     """Requests that are joined at most."""
     batch_delay_ms: int
@@ -78,6 +80,16 @@ class ModelVersion:
     def ready(self) -> bool:
         """Whether as many workers as it wants are there, one at least, and all of them take requests."""
         return len(self.workers) >= max(1, self.min_workers) and all(worker.ready for worker in self.workers)
+
+    def gpus_of(self, worker: Worker) -> tuple[int, ...]:
+        """Numbers of the GPUs that a worker has."""
+        if worker.gpu is None:
+            return ()
+        if self.stages == 1:
+            return (worker.gpu,)
+        # Of a worker with several, TorchServe says where in the list of its archive the first one stands.
+        numbers = self.device_ids or range(worker.gpu + self.stages)
+        return tuple(numbers[worker.gpu : worker.gpu + self.stages])
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], default: str) -> ModelVersion:
@@ -100,6 +112,7 @@ class ModelVersion:
             response_seconds=int(answer["responseTimeout"]),
             startup_seconds=int(answer["startupTimeout"]),
             device_ids=tuple(map(int, answer.get("deviceIds") or ())),
+            stages=max(1, int(answer.get("parallelLevel", 1))),
             batch_size=int(answer["batchSize"]),
             batch_delay_ms=int(answer["maxBatchDelay"]),
         )

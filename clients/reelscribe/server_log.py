@@ -7,22 +7,16 @@ worker was before it died must not be forgotten while it restarts.
 from __future__ import annotations
 
 import gzip
-import os
 import re
-import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from reelscribe.instance import Instance
 
 LOGS = {"model": "model_log.log", "server": "ts_log.log", "access": "access_log.log", "console": "console.log"}
 """Which logs there are: what workers print, what TorchServe says of itself and them, requests, and what Java prints."""
-
-POLL_SECONDS = 0.2
 
 _LINE = re.compile(r"\d{4}-\S+ \[\w+ *\] (\S+) (\S+) - (.*)")
 """Thread, logger and message; lines of another shape continue the one before."""
@@ -35,10 +29,18 @@ _ERROR = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)\b.*)"
 _NOT_THE_REASON = re.compile(r"No module named 'ts\.torch_handler|java\.lang\.InterruptedException")
 """TorchServe looks there for a handler that cannot be imported; and so its threads end."""
 _FRONTEND = re.compile(r"Failed to load model: |Failed to parse model config file |Invalid \w+: .*, should be ")
+_GPUS_IGNORED = re.compile(r"Invalid deviceId:(-?\d+), ignore deviceIds list")
+"""Where an archive names a GPU that TorchServe does not see (Model.java); it takes other ones then, or the CPU."""
+_ADDED = re.compile(r"Adding new version (.+) for model (.+)")
+"""Comes next in the same thread."""
 _SERVER_ERROR = re.compile(r"\d{4}-\S+ \[ERROR\] \S+ \S+ - (.*)")
 _ENDED = re.compile(
     r"(?:Exception in thread .*|Invalid configuration: |Error: |(?:[\w$]+\.)+\w*(?:Error|Exception)\b).*"
 )
+_NO_REASON = re.compile(
+    r"(?:Warning: TorchServe is using|WARNING: sun\.|nvidia-smi not available|Model server started).*"
+)
+"""What Java prints when all is well."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class WorkerHistory:
     """What our handler gave as the reason."""
     error: str | None = None
     """The last error in its output."""
+    last_output: str | None = None
 
     @property
     def failure(self) -> str | None:
@@ -102,13 +105,15 @@ def worker_histories(instance: Instance, since: LogPosition | None = None) -> li
     current = None
     for line in _lines(instance, since):
         if match := _LINE.fullmatch(line):
-            thread, _, message = match.groups()
+            thread, logger, message = match.groups()
             name = _WORKER.fullmatch(thread)
             current = name and workers.setdefault(f"{name[1]} {name[2]}", WorkerHistory(name[1], name[2]))
         else:
             message = line
         if current:
             _note(current, message)
+            if match and logger == "MODEL_LOG":
+                current.last_output = message
     return [worker for worker in workers.values() if worker.state != "WORKER_SCALED_DOWN"]
 
 
@@ -120,73 +125,45 @@ def why_it_cannot_load(
     Without `model` it is about all of them, and also about archives that TorchServe itself did not accept. What was
     logged before `since`, as `log_size` gave it, does not count.
     """
+    if reason := _missing_gpu(instance, model, version, since):
+        return reason
     for worker in worker_histories(instance, since):
         asked_for = model is None or worker.model == f"{model}_{version}"
         if asked_for and (worker.said or (worker.failed and worker.error)):
             return worker.failure
-    return _frontend_failure(instance, since) if model is None else None
+    return why_it_was_not_accepted(instance, since) if model is None else None
+
+
+def why_it_was_not_accepted(instance: Instance, since: LogPosition | None = None) -> str | None:
+    """What TorchServe, and not a worker, had against an archive, with the innermost cause that it names."""
+    failure, cause = None, None
+    for line in _lines(instance, since):
+        match = _LINE.fullmatch(line)
+        if match and failure:
+            break
+        if match:
+            failure = match[3] if _FRONTEND.match(match[3]) else None
+        elif failure and (error := _ERROR.fullmatch(line)):
+            cause = error[1]
+    return failure and ": ".join(filter(None, (failure, cause)))
 
 
 def best_explanation(instance: Instance) -> str:
     """Of a server that is not ready, whatever the reason, on one line."""
     if reason := why_it_cannot_load(instance):
         return reason
-    for worker in worker_histories(instance):
+    workers = worker_histories(instance)
+    for worker in workers:
         if reason := worker.error or worker.failure:
             return f"{reason} (see {instance.logs / LOGS['model']})"
+    loading = [worker for worker in workers if worker.state != "WORKER_MODEL_LOADED"]
     console = instance.logs / LOGS["console"]
     lines = [line.strip() for line in console.read_text(errors="replace").split("\n")] if console.exists() else []
     reasons = [line for line in lines if _ENDED.fullmatch(line)]
     reasons = reasons or [match[1] for line in _lines(instance) if (match := _SERVER_ERROR.fullmatch(line))]
-    reasons = reasons or [line for line in lines if line] or ["it said nothing"]
+    reasons = reasons or [f"a worker said last: {worker.last_output}" for worker in loading if worker.last_output]
+    reasons = reasons or [line for line in lines if line and not _NO_REASON.fullmatch(line)] or ["it said nothing"]
     return f"{reasons[-1]} (see {instance.logs})"
-
-
-def last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log; none if it is not there."""
-    if not log.exists():
-        return []
-    with log.open(errors="replace") as file:
-        return [line.rstrip("\n") for line in deque(file, maxlen=count)]
-
-
-def follow(log: Path, count: int) -> Iterator[str]:
-    """The last lines of a log and then those that are written, for ever; goes over to a new log when one begins."""
-    most: int | None = count
-    while True:
-        with suppress(FileNotFoundError), log.open("rb") as file:  # it is not there while a new one begins
-            yield from _follow_one(file, log, most)
-            most = None
-        time.sleep(POLL_SECONDS)
-
-
-def _follow_one(file: BinaryIO, log: Path, most: int | None) -> Iterator[str]:
-    """The last lines, or all, of a log that is open, and what comes, until another has its place."""
-    last: deque[bytes] = deque(maxlen=most)
-    rest = b""  # a line that is not written to its end
-    for line in file:
-        if line.endswith(b"\n"):
-            last.append(line[:-1])
-        else:
-            rest = line
-    yield from (line.decode(errors="replace") for line in last)
-    replaced = False
-    while not replaced:
-        replaced = not _is_at(log, file)  # asked first: what was written before that is still read
-        if os.fstat(file.fileno()).st_size < file.tell():
-            file.seek(0)
-            rest = b""
-        *lines, rest = (rest + file.read()).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines)
-        time.sleep(POLL_SECONDS)
-
-
-def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Whether an open file is still the one of this path."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def _note(worker: WorkerHistory, message: str) -> None:
@@ -198,18 +175,23 @@ def _note(worker: WorkerHistory, message: str) -> None:
         worker.error = error[1].strip()
 
 
-def _frontend_failure(instance: Instance, since: LogPosition | None) -> str | None:
-    """What TorchServe, and not a worker, had against an archive; with the innermost cause that it names."""
-    failure, cause = None, None
+def _missing_gpu(instance: Instance, model: str | None, version: str | None, since: LogPosition | None) -> str | None:
+    """Of a version, or of any if none is named."""
+    missing: dict[str, str] = {}
     for line in _lines(instance, since):
-        match = _LINE.fullmatch(line)
-        if match and failure:
-            break
-        if match:
-            failure = match[3] if _FRONTEND.match(match[3]) else None
-        elif failure and (error := _ERROR.fullmatch(line)):
-            cause = error[1]
-    return failure and ": ".join(filter(None, (failure, cause)))
+        if not (match := _LINE.fullmatch(line)):
+            continue
+        thread, _, message = match.groups()
+        if ignored := _GPUS_IGNORED.fullmatch(message):
+            missing[thread] = ignored[1]
+        elif not ((added := _ADDED.fullmatch(message)) and (gpu := missing.pop(thread, None))):
+            continue
+        elif model is None or added.groups() == (version, model):
+            return (
+                f"the archive of {added[2]} {added[1]} asks for GPU {gpu}, and TorchServe sees none of that number: see"
+                " nvidia-smi, or build it with other --gpus or --devices, or without for the CPU"
+            )
+    return None
 
 
 def _server_log(instance: Instance) -> Path:

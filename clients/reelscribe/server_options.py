@@ -55,9 +55,9 @@ class StartOptions:
 
     @classmethod
     def load(cls, path: Path) -> StartOptions:
-        """What `save` wrote; the defaults if it wrote nothing. Raises StartupError for anything else."""
+        """What `save` wrote. Raises UsageError if it wrote nothing, and StartupError for anything else."""
         if not path.exists():
-            return cls()
+            raise UsageError(f"{path.parent}: no server was ever started there; use `reelscribe server start`")
         try:
             values = json.loads(path.read_text())
             for name in ("config", "model_store", "certificate", "private_key"):

@@ -109,7 +109,10 @@ def check_tls(settings: Mapping[str, str], config: Path, *, certificate: bool) -
             " certificate that no client can check"
         )
     if certificate and not encrypted:
-        raise StartupError(f"{config}: no address is https, so --certificate would be of no use; write https://...")
+        raise StartupError(
+            f"{config}: no address is https, so --certificate would be of no use; write https://..., or leave it"
+            " out (`reelscribe server restart` keeps that of the last start unless told --no-tls)"
+        )
 
 
 def exposed(settings: Mapping[str, str]) -> list[str]:

@@ -36,21 +36,22 @@ class ModelState:
     wanted: int
     """Workers that it should have."""
     error: str | None
-    """Where it fails: the last error from the log."""
+    """Where it fails: the last error from the log; where it has no workers: what to do."""
 
 
 @dataclass(frozen=True)
 class ServerState:
     """How a server gets on.
 
-    starting: it does not answer yet. loading: a worker has not been READY yet. degraded: one that was is restarting.
-    failing: one could not load the model since it was READY, or the server does not answer, or refuses its own key.
+    starting: it does not answer yet. loading: a worker has not been READY yet. degraded: one that was is restarting, or
+    a model has none, or there is no model. failing: one could not load the model since it was READY, or the server does
+    not answer, or refuses its own key.
     """
 
     state: State
     models: tuple[ModelState, ...] = ()
     error: str | None = None
-    """Why the server as such is failing."""
+    """Why the server as such is failing or degraded."""
 
 
 def state_of(instance: Instance) -> ServerState:
@@ -75,6 +76,8 @@ def state_of(instance: Instance) -> ServerState:
 
 def state_from(versions: list[ModelVersion], histories: list[WorkerHistory]) -> ServerState:
     """What follows from what a server says of its models, and its log of their workers."""
+    if not versions:
+        return ServerState("degraded", error="it has no model; `reelscribe models register` gives it one")
     models = tuple(_model_state(version, histories) for version in versions)
     return ServerState(_worst([model.state for model in models]), models)
 
@@ -97,13 +100,16 @@ def _model_state(version: ModelVersion, histories: list[WorkerHistory]) -> Model
         states.append("loading")
     errors = [known[worker.id].failure for worker in version.workers if not worker.ready and worker.id in known]
     state = _worst(states)
+    error = next(filter(None, errors), None) if state == "failing" else None
+    if not states:
+        state, error = "degraded", "it has no workers; `reelscribe models scale` gives it some"
     return ModelState(
         name=version.name,
         version=version.version,
         state=state,
         ready=sum(worker.ready for worker in version.workers),
         wanted=max(version.min_workers, len(version.workers)),
-        error=next(filter(None, errors), None) if state == "failing" else None,
+        error=error,
     )
 
 

@@ -47,6 +47,10 @@ class SpeechDescription:
     """That the model was given when it was loaded."""
     response_seconds: float = 120
     """That one request may compute before its worker is replaced."""
+    stages: int = 1
+    """Processes that the model is split over."""
+    devices: tuple[str, ...] = ()
+    """Where the worker that was asked computes, stage by stage: "cpu", or "cuda:2"."""
 
     @property
     def identity(self) -> str:
@@ -70,7 +74,8 @@ class SpeechDescription:
     def from_json(cls, value: Any) -> SpeechDescription:
         """As a client reads it. Raises ServerError for anything else."""
         try:
-            return cls(**{**value, "languages": tuple(value["languages"]), "tasks": tuple(value["tasks"])})
+            tuples = {name: tuple(value[name]) for name in ("languages", "tasks", "devices") if name in value}
+            return cls(**{**value, **tuples})
         except (TypeError, KeyError) as error:
             raise ServerError(
                 f"describe: expected the description of a speech handler, got {str(value)[:200]} ({error});"

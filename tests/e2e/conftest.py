@@ -83,15 +83,20 @@ def settings_file(folder: Path, changes: dict[str, str]) -> Path:
     return path
 
 
+def put(mar: Path, name: str, content: str) -> None:
+    """Replace a file of an archive."""
+    with zipfile.ZipFile(mar) as old:
+        files = {each: old.read(each) for each in old.namelist()}
+    with zipfile.ZipFile(mar, "w") as new:
+        for each, data in {**files, name: content.encode()}.items():
+            new.writestr(each, data)
+
+
 def change_settings(mar: Path, **changes: object) -> None:
     """Put other settings into an archive."""
     with zipfile.ZipFile(mar) as old:
-        files = {name: old.read(name) for name in old.namelist()}
-    settings = yaml.safe_load(files["model-config.yaml"])
-    files["model-config.yaml"] = yaml.safe_dump({**settings, **changes}).encode()
-    with zipfile.ZipFile(mar, "w") as new:
-        for name, data in files.items():
-            new.writestr(name, data)
+        settings = yaml.safe_load(old.read("model-config.yaml"))
+    put(mar, "model-config.yaml", yaml.safe_dump({**settings, **changes}))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
 
-from e2e.conftest import CONFIG, ROOT, Running, change_settings, post
+from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
 from odd_library import write
 from reelscribe import archive
 from reelscribe.bulk import BulkRun, Captions
@@ -183,11 +184,39 @@ def test_a_server_elsewhere_is_reached_with_a_copy_of_its_key_file(server):
     assert result.output == "emulated 1.0 (default) from emulated.mar: 1 of 1 workers ready\n"
 
 
-def test_an_archive_that_cannot_load_says_why_and_leaves_nothing(server, build):
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"handler": {}}, r"KeyError: 'frame'"),
+        ({"minWorkers": "many"}, r"Invalid minWorkers: many, should be integer"),
+        ({"deviceIds": [99]}, r"the archive of emulated 5\.0 asks for GPU 99, .*"),
+    ],
+)
+def test_an_archive_that_cannot_load_says_why_and_leaves_nothing(server, build, settings, reason):
     before = said(server, "list")
-    result = models(server, "register", build("5.0", handler={}))
-    assert (result.exit_code, result.output) == (1, "reelscribe: emulated 5.0 cannot be loaded: KeyError: 'frame'\n")
+    result = models(server, "register", build("5.0", **settings))
+    assert result.exit_code == 1
+    assert re.fullmatch(rf"reelscribe: emulated 5\.0 cannot be loaded: {reason}\n", result.output)
     assert said(server, "list") == before
+
+
+def test_an_archive_that_is_cut_short_or_has_no_yaml_says_so(server, build):
+    store, before = server.instance.directory.parent / "store", said(server, "list")
+    mar = store / build("6.0")
+    put(mar, "model-config.yaml", "minWorkers: [1")
+    assert "6.0 cannot be loaded: Failed to parse model config file" in models(server, "register", mar.name).output
+    mar.write_bytes(mar.read_bytes()[:2000])
+    assert f"{mar.name}: not a model archive, or a damaged one" in models(server, "register", mar.name).output
+    assert said(server, "list") == before
+
+
+def test_a_model_without_workers_is_not_ready(server):
+    status = ["server", "status", "--directory", str(server.instance.directory)]
+    said(server, "scale", "emulated", "0")
+    result = CliRunner().invoke(app, status)
+    said(server, "scale", "emulated", "1")
+    assert (result.exit_code, "degraded, 0 of 0 workers ready: it has no workers" in result.output) == (1, True)
+    assert CliRunner().invoke(app, status).exit_code == 0
 
 
 async def test_what_torchserve_refuses_is_said_by_name(server, management):

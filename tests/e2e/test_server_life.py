@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
 from certificates import pem_of, self_signed
-from e2e.conftest import CONFIG, ROOT, Running, settings_file
+from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
 from reelscribe import archive, server
 from reelscribe.cli import app
 from reelscribe.instance import Instance
@@ -38,15 +38,6 @@ def handle(data, context):
 
 def reelscribe(command: str, directory: Path, *arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["server", command, "--directory", str(directory), *map(str, arguments)])
-
-
-def put(mar: Path, name: str, content: str) -> None:
-    """Replace a file of an archive."""
-    with zipfile.ZipFile(mar) as old:
-        files = {each: old.read(each) for each in old.namelist()}
-    with zipfile.ZipFile(mar, "w") as new:
-        for each, data in {**files, name: content.encode()}.items():
-            new.writestr(each, data)
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +84,14 @@ def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encr
     assert knowing.stdout == "224\n"
     other = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "certificate verify failed" in other.stderr
+    assert "have SSL_CERT_FILE name the certificate" in other.stderr
+    plain = [*command[:3], command[3].replace("https:", "http:"), command[4]]
+    unencrypted = subprocess.run(plain, capture_output=True, text=True, check=False)
+    assert "only accepts HTTPS requests" in unencrypted.stderr
+    assert unencrypted.stderr.endswith("; write https://\n")
+    management = encrypted.instance.address("management_address").replace("https:", "http:")
+    listed = CliRunner().invoke(app, ["models", "list", "--management", management])
+    assert listed.output.endswith("; write https://\n")
 
 
 def test_secrets_of_whoever_started_it_are_in_no_process(encrypted):
@@ -159,22 +158,40 @@ def test_a_server_fails_and_is_restarted_and_stopped_and_the_one_beside_it_does_
     os.kill(beside.workers()[0], signal.SIGKILL)
     states: list[State] = []
     deadline = time.monotonic() + 60
-    while not states or states[-1] != "failing":
-        assert time.monotonic() < deadline, states[-1:]
+    reason = f"failing, 0 of 1 workers ready: FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}"
+    result = None
+    while not (result and reason in result.output):  # a worker has ended before the log has its reason
+        assert time.monotonic() < deadline, result and result.output
         states.append(state_of(beside.instance).state)
         assert states[-1] in ("ready", "degraded", "failing")
+        result = reelscribe("status", beside.instance.directory)
     assert "degraded" in states
-    result = reelscribe("status", beside.instance.directory)
     assert result.exit_code == 1
-    assert f"failing, 0 of 1 workers ready: FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}" in (
-        result.output
-    )
 
     (tmp_path / "away").rename(tmp_path / "weights")
     os.kill(beside.processes()["java"][0], signal.SIGKILL)
     result = reelscribe("restart", beside.instance.directory)
     assert result.exit_code == 0, result.output
     assert (state_of(beside.instance).state, beside.url) == ("ready", url)
+    listed = CliRunner().invoke(app, ["models", "list", "--directory", str(beside.instance.directory)]).output
+    assert "slow 2.0 (default) from slow-2.0.mar" in listed
+
+
+def test_a_start_that_is_stopped_by_another_command_says_so(tmp_path):
+    slow_archive(tmp_path, "1.0")
+    (tmp_path / "weights").touch()
+    instance = Instance(tmp_path / "instance")
+    command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(instance.directory)]
+    command += ["--config", str(settings_file(tmp_path, free_ports())), "--model-store", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starting:
+        assert "starting TorchServe" in starting.stdout.readline()
+        server.stop(instance)
+        _, told = starting.communicate(timeout=60)
+    assert (starting.returncode, told) == (
+        1,
+        "reelscribe: slow 1.0: not ready, as the server was stopped by another command\n",
+    )
+    assert instance.processes() == []
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +211,7 @@ def unsafe_weights(demo_model, tmp_path_factory) -> Path:
         ("{minWorkers: 1, maxWorkers: 1, handler: {model: /no/such/weights}}", "/no/such/weights"),
         ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", "WhisperConfig"),
         ("{minWorkers: 1, maxWorkers: 1, handler: {model: UNSAFE}}", "safetensors"),
+        ("{minWorkers: 1, maxWorkers: 1, deviceIds: [99], handler: {model: DEMO}}", "broken 1.0 asks for GPU 99, and"),
         ("minWorkers: [1", "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
     ],
 )
@@ -201,7 +219,9 @@ def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(
     tmp_path, demo_model, demo_speech, unsafe_weights, settings, reason
 ):
     mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
-    settings = settings.replace("SPEECH", demo_speech).replace("UNSAFE", str(unsafe_weights))
+    settings = (
+        settings.replace("SPEECH", demo_speech).replace("DEMO", demo_model).replace("UNSAFE", str(unsafe_weights))
+    )
     put(mar, "model-config.yaml", settings)
     instance = Instance(tmp_path / "instance")
     options = [

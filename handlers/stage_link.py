@@ -1,0 +1,269 @@
+"""Dicts of tensors from one rank of a model to another, with all transfers of a dict issued at once.
+
+A message is a header, what its tree holds (tensor_tree.py), and the bytes of its tensors. The first 4 KiB travel as
+one tensor, so that it costs no second turn to learn how long the rest of the outline is: mostly there is none. Header
+and outline travel by gloo; tensors do, too, or from GPU to GPU by NCCL where the process group has it for them
+(`init_process_group("cpu:gloo,cuda:nccl")`). By gloo, tensors of a GPU go through pinned memory of the host.
+
+NCCL does one thing after the other in a group: there, each direction wants a group of its own, or two ranks that both
+send first wait for each other. Two links in one direction between the same ranks want groups of their own anyway.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from reelscribe.errors import StageLost, StartupError, WireError
+from tensor_tree import MAX_METADATA_BYTES, Outline, take_apart
+
+CPU = torch.device("cpu")
+
+SLICED_BYTES = 64 << 10
+"""Smaller tensors travel whole: an all-gather would cost more than it saves."""
+
+_MAGIC = b"RSSTAGE1"
+_HEADER = struct.Struct("<8s4q")
+_FIRST_BYTES = 4096
+_IDLE_SECONDS = timedelta(days=3650).total_seconds()
+"""gloo knows no wait without an end."""
+_TAGS = 1 << 31
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    metadata_bytes: int
+    checksum: int
+    parts: int
+    """Ranks of the stage that sends."""
+    on_gpu: int
+    """Whether tensors travel from GPU to GPU."""
+
+
+class Sending:
+    """Tensors on their way; they are kept alive, and must not be written to, until `wait` returns."""
+
+    def __init__(self, peer: _Peer, works: list[dist.Work], tensors: list[Tensor]) -> None:
+        self._peer, self._works, self._tensors = peer, works, tensors
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Return when all is sent, which is when the other rank has received it; at most `seconds`, or the link's.
+
+        Raises StageLost.
+        """
+        self._peer.finish(self._works, seconds)
+        for tensor in self._tensors:
+            if tensor.is_cuda:
+                # NCCL sends on a stream of its own, which this stream waits for: the memory is free after it, not now.
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        self._works, self._tensors = [], []
+
+
+class Receiving:
+    """Tensors on their way here."""
+
+    def __init__(self, peer: _Peer, works: list[dist.Work], post_process: Callable[[], dict[str, Any]]) -> None:
+        self._peer, self._works, self._post_process = peer, works, post_process
+
+    def wait(self, seconds: float | None = None) -> dict[str, Any]:
+        """The tree as it was sent, its tensors on the link's device; at most `seconds`, or the link's. Call it once.
+
+        Raises StageLost.
+        """
+        self._peer.finish(self._works, seconds)
+        return self._post_process()
+
+
+class StageLink:
+    """Trees of tensors to and from one other rank; messages arrive in the order in which they were sent.
+
+    A tree is a dict with names (str) of tensors, dicts, lists, str, int (64 bits), float, bool and None. After a
+    StageLost, a link is of no more use: both ranks have to start again.
+    """
+
+    def __init__(
+        self,
+        peer: int,
+        *,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device = CPU,
+        seconds: float,
+        slices: dist.ProcessGroup | None = None,
+    ) -> None:
+        """To rank `peer` (global) by `group`, the default one if None; received tensors lie on `device`.
+
+        A transfer that has begun may take `seconds`. With `slices`, the ranks of this rank's own stage, large tensors
+        travel in as many slices, one between each pair of counterparts, and are joined by all-gather; both stages have
+        as many ranks, and all ranks of the sending one send the same tree.
+        """
+        self._peer = _Peer(peer, group, seconds)
+        self._device = device
+        self._wire = _wire(group, device)
+        self._slices = _Slices(slices)
+        self._send_tags, self._receive_tags = count(), count()
+
+    def isend_tensor_dict(self, tree: Mapping[str, Any]) -> Sending:
+        """Issue all sends at once and return; `wait` has to be called.
+
+        Raises WireError for a tree that cannot be sent, StageLost if the other rank is gone.
+        """
+        metadata, tensors = take_apart(tree)
+        header = _Header(_MAGIC, len(metadata), crc32(metadata), self._slices.parts, self._wire != CPU)
+        text = bytearray(_HEADER.pack(*header) + metadata).ljust(_FIRST_BYTES)
+        described = torch.frombuffer(text, dtype=torch.uint8).tensor_split([_FIRST_BYTES])
+        shares = [values[self._slices.share(len(values))] for values in self._on_wire(tensors)]
+        works = self._peer.issue(dist.isend, described, self._send_tags)
+        works += self._peer.issue(dist.isend, shares, self._send_tags)
+        return Sending(self._peer, works, [*described, *shares])
+
+    def irecv_tensor_dict(self, seconds: float | None = None) -> Receiving:
+        """Receive what the next message holds, issue all receives at once and return; `wait` has to be called.
+
+        Waits `seconds` for a message to begin, for ever if None. Raises StageLost.
+        """
+        outline = self._receive_outline(_IDLE_SECONDS if seconds is None else seconds)
+        sizes = [spec.nbytes for spec in outline.specs]
+        pinned = self._device.type == "cuda" and self._wire == CPU
+        buffers = [
+            torch.empty(self._slices.room(size), dtype=torch.uint8, device=self._wire, pin_memory=pinned)
+            for size in sizes
+        ]
+        shares = [buffer[self._slices.share(size)] for buffer, size in zip(buffers, sizes, strict=True)]
+        works = self._peer.issue(dist.irecv, shares, self._receive_tags)
+        return Receiving(self._peer, works, lambda: self._joined(outline, buffers))
+
+    def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
+        """`isend_tensor_dict`, and wait."""
+        self.isend_tensor_dict(tree).wait()
+
+    def recv_tensor_dict(self, seconds: float | None = None) -> dict[str, Any]:
+        """`irecv_tensor_dict`, and wait."""
+        return self.irecv_tensor_dict(seconds).wait()
+
+    def _receive_outline(self, seconds: float) -> Outline:
+        """What the next message holds; it may take `seconds` to begin."""
+        first = self._receive_bytes(_FIRST_BYTES, seconds)
+        header = _Header(*_HEADER.unpack_from(first))
+        expected = header._replace(magic=_MAGIC, parts=self._slices.parts, on_gpu=self._wire != CPU)
+        if header != expected or not 0 < header.metadata_bytes <= MAX_METADATA_BYTES:
+            raise self._peer.lost(f"sent {header}, expected {expected} of at most {MAX_METADATA_BYTES} bytes")
+        end = _HEADER.size + header.metadata_bytes
+        text = (first + self._receive_bytes(end - _FIRST_BYTES))[_HEADER.size : end]
+        if crc32(text) != header.checksum:
+            raise self._peer.lost(f"sent {len(text)} bytes that were damaged on their way")
+        try:
+            return Outline(text)
+        except WireError as error:
+            raise self._peer.lost(f"sent what is no tree ({error})") from error
+
+    def _receive_bytes(self, count: int, seconds: float | None = None) -> bytes:
+        """None if `count` is negative."""
+        received = torch.empty(max(0, count), dtype=torch.uint8)
+        self._peer.finish(self._peer.issue(dist.irecv, [received], self._receive_tags), seconds)
+        return received.numpy().tobytes()
+
+    def _on_wire(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The bytes of tensors, (nbytes,) uint8, where they are sent from; copied only if they have to be."""
+        moved = [tensor.contiguous().to(self._wire, non_blocking=True) for tensor in tensors]
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda and self._wire == CPU}:
+            torch.cuda.current_stream(device).synchronize()
+        # reshape(-1) would keep the stride of a single element, which then has no bytes to view.
+        return [tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in moved]
+
+    def _joined(self, outline: Outline, buffers: Sequence[Tensor]) -> dict[str, Any]:
+        """The tree, when this rank's share of each tensor is here."""
+        self._peer.finish(self._slices.gather(buffers))
+        return outline.filled(
+            buffer[: spec.nbytes].view(spec.dtype).view(spec.shape).to(self._device, non_blocking=True)
+            for buffer, spec in zip(buffers, outline.specs, strict=True)
+        )
+
+
+class _Peer:
+    """The other rank: transfers with it have a time limit, and what goes wrong with them is a StageLost."""
+
+    def __init__(self, rank: int, group: dist.ProcessGroup | None, seconds: float) -> None:
+        self._rank, self._group, self._seconds = rank, group, seconds
+
+    def issue(
+        self, operation: Callable[..., dist.Work | None], tensors: Sequence[Tensor], tags: Iterator[int]
+    ) -> list[dist.Work]:
+        """Send or receive `tensors` that are not empty, each with the next tag, so that none is taken for another."""
+        transfers = [
+            dist.P2POp(operation, tensor, self._rank, self._group, next(tags) % _TAGS)
+            for tensor in tensors
+            if len(tensor)
+        ]
+        if not transfers:
+            return []
+        with self._watched():
+            return dist.batch_isend_irecv(transfers)
+
+    def finish(self, works: Sequence[dist.Work], seconds: float | None = None) -> None:
+        """Wait for transfers, for `seconds` in all, or the link's."""
+        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
+        with self._watched():
+            for work in works:
+                # Zero would be the group's own limit.
+                work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+
+    def lost(self, reason: str) -> StageLost:
+        """The error that names it."""
+        return StageLost(f"stage: rank {self._rank} of the model {reason}; both ranks have to start again")
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # all that torch.distributed raises
+            reason = str(error).splitlines()[0]
+            raise self.lost(f"is gone, or did not get on in time ({reason})") from error
+
+
+class _Slices:
+    """How large tensors are shared out among the ranks of a stage."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
+        self.parts, self._part = (1, 0) if group is None else (group.size(), group.rank())
+
+    def share(self, nbytes: int) -> slice:
+        """Those bytes of a tensor that this rank sends to, or receives from, its counterpart."""
+        if nbytes < SLICED_BYTES:
+            return slice(nbytes)
+        each = self.room(nbytes) // self.parts
+        return slice(self._part * each, min((self._part + 1) * each, nbytes))
+
+    def room(self, nbytes: int) -> int:
+        """The bytes that a tensor takes here: all slices are as large as the first."""
+        return nbytes if nbytes < SLICED_BYTES else -(-nbytes // self.parts) * self.parts
+
+    def gather(self, buffers: Sequence[Tensor]) -> list[dist.Work]:
+        """Have the other ranks of this stage fill in their shares."""
+        if self.parts == 1:
+            return []
+        sliced = [buffer.view(self.parts, -1).unbind() for buffer in buffers if len(buffer) >= SLICED_BYTES]
+        return [
+            dist.all_gather(list(slices), slices[self._part], group=self._group, async_op=True) for slices in sliced
+        ]
+
+
+def _wire(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:
+    """Where tensors are when they are sent and received."""
+    backends = dist.get_backend_config(group).split(",")
+    if "cpu:gloo" not in backends:
+        raise StartupError(
+            f"stage: expected a process group with gloo for the CPU, got {','.join(backends)};"
+            ' use init_process_group("cpu:gloo,cuda:nccl"), or "gloo"'
+        )
+    return device if f"{device.type}:nccl" in backends else CPU
