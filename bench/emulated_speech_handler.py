@@ -18,6 +18,7 @@ from model_settings import ModelSettings
 from reelscribe.speech import ChunkTranscript, SpeechDescription, SpeechSegment
 from speech_chunks import SpeechChunk
 from speech_requests import SpeechLimits, SpeechReader
+from two_stages import SecondStage
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,14 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
 
     settings = EmulatedSettings
 
-    def serve(self, settings: EmulatedSettings, _: torch.device, workers: int, response_seconds: float) -> Served:
+    def serve(
+        self,
+        settings: EmulatedSettings,
+        _device: torch.device,
+        workers: int,
+        response_seconds: float,
+        _second: SecondStage | None = None,
+    ) -> Served:
         """Load nothing."""
         model = EmulatedModel(settings.speed)
         description = SpeechDescription(

@@ -157,11 +157,7 @@ def serve_emulated_speech(directory: Path, config: Path, *, speed: float) -> Ite
         directory,
         "emulated_speech",
         {"minWorkers": 1, "maxWorkers": 1, "handler": {"model": "emulated", "speed": speed}},
-        [
-            *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
-            *("handler_metrics.py", "tally.py", "heap.py"),
-            *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
-        ],
+        archive.HANDLER_FILES["speech"],
     )
     with serve(directory, "emulated_speech", config) as serving:
         yield serving

@@ -20,7 +20,7 @@ from device_batches import DeviceBatches
 from frame_requests import FrameLimits, FrameReader
 from frame_transform import FrameTransform, joined
 from model_handler import ModelHandler, Served
-from model_settings import ModelSettings, revision_of
+from model_settings import ModelSettings, load_pretrained, revision_of
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
 from tally import Tally
@@ -56,10 +56,12 @@ class Captioner:
         self.settings = settings
         self._tally = tally or Tally()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
-        self.model = _load(Blip2Encoder if second else AutoModelForImageTextToText, settings, device)
+        self.model = load_pretrained(Blip2Encoder if second else AutoModelForImageTextToText, settings, device)
         self._see = self.model.features if second else None
         self._second = second or SecondStageHere(writing(self.model, settings))
-        self.transform = FrameTransform(self.processor.image_processor, device, settings.torch_dtype(device))
+        # Not the model's: transformers keeps some parameters of a BLIP-2 in float32, whatever the rest is.
+        self.dtype = settings.torch_dtype(device)
+        self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
         self.prompt = self._prompt_inputs(device)
         self.echo = self._echo()
         self._check_against_processor()
@@ -97,7 +99,7 @@ class Captioner:
             frame=self.transform.frame,
             mean=self.transform.mean,
             std=self.transform.std,
-            dtype=str(self.model.dtype).removeprefix("torch."),
+            dtype=str(self.dtype).removeprefix("torch."),
             device_batch=self.settings.device_batch,
             max_frames=self.settings.max_frames,
             max_side=self.settings.max_side,
@@ -164,30 +166,18 @@ def writing(model: Any, settings: CaptionSettings) -> Work:
     return write
 
 
-def _load(family: Any, settings: CaptionSettings, device: torch.device) -> Any:
-    # Any: each family has a class of its own, and what they have in common is not typed.
-    model = family.from_pretrained(
-        settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
-    )
-    return model.to(device).eval()
-
-
 class CaptionHandler(ModelHandler[CaptionSettings]):
     """Captions frames."""
 
     settings = CaptionSettings
 
-    def serve(self, settings: CaptionSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
-        """Load the captioner."""
-        return self.serve_first_stage(settings, device, workers, response_seconds, None)
-
-    def serve_first_stage(
+    def serve(
         self,
         settings: CaptionSettings,
         device: torch.device,
         workers: int,
         response_seconds: float,
-        second: SecondStage | None,
+        second: SecondStage | None = None,
     ) -> Served:
         """Load the captioner, or what of it comes before `second`."""
         if second:
@@ -212,7 +202,7 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
     def second_stage(self, settings: CaptionSettings, device: torch.device) -> Work:
         """Load the language model of a BLIP-2."""
         _check_halves(settings)
-        return writing(_load(Blip2Writer, settings, device), settings)
+        return writing(load_pretrained(Blip2Writer, settings, device), settings)
 
 
 def _check_halves(settings: CaptionSettings) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCTC, AutoProcessor
 
+from model_settings import load_pretrained
 from reelscribe.errors import StartupError
 from reelscribe.speech import ChunkTranscript, SpeechSegment, Word
 from speech_chunks import Samples, SpeechChunk, seconds
@@ -50,12 +51,7 @@ class CtcModel:
         self._device = device
         processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
-        # Any: each family has a class of its own, and what they have in common is not typed.
-        family: Any = AutoModelForCTC
-        self.model = family.from_pretrained(
-            settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
-        )
-        self.model.to(device).eval()
+        self.model = load_pretrained(AutoModelForCTC, settings, device)
         self.sample_rate: int = self._extractor.sampling_rate
         self.chunk_seconds: float = settings.chunk_seconds or DEFAULT_CHUNK_SECONDS
         self.generation = {"pause_seconds": settings.pause_seconds}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -59,21 +59,27 @@ class DeviceBatches:
         self.size = size
 
     def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
-        """The results of each request's items, in their order, or why it has none."""
+        """The results of each request's items, in their order, or why it has none.
+
+        What `begin` or `run` raise, other than for want of memory, is raised when nothing of this call runs any more.
+        """
         results: list[list[Any]] = [[None] * len(request) for request in requests]
         given_up: dict[int, OutOfDeviceMemory] = {}
         waiting = deque(self._in_order(requests))
         begun: deque[tuple[list[Place], Any]] = deque()
-        while waiting or begun:
-            while waiting and len(begun) < self._in_flight:
-                batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
-                begun.append((batch, self._started(requests, batch)))
-            batch, started = begun.popleft()
-            for (i, k), result in zip(batch, self._finished(requests, batch, started), strict=True):
-                if result is None and i not in given_up:
-                    given_up[i] = self._does_not_fit()
-                    waiting = deque(place for place in waiting if place[0] != i)
-                results[i][k] = result
+        try:
+            while waiting or begun:
+                while waiting and len(begun) < self._in_flight:
+                    batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
+                    begun.append((batch, self._started(requests, batch)))
+                batch, started = begun.popleft()
+                for (i, k), result in zip(batch, self._finished(requests, batch, started), strict=True):
+                    if result is None and i not in given_up:
+                        given_up[i] = self._does_not_fit()
+                        waiting = deque(place for place in waiting if place[0] != i)
+                    results[i][k] = result
+        finally:
+            self._drop(started for _, started in begun)
         return [given_up.get(i, results[i]) for i in range(len(requests))]
 
     def _in_order(self, requests: Sequence[Items]) -> list[Place]:
@@ -106,6 +112,15 @@ class DeviceBatches:
             self.size = half
             logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
         return results
+
+    def _drop(self, begun: Iterable[Any]) -> None:
+        """Wait for batches whose results nobody wants: they would keep those of the next call waiting."""
+        for started in begun:
+            try:
+                if started is not None:
+                    self._run(started)
+            except Exception:  # of the errors of a call, its first is the one that is raised
+                logger.exception("one more %s batch of a call that failed", self._item)
 
     def _attempt(self, step: Callable[[Any], Any], argument: Any) -> Any:
         """What a step makes; None if the device has too little memory for it."""

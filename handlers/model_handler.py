@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 import torch
+import torch.distributed as dist
 
 from device_batches import DeviceBatches
 from handler_metrics import HandlerMetrics
@@ -20,10 +21,9 @@ from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.identity import identity_of
 from request_batch import Context, Read, RequestBatch, Row
+from stage_pair import end_process, join_pair
 from tally import Tally
-
-if TYPE_CHECKING:
-    from two_stages import SecondStage, Work
+from two_stages import SecondStage, SecondStageThere, Work, serve_second_stage
 
 logger = logging.getLogger(__name__)
 
@@ -58,14 +58,18 @@ class ModelHandler(ABC, Generic[Settings]):
     """What the YAML is read as."""
 
     @abstractmethod
-    def serve(self, settings: Settings, device: torch.device, workers: int, response_seconds: float) -> Served:
-        """Load the model onto `device`; the last two are what TorchServe was told of it, for its description."""
-
-    def serve_first_stage(
-        self, settings: Settings, device: torch.device, workers: int, response_seconds: float, second: SecondStage
+    def serve(
+        self,
+        settings: Settings,
+        device: torch.device,
+        workers: int,
+        response_seconds: float,
+        second: SecondStage | None = None,
     ) -> Served:
-        """The same for a model in two stages: load the first one, of which `second` is the rest."""
-        raise NotImplementedError
+        """Load the model onto `device`, or what of it comes before `second`.
+
+        `workers` and `response_seconds` are what TorchServe was told of it, for its description.
+        """
 
     def second_stage(self, settings: Settings, device: torch.device) -> Work:
         """Load the second stage onto `device`; returns what it does."""
@@ -88,9 +92,6 @@ class ModelHandler(ABC, Generic[Settings]):
             served = self.serve(settings, device, *asked)
             devices: tuple[str, ...] = (str(device),)
         else:
-            from stage_pair import join_pair
-            from two_stages import SecondStageThere, serve_second_stage
-
             load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
             pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
             if pair.rank == 1:
@@ -99,7 +100,7 @@ class ModelHandler(ABC, Generic[Settings]):
                 return  # TorchServe never calls this process again
             # The first answer comes when the second stage has loaded.
             second = SecondStageThere(pair, max(asked[1], load_seconds))
-            served = self.serve_first_stage(settings, pair.device, *asked, second)
+            served = self.serve(settings, pair.device, *asked, second)
             devices = pair.devices
         description = {**served.description, "stages": settings.stages, "devices": devices}
         self._served = replace(served, description=description)
@@ -131,6 +132,8 @@ class ModelHandler(ABC, Generic[Settings]):
             except Exception as error:
                 # One line that `reelscribe server start` finds in the log and shows; the traceback follows it.
                 logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
+                if dist.is_initialized():  # threads wait in it: an interpreter that ended under them would abort
+                    end_process("its model cannot be loaded")
                 raise
             return None
         try:

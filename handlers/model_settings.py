@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,14 +44,14 @@ class ModelSettings:
             raise StartupError(
                 f"YAML, handler, model: the folder {self.model} is gone; put it back, or build the archive again"
             )
-        if self.device_batch < 1:
-            raise StartupError(f"YAML, handler, device_batch: expected 1 or more, got {self.device_batch}")
-        if self.stages not in (1, 2):
+        for name in ("device_batch", "cpu_threads", "in_flight"):
+            if type(count := getattr(self, name)) is not int or count < 1:
+                raise StartupError(f"YAML, handler, {name}: expected a whole number of 1 or more, got {count!r}")
+        if type(self.stages) is not int or self.stages not in (1, 2):
             raise StartupError(f"YAML, handler, stages: expected 1 or 2, got {self.stages!r}")
-        if self.in_flight < 1 or not self.stage_seconds > 0:
+        if type(self.stage_seconds) not in (int, float) or not 0 < self.stage_seconds < math.inf:
             raise StartupError(
-                "YAML, handler: expected in_flight of 1 or more and stage_seconds over 0, got"
-                f" {self.in_flight} and {self.stage_seconds}"
+                f"YAML, handler, stage_seconds: expected a finite number over 0, got {self.stage_seconds!r}"
             )
 
     @classmethod
@@ -82,6 +83,17 @@ class ModelSettings:
         if device.type == "cpu":
             return torch.float32
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+
+
+def load_pretrained(family: Any, settings: ModelSettings, device: torch.device) -> Any:
+    """A model of this class of transformers, with the weights and in the dtype of the settings, on `device`.
+
+    Any: each family has a class of its own, and what they have in common is not typed.
+    """
+    model = family.from_pretrained(
+        settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
+    )
+    return model.to(device).eval()
 
 
 def revision_of(settings: ModelSettings, model: Any) -> str:

@@ -76,17 +76,13 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
 
     settings = SpeechSettings
 
-    def serve(self, settings: SpeechSettings, device: torch.device, workers: int, response_seconds: float) -> Served:
-        """Load the speech model."""
-        return self.serve_first_stage(settings, device, workers, response_seconds, None)
-
-    def serve_first_stage(
+    def serve(
         self,
         settings: SpeechSettings,
         device: torch.device,
         workers: int,
         response_seconds: float,
-        second: SecondStage | None,
+        second: SecondStage | None = None,
     ) -> Served:
         """Load the speech model, or what of it comes before `second`."""
         tally = Tally()
@@ -123,7 +119,7 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
         kind = _kind(settings)
         if kind != WHISPER:
             raise _indivisible(settings, kind)
-        return load_writer(settings, device).answer
+        return load_writer(settings, device)
 
 
 def _kind(settings: SpeechSettings) -> str:

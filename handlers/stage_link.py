@@ -7,6 +7,10 @@ and outline travel by gloo; tensors do, too, or from GPU to GPU by NCCL where th
 
 NCCL does one thing after the other in a group: there, each direction wants a group of its own, or two ranks that both
 send first wait for each other. Two links in one direction between the same ranks want groups of their own anyway.
+
+To wait for NCCL is to have the current CUDA stream wait. So wait for a message in the thread that works with it, right
+before: a thread that waits earlier on the same stream puts the transfer behind the work in hand. No limit of a link
+bounds what then waits on the GPU; the group's own limit does.
 """
 
 from __future__ import annotations
@@ -59,9 +63,9 @@ class Sending:
     def wait(self, seconds: float | None = None) -> None:
         """Return when all is sent, which is when the other rank has received it; at most `seconds`, or the link's.
 
-        Raises StageLost.
+        By NCCL, it returns when the current stream waits for it. Raises StageLost.
         """
-        self._peer.finish(self._works, seconds)
+        self._peer.finish(self._works, self._peer.deadline(seconds))
         for tensor in self._tensors:
             if tensor.is_cuda:
                 # NCCL sends on a stream of its own, which this stream waits for: the memory is free after it, not now.
@@ -72,16 +76,18 @@ class Sending:
 class Receiving:
     """Tensors on their way here."""
 
-    def __init__(self, peer: _Peer, works: list[dist.Work], post_process: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, peer: _Peer, works: list[dist.Work], post_process: Callable[[float], dict[str, Any]]) -> None:
         self._peer, self._works, self._post_process = peer, works, post_process
 
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
         """The tree as it was sent, its tensors on the link's device; at most `seconds`, or the link's. Call it once.
 
-        Raises StageLost.
+        By NCCL, it returns when the current stream waits for them. Raises StageLost, or what the device says when it
+        has no memory for them: the link is none the worse for that.
         """
-        self._peer.finish(self._works, seconds)
-        return self._post_process()
+        deadline = self._peer.deadline(seconds)
+        self._peer.finish(self._works, deadline)
+        return self._post_process(deadline)
 
 
 class StageLink:
@@ -129,7 +135,8 @@ class StageLink:
     def irecv_tensor_dict(self, seconds: float | None = None) -> Receiving:
         """Receive what the next message holds, issue all receives at once and return; `wait` has to be called.
 
-        Waits `seconds` for a message to begin, for ever if None. Raises StageLost.
+        Waits `seconds` for a message to begin, for ever if None. What comes by gloo is received on the host, and `wait`
+        moves it to the device; by NCCL, the memory is taken on the GPU here. Raises StageLost.
         """
         outline = self._receive_outline(_IDLE_SECONDS if seconds is None else seconds)
         sizes = [spec.nbytes for spec in outline.specs]
@@ -140,7 +147,7 @@ class StageLink:
         ]
         shares = [buffer[self._slices.share(size)] for buffer, size in zip(buffers, sizes, strict=True)]
         works = self._peer.issue(dist.irecv, shares, self._receive_tags)
-        return Receiving(self._peer, works, lambda: self._joined(outline, buffers))
+        return Receiving(self._peer, works, lambda deadline: self._joined(outline, buffers, deadline))
 
     def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
         """`isend_tensor_dict`, and wait."""
@@ -167,9 +174,10 @@ class StageLink:
             raise self._peer.lost(f"sent what is no tree ({error})") from error
 
     def _receive_bytes(self, count: int, seconds: float | None = None) -> bytes:
-        """None if `count` is negative."""
+        """The next `count` bytes; b"" if it is negative."""
         received = torch.empty(max(0, count), dtype=torch.uint8)
-        self._peer.finish(self._peer.issue(dist.irecv, [received], self._receive_tags), seconds)
+        works = self._peer.issue(dist.irecv, [received], self._receive_tags)
+        self._peer.finish(works, self._peer.deadline(seconds))
         return received.numpy().tobytes()
 
     def _on_wire(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -180,9 +188,9 @@ class StageLink:
         # reshape(-1) would keep the stride of a single element, which then has no bytes to view.
         return [tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in moved]
 
-    def _joined(self, outline: Outline, buffers: Sequence[Tensor]) -> dict[str, Any]:
+    def _joined(self, outline: Outline, buffers: Sequence[Tensor], deadline: float) -> dict[str, Any]:
         """The tree, when this rank's share of each tensor is here."""
-        self._peer.finish(self._slices.gather(buffers))
+        self._slices.gather(buffers, deadline)
         return outline.filled(
             buffer[: spec.nbytes].view(spec.dtype).view(spec.shape).to(self._device, non_blocking=True)
             for buffer, spec in zip(buffers, outline.specs, strict=True)
@@ -194,6 +202,7 @@ class _Peer:
 
     def __init__(self, rank: int, group: dist.ProcessGroup | None, seconds: float) -> None:
         self._rank, self._group, self._seconds = rank, group, seconds
+        self._name = f"rank {rank} of the model"
 
     def issue(
         self, operation: Callable[..., dist.Work | None], tensors: Sequence[Tensor], tags: Iterator[int]
@@ -206,28 +215,20 @@ class _Peer:
         ]
         if not transfers:
             return []
-        with self._watched():
+        with _watched(self._name):
             return dist.batch_isend_irecv(transfers)
 
-    def finish(self, works: Sequence[dist.Work], seconds: float | None = None) -> None:
-        """Wait for transfers, for `seconds` in all, or the link's."""
-        deadline = time.monotonic() + (self._seconds if seconds is None else seconds)
-        with self._watched():
-            for work in works:
-                # Zero would be the group's own limit.
-                work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+    def deadline(self, seconds: float | None) -> float:
+        """On the monotonic clock: in `seconds`, or the link's."""
+        return time.monotonic() + (self._seconds if seconds is None else seconds)
+
+    def finish(self, works: Sequence[dist.Work], deadline: float) -> None:
+        """Wait for transfers."""
+        _finish(works, deadline, self._name)
 
     def lost(self, reason: str) -> StageLost:
         """The error that names it."""
-        return StageLost(f"stage: rank {self._rank} of the model {reason}; both ranks have to start again")
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # all that torch.distributed raises
-            reason = str(error).splitlines()[0]
-            raise self.lost(f"is gone, or did not get on in time ({reason})") from error
+        return _lost(self._name, reason)
 
 
 class _Slices:
@@ -248,14 +249,37 @@ class _Slices:
         """The bytes that a tensor takes here: all slices are as large as the first."""
         return nbytes if nbytes < SLICED_BYTES else -(-nbytes // self.parts) * self.parts
 
-    def gather(self, buffers: Sequence[Tensor]) -> list[dist.Work]:
+    def gather(self, buffers: Sequence[Tensor], deadline: float) -> None:
         """Have the other ranks of this stage fill in their shares."""
         if self.parts == 1:
-            return []
+            return
         sliced = [buffer.view(self.parts, -1).unbind() for buffer in buffers if len(buffer) >= SLICED_BYTES]
-        return [
-            dist.all_gather(list(slices), slices[self._part], group=self._group, async_op=True) for slices in sliced
-        ]
+        name = "another rank of this stage"
+        with _watched(name):
+            works = [
+                dist.all_gather(list(slices), slices[self._part], group=self._group, async_op=True) for slices in sliced
+            ]
+        _finish(works, deadline, name)
+
+
+def _finish(works: Sequence[dist.Work], deadline: float, name: str) -> None:
+    with _watched(name):
+        for work in works:
+            # Zero would be the group's own limit.
+            work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+
+
+@contextmanager
+def _watched(name: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # all that torch.distributed raises
+        reason = str(error).splitlines()[0]
+        raise _lost(name, f"is gone, or did not get on in time ({reason})") from error
+
+
+def _lost(name: str, reason: str) -> StageLost:
+    return StageLost(f"stage: {name} {reason}; both ranks have to start again")
 
 
 def _wire(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:

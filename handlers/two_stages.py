@@ -6,6 +6,7 @@ so that nobody waits to be rid of what is done. An error of the second stage is 
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -15,8 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from device_batches import is_out_of_memory
-from reelscribe.errors import StageFailed, StageLost
-from stage_link import Sending
+from reelscribe.errors import StageFailed, StageLost, WireError
+from stage_link import Receiving, Sending
 from stage_pair import StagePair, end_process
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class SecondStageThere:
         pair.thread("answers of the second stage", self._receive)
 
     def begin(self, tree: Tree) -> Future[Tree]:
-        """Send `tree`, and do not wait."""
+        """Send `tree`, and do not wait. Raises WireError for one that cannot be sent."""
         answer: Future[Tree] = Future()
         try:
             self._unanswered.put((self._pair.ahead.isend_tensor_dict(tree), answer))
@@ -79,7 +80,7 @@ class SecondStageThere:
         """
         try:
             return begun.result(self._seconds)
-        except TimeoutError:
+        except concurrent.futures.TimeoutError:  # before Python 3.11 it is not the built-in one
             end_process(f"the second stage has not answered for {self._seconds:g} s")
 
     def _receive(self) -> None:
@@ -97,26 +98,38 @@ class SecondStageThere:
 
 def serve_second_stage(pair: StagePair, work: Work) -> None:
     """Begin to answer what the first stage sends, and return; it goes on for as long as the process lasts."""
-    arrived: Queue[Tree] = Queue()
+    arriving: Queue[Receiving] = Queue()
 
     def receive() -> None:
         while True:
-            arrived.put(pair.ahead.recv_tensor_dict())
+            arriving.put(pair.ahead.irecv_tensor_dict())
 
     def answer() -> None:
         while True:
-            pair.back.send_tensor_dict(_answer(work, arrived.get()))
+            message = _answer(work, arriving.get())
+            try:
+                pair.back.send_tensor_dict(message)
+            except WireError as error:
+                logger.exception("answer of the second stage")
+                pair.back.send_tensor_dict(_failure(error))
 
     pair.thread("batches of the first stage", receive)
     pair.thread("work of the second stage", answer)
 
 
-def _answer(work: Work, tree: Tree) -> Tree:
+def _answer(work: Work, receiving: Receiving) -> Tree:
     try:
-        return {"answer": work(tree)}
+        # The device may have too little memory for what was sent, as for what is made of it.
+        return {"answer": work(receiving.wait())}
+    except StageLost:
+        raise
     except Exception as error:  # whatever it is, it is the first stage's to say
         logger.exception("second stage")
-        failed = {"error": f"{type(error).__name__}: {error}", "out_of_memory": is_out_of_memory(error)}
+        failed = _failure(error)
         error.__traceback__ = None  # it holds the tensors that were too many
     torch.cuda.empty_cache()
     return failed
+
+
+def _failure(error: Exception) -> Tree:
+    return {"error": f"{type(error).__name__}: {error}", "out_of_memory": is_out_of_memory(error)}

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
+from model_settings import load_pretrained
 from reelscribe.errors import StartupError
 from reelscribe.speech import ChunkTranscript
 from speech_chunks import Samples, SpeechChunk, joined, seconds
 from speech_settings import SpeechSettings
 from tally import Tally
-from two_stages import SecondStage
+from two_stages import SecondStage, SecondStageHere, Work
 from whisper_decoding import WhisperDecoder
 from whisper_stages import WhisperEncoder, WhisperWriter
-from whisper_windows import Window, WindowWriter, WriterHere, WriterThere
+from whisper_windows import HeardWindow, Window, WindowWriter
 
 LEAST_PROGRESS = 1.0
 """Seconds that a window is shortened by before it is heard again: a model that goes on in steps of 0.02 s would take
@@ -66,13 +67,11 @@ class WhisperModel:
         self._device = device
         processor = _processor(settings)
         self._extractor = processor.feature_extractor
-        self.model = _load(WhisperEncoder if second else AutoModelForSpeechSeq2Seq, settings, device)
+        self.model = load_pretrained(WhisperEncoder if second else AutoModelForSpeechSeq2Seq, settings, device)
         self._decoder = WhisperDecoder(self.model, settings.generation, timestamps=settings.timestamps)
-        self._writer: WindowWriter
-        if second:
-            self._writer = WriterThere(second)
-        else:
-            self._writer = WriterHere(self.model, self._decoder, processor.tokenizer, settings)
+        self._second = second or SecondStageHere(
+            WindowWriter(self.model, self._decoder, processor.tokenizer, settings).answer
+        )
         self.sample_rate: int = self._extractor.sampling_rate
         window_seconds = self._extractor.n_samples / self.sample_rate
         self.chunk_seconds: float = settings.chunk_seconds or window_seconds
@@ -104,7 +103,8 @@ class WhisperModel:
         parts: list[list[tuple[float, ChunkTranscript]]] = [[] for _ in waiting]
         while waiting:
             rests = []
-            for (i, at, chunk), heard in zip(waiting, self._writer.finish(writing), strict=True):
+            for (i, at, chunk), tree in zip(waiting, self._second.finish(writing)["heard"], strict=True):
+                heard = HeardWindow.from_tree(tree)
                 self._tally.add("tokens", heard.tokens)
                 parts[i].append((seconds(at / self.sample_rate), heard.transcript))
                 skipped = round(max(heard.stopped, LEAST_PROGRESS) * self.sample_rate)
@@ -122,27 +122,19 @@ class WhisperModel:
         return features
 
     def _encode(self, rests: list[_Rest]) -> Any:
-        """Of each, as much as a window holds; returns what the writer goes on with."""
+        """Of each, as much as a window holds, which the second stage begins to write about."""
         chunks = [rest.chunk for rest in rests]
         with torch.inference_mode():
             states = self._decoder.encode(self.features([chunk.samples for chunk in chunks]))
         windows = [Window.of(c.samples, c.asked, self.sample_rate, self._temperatures) for c in chunks]
-        return self._writer.begin(windows, states)
+        return self._second.begin({"states": states, "windows": [window.to_tree() for window in windows]})
 
 
-def load_writer(settings: SpeechSettings, device: torch.device) -> WriterHere:
+def load_writer(settings: SpeechSettings, device: torch.device) -> Work:
     """The second stage of a Whisper: its decoder."""
-    model = _load(WhisperWriter, settings, device)
+    model = load_pretrained(WhisperWriter, settings, device)
     decoder = WhisperDecoder(model, settings.generation, timestamps=settings.timestamps)
-    return WriterHere(model, decoder, _processor(settings).tokenizer, settings)
-
-
-# Any: what models and processors have in common is not typed.
-def _load(family: Any, settings: SpeechSettings, device: torch.device) -> Any:
-    model = family.from_pretrained(
-        settings.pretrained, revision=settings.revision, dtype=settings.torch_dtype(device), use_safetensors=True
-    )
-    return model.to(device).eval()
+    return WindowWriter(model, decoder, _processor(settings).tokenizer, settings).answer
 
 
 def _processor(settings: SpeechSettings) -> Any:

@@ -1,18 +1,17 @@
 """What the decoder of a Whisper makes of windows of sound that its encoder has heard: transcripts.
 
-Doubtful windows are written again at the next temperature, and only those. Windows and transcripts can travel: the
-decoder may be in another process than the encoder.
+Doubtful windows are written again at the next temperature, and only those. Windows and transcripts travel as plain
+values, as the decoder may be in another process than the encoder.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from reelscribe.speech import Asked, ChunkTranscript, SpeechSegment, Word
 from speech_chunks import Samples, seconds
 from speech_settings import SpeechSettings
 from spoken_words import time_words
-from two_stages import SecondStage
+from two_stages import Tree
 from whisper_decoding import WhisperDecoder
 from whisper_segments import TokenSegment, split_segments
 from whisper_thresholds import Thresholds
@@ -47,6 +46,16 @@ class Window:
         heard = hashlib.sha256(samples.tobytes())
         return cls(asked, len(samples) / sample_rate, tuple(_seed(heard, t) for t in temperatures))
 
+    @classmethod
+    def from_tree(cls, tree: Tree) -> Window:
+        """What `to_tree` made."""
+        return cls(Asked(**tree["asked"]), tree["duration"], tuple(tree["seeds"]))
+
+    def to_tree(self) -> Tree:
+        """As it travels."""
+        tree: Tree = _plain(asdict(self))
+        return tree
+
 
 class HeardWindow(NamedTuple):
     """What was heard in a window."""
@@ -57,31 +66,14 @@ class HeardWindow(NamedTuple):
     tokens: int
     """How many were written, those that were doubtful too."""
 
+    @classmethod
+    def from_tree(cls, tree: Tree) -> HeardWindow:
+        """What `to_tree` made."""
+        return cls(ChunkTranscript.from_json(tree["transcript"]), tree["stopped"], tree["tokens"])
 
-class WindowWriter(Protocol):
-    """Whatever writes about windows."""
-
-    def begin(self, windows: list[Window], states: Tensor) -> Any:
-        """Have it write; `states` are the encoder's, (B, T, D). Returns what `finish` takes."""
-
-    def finish(self, begun: Any) -> list[HeardWindow]:
-        """What was heard in each window."""
-
-
-class WriterThere:
-    """Whatever writes about windows in the second stage."""
-
-    def __init__(self, second: SecondStage) -> None:
-        self._second = second
-
-    def begin(self, windows: list[Window], states: Tensor) -> Any:
-        """Send them."""
-        return self._second.begin({"states": states, "windows": json.dumps([asdict(window) for window in windows])})
-
-    def finish(self, begun: Any) -> list[HeardWindow]:
-        """What came back."""
-        heard = json.loads(self._second.finish(begun)["heard"])
-        return [HeardWindow(ChunkTranscript.from_json(said), stopped, tokens) for said, stopped, tokens in heard]
+    def to_tree(self) -> Tree:
+        """As it travels."""
+        return {"transcript": _plain(self.transcript.to_json()), "stopped": self.stopped, "tokens": self.tokens}
 
 
 class _Window(NamedTuple):
@@ -111,7 +103,7 @@ class _Heard(NamedTuple):
         return len(data) / len(zlib.compress(data))
 
 
-class WriterHere:
+class WindowWriter:
     """Writes about windows with a decoder."""
 
     def __init__(self, model: Any, decoder: WhisperDecoder, tokenizer: Any, settings: SpeechSettings) -> None:
@@ -121,13 +113,12 @@ class WriterHere:
             settings.compression_ratio_threshold, settings.logprob_threshold, settings.no_speech_threshold
         )
 
-    def begin(self, windows: list[Window], states: Tensor) -> tuple[list[Window], Tensor]:
-        """Nothing is done ahead."""
-        return windows, states
+    def answer(self, tree: Tree) -> Tree:
+        """{"states": the encoder's, (B, T, D), "windows": B of them} -> {"heard": a HeardWindow of each}, as trees."""
+        heard = self._heard([Window.from_tree(window) for window in tree["windows"]], tree["states"])
+        return {"heard": [window.to_tree() for window in heard]}
 
-    def finish(self, begun: tuple[list[Window], Tensor]) -> list[HeardWindow]:
-        """What was heard in each window."""
-        given, states = begun
+    def _heard(self, given: list[Window], states: Tensor) -> list[HeardWindow]:
         with torch.inference_mode():
             windows = [
                 _Window(
@@ -143,15 +134,6 @@ class WriterHere:
                 HeardWindow(*self._transcript(window, heard), count)
                 for window, heard, count in zip(windows, written, counts, strict=True)
             ]
-
-    def answer(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to what a WriterThere sends."""
-        windows = [
-            Window(Asked(**window["asked"]), window["duration"], tuple(window["seeds"]))
-            for window in json.loads(tree["windows"])
-        ]
-        heard = self.finish((windows, tree["states"]))
-        return {"heard": json.dumps([(said.to_json(), stopped, tokens) for said, stopped, tokens in heard])}
 
     def _write(self, windows: list[_Window], states: Tensor) -> tuple[list[_Heard], list[int]]:
         """What is written about each window in the end, and how many tokens were."""
@@ -219,7 +201,14 @@ class WriterHere:
         return text
 
 
+def _plain(value: Any) -> Any:
+    """With lists for tuples, which do not travel."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _seed(heard: hashlib._Hash, temperature: float) -> int:
     digest = heard.copy()
     digest.update(str(temperature).encode())
-    return int.from_bytes(digest.digest()[:8], "little")
+    return int.from_bytes(digest.digest()[:8], "little", signed=True)

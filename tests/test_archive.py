@@ -16,6 +16,7 @@ from fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 from reelscribe.archive import HANDLER_FILES, GpuWorkers, build
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
+from reelscribe.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
 
 ROOT = Path(__file__).parents[1]
 HANDLERS = ROOT / "handlers"
@@ -141,6 +142,27 @@ def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
     assert (settings["minWorkers"], settings["maxWorkers"], settings.get("deviceIds")) == (workers, workers, devices)
     assert (settings["handler"]["stages"], settings["parallelType"]) == (2, "pp")
     assert settings["torchrun"] == {"nproc-per-node": 2, "rdzv-backend": "static", "rdzv-endpoint": "localhost:0"}
+
+
+@pytest.mark.parametrize("kind", HANDLER_FILES)
+def test_a_call_of_two_stages_joins_requests_to_four_device_batches_unless_the_yaml_says_otherwise(
+    tmp_path, demo_model, demo_speech, kind
+):
+    weights, sent = {"caption": (demo_model, MAX_FRAMES_PER_REQUEST), "speech": (demo_speech, MAX_CHUNKS_PER_REQUEST)}[
+        kind
+    ]
+    one = settings_of(build("one", kind, weights, tmp_path, handlers=HANDLERS))
+    two = settings_of(build("two", kind, weights, tmp_path, stages=2, handlers=HANDLERS))
+    assert not {"batchSize", "maxBatchDelay"} & set(one)
+    assert (two["batchSize"] * sent / two["handler"]["device_batch"], two["maxBatchDelay"]) == (4, 20)
+    own = shutil.copytree(HANDLERS, tmp_path / "handlers")
+    (own / f"{kind}.yaml").write_text(f"batchSize: 3\n{(HANDLERS / f'{kind}.yaml').read_text()}")
+    assert settings_of(build("own", kind, weights, tmp_path, stages=2, handlers=own))["batchSize"] == 3
+
+
+def test_a_model_has_one_or_two_stages(tmp_path, demo_model):
+    with pytest.raises(UsageError, match="stages: expected 1 or 2, got 3"):
+        build("clips", "caption", demo_model, tmp_path, stages=3, handlers=HANDLERS)
 
 
 def test_two_stages_need_a_model_with_two_halves_and_an_even_number_of_gpus(

@@ -119,7 +119,7 @@ def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
         ({"prompt": "x"}, "expected model and optionally revision, dtype"),
         ({"model": "x", "device_bach": 3}, "device_bach means nothing here; is device_batch meant?"),
         ({"model": "x", "zzz": 3}, "zzz means nothing here; known are model, revision"),
-        ({"model": "x", "device_batch": -3}, "device_batch: expected 1 or more, got -3"),
+        ({"model": "x", "device_batch": -3}, "device_batch: expected a whole number of 1 or more, got -3"),
         ({"model": "/nowhere/x"}, "the folder /nowhere/x is gone; put it back, or build the archive again"),
         ({"model": "MODEL", "dtype": "float31"}, "expected auto or a torch dtype, got 'float31'"),
     ],
@@ -160,7 +160,8 @@ def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, 
         caption_handler.CaptionHandler().load(context)
 
 
-def test_other_dtypes(demo_model, scenes):
-    captioner = Captioner(CaptionSettings(demo_model, dtype="bfloat16"), CPU)
-    assert captioner.description(1, 120).dtype == "bfloat16"
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_dtypes(demo_model, scenes, dtype):
+    captioner = Captioner(CaptionSettings(demo_model, dtype=dtype), CPU)
+    assert captioner.description(1, 120).dtype == dtype
     assert [captioner.caption([frame[None]]) for _, frame in scenes] == [[truth] for truth, _ in scenes]

@@ -1,6 +1,7 @@
 """Where weights are loaded from, and what their revision is."""
 
 import importlib.util
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import model_settings
 from fake_hub import COMMIT
 from model_settings import ModelSettings, revision_of
+from reelscribe.errors import StartupError
+from speech_settings import SpeechSettings
 
 
 def loaded(commit: str | None = None) -> SimpleNamespace:
@@ -55,3 +58,20 @@ def test_changed_weights_of_a_directory_have_another_revision(tmp_path, demo_mod
     assert before.startswith("sha256:")
     assert revision_of(settings, loaded()).startswith("sha256:")
     assert revision_of(settings, loaded()) != before
+
+
+@pytest.mark.parametrize("kind", [ModelSettings, SpeechSettings])
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("device_batch", [0, None, "8", 1.5], "a whole number of 1 or more"),
+        ("cpu_threads", [0, None, True], "a whole number of 1 or more"),
+        ("in_flight", [0, None, 2.0], "a whole number of 1 or more"),
+        ("stages", [0, 3, None, True, "2"], "1 or 2"),
+        ("stage_seconds", [0, -1, None, "30", True, math.inf, math.nan], "a finite number over 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(kind, name, values, expected):
+    for value in values:
+        with pytest.raises(StartupError, match=f"YAML, handler, {name}: expected {expected}, got {value!r}"):
+            kind("model", **{name: value})

@@ -15,14 +15,12 @@ from blip2_stages import Blip2Encoder, Blip2Writer
 from caption_handler import CaptionHandler, CaptionSettings
 from device_batches import DeviceBatches
 from fake_context import FakeContext
-from model_settings import ModelSettings
 from phrases import SAMPLE_RATE
 from reelscribe import wire
 from reelscribe.audio import Audio, AudioTask
-from reelscribe.errors import StageFailed, StartupError
+from reelscribe.errors import StageFailed, StartupError, WireError
 from reelscribe.identity import identity_of
 from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.model_version import ModelVersion
 from reelscribe.speech import SpeechDescription
 from speech_handler import SpeechHandler
 from speech_settings import SpeechSettings
@@ -78,11 +76,11 @@ def said_by_two_as_by_one(kind: str, settings: dict, calls: list) -> list:
     return [answer for call in answers for answer in call]
 
 
-@pytest.mark.parametrize("prompt", ["", "a large"])
-def test_captions_are_those_of_one_process(demo_model, media, prompt):
+@pytest.mark.parametrize(("prompt", "dtype"), [("", "auto"), ("a large", "bfloat16")])
+def test_captions_are_those_of_one_process(demo_model, media, prompt, dtype):
     frames = [frame for _, _, frame in read(media / "same-480x270.mp4", FrameSize(224, 224))]
     several = call({"frames": np.stack(frames[:9])}, {"frames": frames[20]}, {"frames": np.stack(frames[40:70:2])})
-    settings = {"model": demo_model, "device_batch": 4, "prompt": prompt}
+    settings = {"model": demo_model, "device_batch": 4, "prompt": prompt, "dtype": dtype}
     first, *_, last = said_by_two_as_by_one("caption", settings, [several, call({"frames": frames[-1]})])
     assert len(first) == 9
     assert last not in first
@@ -91,11 +89,11 @@ def test_captions_are_those_of_one_process(demo_model, media, prompt):
 ALL_DOUBTFUL = {"logprob_threshold": 0.0, "no_speech_threshold": None, "compression_ratio_threshold": None}
 
 
-@pytest.mark.parametrize(("thresholds", "temperature"), [({}, 0.0), (ALL_DOUBTFUL, 1.0)])
-def test_transcripts_are_those_of_one_process(demo_speech, media, thresholds, temperature):
+@pytest.mark.parametrize(("thresholds", "temperature", "dtype"), [({}, 0.0, "bfloat16"), (ALL_DOUBTFUL, 1.0, "auto")])
+def test_transcripts_are_those_of_one_process(demo_speech, media, thresholds, temperature, dtype):
     with Audio(AudioTask(str(media / "phrases.ogg"), SAMPLE_RATE, 10 * SAMPLE_RATE)) as audio:
         chunks = [chunk.samples for chunk in audio.chunks()][:7]
-    settings = {"model": demo_speech, "device_batch": 2, **thresholds}
+    settings = {"model": demo_speech, "device_batch": 2, "dtype": dtype, **thresholds}
     bodies = [{"chunks": chunks[:5], "word_times": True}, {"chunks": chunks[5:]}]
     calls = [call(*({**body, "sample_rate": SAMPLE_RATE} for body in bodies))]
     several, others = said_by_two_as_by_one("speech", settings, calls)
@@ -115,6 +113,8 @@ def double(tree: Tree) -> Tree:
         raise MemoryError("four are too many")
     if -1 in values:
         raise ValueError("minus one")
+    if -2 in values:
+        return {"doubled": {-4}}
     return {"doubled": values * 2}
 
 
@@ -129,13 +129,28 @@ def map_requests(pipe: Connection) -> None:
     while True:
         try:
             pipe.send(batches.map(pipe.recv()))
-        except StageFailed as error:
+        except (StageFailed, WireError) as error:
             pipe.send(str(error))
 
 
 def serve_double(pipe: Connection) -> None:
     serve_second_stage(join(), double)
     pipe.recv()
+
+
+def serve_double_when_there_is_room(pipe: Connection) -> None:
+    to_device, moved = torch.Tensor.to, []
+
+    def full_once(tensor: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
+        moved.append(len(tensor))
+        if len(moved) == 1:
+            raise torch.cuda.OutOfMemoryError
+        return to_device(tensor, *arguments, **options)
+
+    torch.Tensor.to = full_once
+    serve_second_stage(join(), double)
+    pipe.recv()
+    pipe.send(moved[0])
 
 
 def test_what_the_second_stage_has_no_memory_for_is_done_in_halves_and_its_errors_cost_one_call():
@@ -146,29 +161,18 @@ def test_what_the_second_stage_has_no_memory_for_is_done_in_halves_and_its_error
         assert stages.ask([numbers]) == [[n * 2 for n in numbers]]
 
 
-def test_batches_are_begun_ahead_but_not_too_many_and_halved_at_either_stage():
-    steps = []
+def test_what_the_second_stage_has_no_memory_to_receive_is_sent_again_in_halves():
+    with running(map_requests, serve_double_when_there_is_room) as stages:
+        assert stages.ask([[1, 2], [3]]) == [[2, 4], [6]]
+        stages.send(1, "which was it?")
+        assert stages.receive(1) == 3
 
-    def begin(slices: list[list[int]]) -> list[int]:
-        numbers = [number for part in slices for number in part]
-        steps.append(("begin", *numbers))
-        if len(numbers) > 3:
-            raise MemoryError
-        return numbers
 
-    def run(numbers: list[int]) -> list[int]:
-        steps.append(("run", *numbers))
-        if 5 in numbers and len(numbers) > 1:
-            raise MemoryError
-        return numbers
-
-    assert DeviceBatches(run, 2, begin=begin, in_flight=2).map([[0, 1, 2], [3, 4, 5]]) == [[0, 1, 2], [3, 4, 5]]
-    ahead = [("begin", 0, 1), ("begin", 2, 3), ("run", 0, 1), ("begin", 4, 5), ("run", 2, 3), ("run", 4, 5)]
-    halves = [("begin", 4), ("run", 4), ("begin", 5), ("run", 5)]
-    assert steps == ahead + halves
-    steps.clear()
-    assert DeviceBatches(run, 4, begin=begin, in_flight=2).map([[0, 1, 2, 3]]) == [[0, 1, 2, 3]]
-    assert steps == [("begin", 0, 1, 2, 3), ("begin", 0, 1), ("run", 0, 1), ("begin", 2, 3), ("run", 2, 3)]
+def test_what_cannot_be_sent_is_an_error_of_its_call_in_either_direction():
+    with running(map_requests, serve_double) as stages:
+        assert stages.ask([[1j]]).startswith("stage: expected a dense tensor")
+        assert stages.ask([[-2], [1]]).startswith("second stage: WireError: stage: expected a dict, list, tensor")
+        assert stages.ask([[1]]) == [[2]]
 
 
 def send_two(pipe: Connection) -> None:
@@ -256,35 +260,9 @@ def test_models_that_have_no_two_stages_are_refused(tmp_path):
         with pytest.raises(StartupError, match=reason):
             handler.second_stage(settings, CPU)
         with pytest.raises(StartupError, match=reason):
-            handler.serve_first_stage(settings, CPU, 1, 120, second)
-
-
-@pytest.mark.parametrize("settings", [{"stages": 3}, {"stages": 0}, {"in_flight": 0}, {"stage_seconds": 0}])
-@pytest.mark.parametrize("kind", [ModelSettings, SpeechSettings])
-def test_settings_that_mean_nothing_are_refused(kind, settings):
-    with pytest.raises(StartupError, match=f"YAML, handler.*{next(iter(settings))}"):
-        kind("model", **settings)
+            handler.serve(settings, CPU, 1, 120, second)
 
 
 def test_a_worker_that_torchrun_did_not_start_says_how_to_build_its_archive(demo_model):
     with pytest.raises(StartupError, match=r"2 stages are two processes of torchrun, .* archive with --stages 2"):
         CaptionHandler().handle(None, FakeContext({"model": demo_model, "stages": 2}))
-
-
-def test_the_gpus_of_a_worker_with_two_stages_are_a_pair_of_those_of_the_archive():
-    worker = {"id": "9000", "status": "READY", "pid": 7}
-    names = {"modelName": "m", "modelVersion": "1", "modelUrl": "m.mar"}
-    numbers = ("minWorkers", "maxWorkers", "responseTimeout", "startupTimeout", "batchSize", "maxBatchDelay")
-    answer = {
-        **names,
-        **dict.fromkeys(numbers, 1),
-        "jobQueueStatus": {"pendingRequests": 0, "remainingCapacity": 1},
-        "workers": [{**worker, "gpuUsage": f"gpuId::{first} utilization.gpu [%]::0 %"} for first in (0, 2)],
-    }
-    for changes, gpus in (
-        ({"parallelLevel": 2, "deviceIds": [0, 1, 7, 6]}, [(0, 1), (7, 6)]),
-        ({"parallelLevel": 2}, [(0, 1), (2, 3)]),
-        ({"parallelLevel": 0, "deviceIds": [0, 2]}, [(0,), (2,)]),
-    ):
-        version = ModelVersion.from_json({**answer, **changes}, "1")
-        assert [version.gpus_of(worker) for worker in version.workers] == gpus

@@ -50,13 +50,21 @@ _TWO_STAGES = {
     "parallelType": "pp",
     "torchrun": {
         "nproc-per-node": 2,
-        # By default several pairs, and several servers, would meet at one port, and read pickles from it that anyone
-        # may have put there.
+        # By default several pairs, and several servers, would meet at one port, and read pickles from it. So each
+        # pair has a port of its own, but torchrun listens there on all interfaces all the same (docs/security.md).
         "rdzv-backend": "static",
         "rdzv-endpoint": "localhost:0",
     },
 }
 """How TorchServe is told to start two processes for each worker."""
+
+_JOINED = {"caption": {"batchSize": 4, "maxBatchDelay": 20}, "speech": {"batchSize": 8, "maxBatchDelay": 20}}
+"""Requests that a call of two stages joins, and for how many ms it waits for them, unless the YAML says so itself.
+
+The stages overlap within a call only, so it wants several device batches: these are four, as the client sends at most
+32 frames or 8 chunks and the device batch is 32 frames or 16 chunks. If both stages take as long, n batches take
+(n + 1) / 2n of the time of one process: 5/8 for four.
+"""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -72,23 +80,24 @@ class GpuWorkers:
 
     devices: tuple[int, ...]
     per_gpu: int = 1
-    stages: int = 1
-    """GPUs that a worker needs, which are neighbours among `devices`."""
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
             raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(self.devices)}")
         if self.per_gpu < 1:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
-        if len(self.devices) % self.stages:
-            raise UsageError(
-                f"GPUs: each worker has {self.stages} stages with a GPU each; expected a multiple of {self.stages}, got"
-                f" {len(self.devices)}"
-            )
 
-    def settings(self) -> dict[str, Any]:
-        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise."""
-        workers = len(self.devices) // self.stages * self.per_gpu
+    def settings(self, stages: int) -> dict[str, Any]:
+        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise.
+
+        Raises UsageError where not every worker gets a GPU for each of its stages.
+        """
+        if len(self.devices) % stages:
+            raise UsageError(
+                f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages}, got"
+                f" {len(self.devices)}; name another one or leave one out"
+            )
+        workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
 
@@ -121,8 +130,8 @@ def build(
 
     `weights` is a directory or a hub name, which the archive refers to, or holds with `bundle`. `revision` is a branch,
     tag or commit of the hub; the archive says which commit that was, or which was the newest. With 2 `stages`, each
-    worker is two processes, each with half of the model; `gpus` has as many. The other settings are those of
-    `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
+    worker is two processes, each with half of the model, on two GPUs that are neighbours in `gpus`. The other settings
+    are those of `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
     """
     if kind not in HANDLER_FILES:
         raise UsageError(f"handler: expected one of {', '.join(HANDLER_FILES)}, got {kind!r}")
@@ -134,8 +143,9 @@ def build(
                 f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
                 f" digit, and no version called all; got {word!r}"
             )
-    if stages not in (1, 2) or (gpus and gpus.stages != stages):
-        raise UsageError(f"stages: expected 1 or 2, and GPUs for as many, got {stages}")
+    if stages not in (1, 2):
+        raise UsageError(f"stages: expected 1 or 2, got {stages}")
+    on_gpus = gpus.settings(stages) if gpus else {}
     found = _find(weights, kind, revision, bundle=bundle)
     if stages == 2 and found.architecture not in (_IN_HALVES[kind], None):
         raise UsageError(
@@ -143,8 +153,9 @@ def build(
             " stage; leave it out"
         )
     settings = _template(handlers / f"{kind}.yaml")
-    settings.update(gpus.settings() if gpus else {})
-    settings.update(_TWO_STAGES if stages == 2 else {})
+    settings.update(on_gpus)
+    if stages == 2:
+        settings = {**_JOINED[kind], **settings, **_TWO_STAGES}
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
     settings["handler"].update(stages=stages)
     try:

@@ -25,13 +25,16 @@ _GPUS_HELP = (
     "Workers on the GPUs 0 to N-1, one for each, or with --stages 2 one for each two; by default as handlers/KIND.yaml"
     " says. TorchServe must see as many."
 )
-_DEVICES_HELP = "Workers on these GPUs, such as 2,3; instead of --gpus."
+_DEVICES_HELP = (
+    "Workers on these GPUs, such as 2,3; instead of --gpus. With --stages 2, TorchServe overwrites CUDA_VISIBLE_DEVICES"
+    " with these numbers."
+)
 _PER_GPU_HELP = (
     "Workers of each GPU, whose memory must hold the model as often; 1 by default. With --gpus or --devices."
 )
 _STAGES_HELP = (
     "2 for a BLIP-2 or Whisper that does not fit one GPU: encoder and language model have one each, so that of 4 GPUs"
-    " two workers have two each."
+    " two workers have two each. torchrun, which starts both, listens on a port of all interfaces for each worker."
 )
 _VERSION_HELP = "Version of the model: NAME-VERSION.mar, beside its others. By default 1.0, as NAME.mar."
 
@@ -61,13 +64,13 @@ def archive(
             version=version,
             revision=revision,
             bundle=bundle,
-            gpus=_gpu_workers(gpus, devices, workers_per_gpu, stages),
+            gpus=_gpu_workers(gpus, devices, workers_per_gpu),
             stages=stages,
         )
         typer.echo(f"built {built}")
 
 
-def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None, stages: int) -> GpuWorkers | None:
+def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> GpuWorkers | None:
     from reelscribe.archive import GpuWorkers
 
     if gpus is not None and devices is not None:
@@ -80,4 +83,4 @@ def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None, sta
         numbers = tuple(map(int, devices.split(","))) if devices is not None else tuple(range(gpus or 0))
     except ValueError:
         raise UsageError(f"--devices: expected numbers of GPUs with commas between them, got {devices!r}") from None
-    return GpuWorkers(numbers, per_gpu or 1, stages)
+    return GpuWorkers(numbers, per_gpu or 1)

@@ -1,5 +1,6 @@
 """Both models in two stages, under the real TorchServe."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -7,13 +8,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from e2e.conftest import CONFIG, ROOT, Running, change_settings, wait_until
-from reelscribe import archive
+from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
+from e2e.scraping import Figures, growth, scrape
+from reelscribe import archive, wire
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
 from serving import serve
@@ -30,7 +33,7 @@ def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
 @pytest.fixture(scope="module")
 def staged(tmp_path_factory, demo_model, demo_speech) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("staged")
-    store(directory, "caption", demo_model, stage_seconds=2)
+    store(directory, "caption", demo_model, stage_seconds=5)
     store(directory, "speech", demo_speech)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.defpath)  # whoever starts a server need not have activated its environment
@@ -65,18 +68,27 @@ def test_two_stages_say_of_all_demo_media_what_one_process_says(staged, media, q
     assert (tmp_path / "annotations.jsonl").read_bytes() == quiet
 
 
+def caption_is_awaited(running: Running, before: Figures) -> bool:
+    """Whether more requests have come since `before` than the captioner has answered."""
+    grown = scrape(running.instance.address("metrics_address")) - before
+    return grown["ts_inference_requests_total", "captioner"] > grown["reelscribe_requests_total", "captioner"]
+
+
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, quiet, tmp_path, sig):
     partial = tmp_path / "annotations.jsonl.partial"
+    before = scrape(staged.instance.address("metrics_address"))
     command = staged.command(media, "--out", tmp_path, name="annotate")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
         wait_until(lambda: partial.exists() and partial.stat().st_size, run)
         lost = second_stage(staged)
+        lost.suspend()  # nothing is answered any more
+        wait_until(lambda: caption_is_awaited(staged, before), run)
         lost.send_signal(sig)
         _, complaints = run.communicate(timeout=120)
     assert run.returncode == 0, complaints
     assert (tmp_path / "annotations.jsonl").read_bytes() == quiet
-    assert not lost.is_running()
+    assert second_stage(staged).pid != lost.pid  # the pair that has answered
 
 
 def test_stages_and_devices_are_described(staged):
@@ -84,6 +96,16 @@ def test_stages_and_devices_are_described(staged):
     described = CliRunner().invoke(app, ["models", "describe", "captioner", *directory], catch_exceptions=False).output
     assert "stages: 2 processes a worker" in described
     assert 'devices: ["cpu", "cpu"]' in described
+
+
+async def test_requests_are_joined_to_calls_of_several_device_batches(staged):
+    before = scrape(staged.instance.address("metrics_address"))
+    body = b"".join(wire.pack({"frames": np.zeros((20, 224, 224, 3), np.uint8)}))
+    answers = await asyncio.gather(*(post(staged, body) for _ in range(8)))
+    assert {status for status, _ in answers} == {200}
+    grown = await growth(staged, before, ("reelscribe_device_items_total", "captioner"), count=8 * 20)
+    # Of up to 32 frames; each request alone would have been one of 20.
+    assert grown["reelscribe_device_batches_total", "captioner"] < 8
 
 
 def test_weights_that_are_gone_are_the_reason_that_is_given(tmp_path, demo_model):
