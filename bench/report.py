@@ -96,7 +96,7 @@ def publish(reports: Iterable[Report], json_file: Path | None) -> None:
     told = list(reports)
     print("\n\n".join(map(str, told)))
     if json_file:
-        words = [word for word in sys.argv[1:] if word not in ("--json", str(json_file))]
+        words = [word for word in sys.argv[1:] if word not in ("--json", str(json_file), f"--json={json_file}")]
         value = {"command": " ".join(["bench/" + Path(sys.argv[0]).name, *words]), "machine": machine()}
         json_file.write_text(json.dumps({**value, "tables": [asdict(report) for report in told]}, indent=1) + "\n")
 

@@ -27,7 +27,7 @@ class FrameTransform:
         self.std = tuple(float(s) for s in processor.image_std)
         self._device, self._dtype = device, dtype
         # (x * factor - mean) / std in one multiplication and one addition, of whole rows: of three channels at a time
-        # they would take a CPU three times as long.
+        # they would take a CPU several times as long.
         std = torch.tensor(self.std, device=device)
         self._scale = (processor.rescale_factor / std).repeat(self.frame.width)
         self._shift = (-torch.tensor(self.mean, device=device) / std).repeat(self.frame.width)
