@@ -12,7 +12,7 @@ blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using 
     session for each request. Single frames, up to 100 at once, as many as its queue takes, go to a server that joins up
     to 128 in 100 ms; prebatches of 32, 32, 16 and 8 frames, by resolution, to one with batchSize 1. The blog speaks of
     no bound to the requests in flight: up to 32 prebatches are, as more would fill the server's memory.
-blog-prebatch-2: the same, tuned by us: two prebatches in flight, which is faster than 4 or 8.
+blog-prebatch-2: the same with two prebatches in flight.
 flask: its simple way, a Flask server with a client that sends one pickled frame after the other.
 plain-32, plain-1: no server: decord, processor, generate in one process, with as many frames at once.
 litserve: LitServe, which joins up to 32 single frames; its client has our decode, scaled to 224x224.
@@ -20,10 +20,10 @@ ours-fast, ours-planes, ours-exact: `reelscribe caption` with each --resize, on 
 
 frames/s: from when the client begins to the last caption. A client begins when Python, its modules and its model, if it
 has one, are loaded. steady: from when a quarter is captioned, which is rough where captions come in bursts. CPU seconds
-are those of all processes of the client, from its beginning on, and of the server. Sent are the bodies of requests, as
-clients count them. Memory is the largest sum of PSS (shared pages count once) of all their processes, looked at in the
-run before the rounds; servers are started anew for each resolution. Medians, and in brackets smallest and largest. The
-second table has the ratios of ours to the others, round by round.
+are those of all processes of the client, from its beginning on, and of the server. Sent are the bodies of requests,
+LitServe's without the form around them. Memory is the largest sum of PSS (shared pages count once) of all their
+processes, looked at in the run before the rounds; servers are started anew for each resolution. Medians, and in
+brackets smallest and largest. The second table has the ratios of ours to the others, round by round.
 """
 
 from __future__ import annotations

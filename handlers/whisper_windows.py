@@ -76,7 +76,7 @@ class HeardWindow(NamedTuple):
         return {"transcript": _plain(self.transcript.to_json()), "stopped": self.stopped, "tokens": self.tokens}
 
 
-class _Window(NamedTuple):
+class _EncodedWindow(NamedTuple):
     """A window, and what is known of it before anything is written."""
 
     asked: Asked
@@ -121,7 +121,7 @@ class WindowWriter:
     def _heard(self, given: list[Window], states: Tensor) -> list[HeardWindow]:
         with torch.inference_mode():
             windows = [
-                _Window(
+                _EncodedWindow(
                     *(window.asked, window.duration, window.seeds),
                     states[i : i + 1],
                     window.asked.language or self._settings.language or look.language,
@@ -135,7 +135,7 @@ class WindowWriter:
                 for window, heard, count in zip(windows, written, counts, strict=True)
             ]
 
-    def _write(self, windows: list[_Window], states: Tensor) -> tuple[list[_Heard], list[int]]:
+    def _write(self, windows: list[_EncodedWindow], states: Tensor) -> tuple[list[_Heard], list[int]]:
         """What is written about each window in the end, and how many tokens were."""
         heard: dict[int, _Heard] = {}
         counts = [0] * len(windows)
@@ -157,14 +157,14 @@ class WindowWriter:
                 break
         return [heard[i] for i in range(len(windows))], counts
 
-    def _budget(self, window: _Window) -> int:
+    def _budget(self, window: _EncodedWindow) -> int:
         """A model that repeats itself would go on until its last position."""
         return TOKENS_ANYWAY + math.ceil(window.duration * self._settings.tokens_per_second)
 
-    def _is_doubtful(self, heard: _Heard, window: _Window) -> bool:
+    def _is_doubtful(self, heard: _Heard, window: _EncodedWindow) -> bool:
         return self._thresholds.is_doubtful(heard.avg_logprob, heard.compression_ratio, window.no_speech_prob)
 
-    def _transcript(self, window: _Window, heard: _Heard) -> tuple[ChunkTranscript, float]:
+    def _transcript(self, window: _EncodedWindow, heard: _Heard) -> tuple[ChunkTranscript, float]:
         nothing = ChunkTranscript(
             text="",
             language=window.language,
@@ -188,7 +188,7 @@ class WindowWriter:
         transcript = replace(nothing, text="".join(texts).strip(), segments=spoken)
         return transcript, window.duration if stopped is None else stopped
 
-    def _words(self, window: _Window, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
+    def _words(self, window: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
         """Of each segment."""
         tokens = [token for segment in segments for token in segment.tokens]
         prompt = self._decoder.prompt(window.language, window.asked.task, timestamps=False)

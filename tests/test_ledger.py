@@ -13,7 +13,7 @@ import pytest
 
 from reelscribe import ledger as ledger_module
 from reelscribe.errors import OutputError
-from reelscribe.ledger import FolderLock, Job, Ledger, LedgerReader, file_stat, is_locked
+from reelscribe.ledger import Job, Ledger, LedgerReader, file_stat
 from reelscribe.media import Caption, Failure, Source, Span
 from reelscribe.parts import UNDECODABLE, Part
 from reelscribe.speech import ChunkTranscript, Silence, SpeechFailure, SpeechSegment, Utterance
@@ -382,21 +382,3 @@ async def test_where_nothing_can_be_written_there_is_no_ledger(tmp_path):
 def test_a_folder_without_a_run_has_nothing_to_read(tmp_path):
     with pytest.raises(OutputError, match=r"ledger.sqlite: no such file; expected the folder of a run"):
         LedgerReader(tmp_path).__enter__()
-
-
-def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
-    out = tmp_path / "new" / "out"
-    with FolderLock(out):
-        assert is_locked(out)
-        with pytest.raises(OutputError, match="another run is writing there; choose another --out"):
-            FolderLock(out).__enter__()
-        assert is_locked(out)
-    assert not is_locked(out)
-    with FolderLock(out):
-        pass
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"file/out: not a folder that can be written to: .*Not a directory"):
-        FolderLock(tmp_path / "file" / "out").__enter__()

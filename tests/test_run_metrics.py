@@ -89,8 +89,8 @@ def test_after_the_run_nobody_listens():
     port = free_port()
     with metrics_served(Silent(), port):
         pass
-    with socket.create_server(("127.0.0.1", port)):  # the port is free again
-        pass
+    with socket.create_server(("127.0.0.1", port)) as free_again:
+        assert free_again.getsockname()[1] == port
 
 
 def test_a_taken_port_is_an_error_before_the_run(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from reelscribe.instance import Instance
 from reelscribe.server_log import (
     best_explanation,
-    log_size,
+    log_end,
     why_it_cannot_load,
     why_it_was_not_accepted,
     worker_histories,
@@ -121,7 +121,7 @@ def test_one_version_is_not_told_the_reason_of_another(instance):
 
 def test_what_was_logged_before_does_not_count(instance):
     write(instance, change(STARTED), output("cannot load: OSError: the old one"))
-    before = log_size(instance)
+    before = log_end(instance)
     assert why_it_cannot_load(instance, "captioner", "1.0", since=before) is None
     write(instance, output("cannot load: OSError: the new one"))
     assert why_it_cannot_load(instance, "captioner", "1.0", since=before) == "OSError: the new one"
@@ -130,7 +130,7 @@ def test_what_was_logged_before_does_not_count(instance):
 @pytest.mark.parametrize("lines", [1, 99])
 def test_after_a_new_log_has_begun_all_of_it_counts_however_long_it_is(instance, lines):
     write(instance, change(STARTED), *[output("much")] * 9)
-    before = log_size(instance)
+    before = log_end(instance)
     rotate(instance, 1)
     write(instance, output("cannot load: OSError: x"), *[output("much")] * lines)
     assert why_it_cannot_load(instance, "captioner", "1.0", since=before) == "OSError: x"
@@ -138,7 +138,7 @@ def test_after_a_new_log_has_begun_all_of_it_counts_however_long_it_is(instance,
 
 def test_of_the_log_before_what_came_after_the_position_counts(instance):
     write(instance, output("cannot load: OSError: the old one"))
-    before = log_size(instance)
+    before = log_end(instance)
     write(instance, output("cannot load: OSError: the new one", worker=9001))
     rotate(instance, 1)
     assert [worker.said for worker in worker_histories(instance, before)] == ["OSError: the new one"]
@@ -212,7 +212,7 @@ def test_registrations_at_once_are_told_apart_by_their_threads(instance):
 
 
 def test_a_setting_that_torchserve_ignored_is_told_of_a_registration(instance):
-    before = log_size(instance)
+    before = log_end(instance)
     line = "2026-11-21T17:46:07,909 [WARN ] epoll-1 org.pytorch.serve.archive.model.ModelConfig - Invalid minWorkers: "
     write(instance, f"{line}many, should be integer", added("3.0", "epoll-1"))
     assert why_it_was_not_accepted(instance, before) == "Invalid minWorkers: many, should be integer"

@@ -15,7 +15,8 @@ from reelscribe.annotating import Annotator
 from reelscribe.captioning import CaptionTrack
 from reelscribe.client import CaptionClient, SpeechClient
 from reelscribe.errors import OutputError, ReelscribeError
-from reelscribe.ledger import FolderLock, Ledger
+from reelscribe.folder_lock import FolderLock
+from reelscribe.ledger import Ledger
 from reelscribe.meter import LaneSnapshot, Meter, Snapshot
 from reelscribe.options import CaptionOptions, SpeechOptions
 from reelscribe.progress import Progress, Silent

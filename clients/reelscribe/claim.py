@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
 
 from reelscribe.errors import StartupError
+from reelscribe.folder_lock import try_lock
 from reelscribe.instance import Instance
 
 
@@ -24,17 +23,8 @@ def claimed(instance: Instance) -> Iterator[None]:
     instance.directory.mkdir(parents=True, exist_ok=True)
     instance.directory.chmod(0o700)  # it holds keys, which TorchServe makes private only after it wrote them
     with instance.marker.open("ab") as marker:
-        if not lock(marker):
+        if not try_lock(marker):
             raise StartupError(
                 f"{instance.directory}: another command starts or stops a server there; wait for its end"
             )
         yield
-
-
-def lock(marker: IO[bytes]) -> bool:
-    """Try to lock an instance's marker; returns whether it is ours now, until it is closed or our process ends."""
-    try:
-        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

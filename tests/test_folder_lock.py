@@ -1,0 +1,24 @@
+"""A folder belongs to one process at a time."""
+
+import pytest
+
+from reelscribe.errors import OutputError
+from reelscribe.folder_lock import FolderLock, is_locked
+
+
+def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+    out = tmp_path / "new" / "out"
+    with FolderLock(out):
+        assert is_locked(out)
+        with pytest.raises(OutputError, match="another run is writing there; choose another --out"):
+            FolderLock(out).__enter__()
+        assert is_locked(out)
+    assert not is_locked(out)
+    with FolderLock(out):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"file/out: not a folder that can be written to: .*Not a directory"):
+        FolderLock(tmp_path / "file" / "out").__enter__()
