@@ -46,8 +46,23 @@ from peers.services import SERVICES, WEIGHTS, Service, environment
 from report import Report, Spread, add_json_option, publish, take_turns
 from resize import write_clip
 
-PREBATCHES = {"480x270": 32, "640x360": 32, "1280x720": 16, "1920x1080": 8}
-"""Frames of a request of the blog, by resolution."""
+
+@dataclass(frozen=True)
+class Size:
+    """What is particular to a resolution."""
+
+    prebatch: int
+    """Frames of a request of the blog."""
+    clip_frames: int
+    """So many that no run is over before it has begun, and none takes a minute."""
+
+
+SIZES = {
+    "480x270": Size(32, 600),
+    "640x360": Size(32, 600),
+    "1280x720": Size(16, 200),
+    "1920x1080": Size(8, 200),
+}
 
 
 @dataclass(frozen=True)
@@ -196,7 +211,7 @@ def measure(
         def once(name: str, peak: Peak | None = None) -> Figures:
             way = WAYS[name]
             service = services[way.server] if way.server else None
-            return run(way, service, PREBATCHES[size], sources, clips * frames, peak)
+            return run(way, service, SIZES[size].prebatch, sources, clips * frames, peak)
 
         def one_round(name: str) -> float:
             measured[name].figures.append(once(name))
@@ -229,8 +244,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clips", type=int, default=2)
-    parser.add_argument("--frames", type=int, default=150, help="of each clip")
-    parser.add_argument("--sizes", nargs="+", choices=PREBATCHES, default=list(PREBATCHES))
+    parser.add_argument(
+        "--frames", type=int, help="of each clip; more at low resolutions than at high ones if not given"
+    )
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     add_json_option(parser)
     options = parser.parse_args()
@@ -239,10 +256,12 @@ def main() -> None:
     ratios = Report(f"{OURS} to the others, frames/s", ("size", "other", "asked", "got", "reached"))
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as directory:
-            measured = measure(Path(directory), size, options.ways, options.rounds, options.clips, options.frames)
+            frames = options.frames or SIZES[size].clip_frames
+            measured = measure(Path(directory), size, options.ways, options.rounds, options.clips, frames)
         for name, each in measured.items():
             spreads = [each.spread(column) for column in COLUMNS]
             table.add(size, name, *spreads, f"{each.peak.client:.0f}", f"{each.peak.server:.0f}")
+        table.notes.append(f"{size}: {options.clips} clips of {frames} frames")
         if OURS in measured:
             for row in compare(size, measured):
                 ratios.add(*row)

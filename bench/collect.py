@@ -11,6 +11,9 @@ def collect(directory: Path) -> dict[str, object]:
     """The machine, and the command and tables of each `--json` file of a directory, in the order of their names."""
     results = [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
     machines = [result.pop("machine") for result in results]
+    differ = {name for each in machines for name in each if each[name] != machines[0].get(name)}
+    if differ:
+        raise SystemExit(f"{directory}: expected results of one machine on one day; they differ in {sorted(differ)}")
     return {"machine": machines[0], "results": results}
 
 

@@ -7,8 +7,8 @@
 
 - decode: our decode processes, with nothing done with what they give. Beside it decord, which is no part of ours, at
   the model's size, with as many readers of one thread each.
-- model: the demo captioner, one thread, by the handler's own code, on device batches that lie in memory. An emulated
-  device is as fast as it is told to be.
+- model: the demo captioner, in a process of its own with one thread, by the handler's own code, on frames that lie in
+  memory. An emulated device is as fast as it is told to be.
 - transport: full requests to a device that takes no time, as many in flight as the client begins with.
 - between answers: the whole (decode processes, client, ledger, records, a real TorchServe), from the first answer to
   the last. "whole run" counts its start, in which decode processes are started, and its end.
@@ -23,27 +23,24 @@ of them, then what holds it up is the sum of the parts, and none of them waits f
 many requests TorchServe joins for a call; the client's own limit on requests in flight finds itself.
 
 A third table says what was asked for and what came. The clips are noisy, textured and panned (H.264); a library is
-copies of one that differ in their last bytes. Every round runs all variants of a table once; figures are medians and,
-in brackets, smallest and largest.
+copies of one that differ in their last bytes. Every round runs all variants of a table once, which takes a minute or
+two: what is compared across resolutions is that far apart. Figures are medians and, in brackets, smallest and largest.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
-import torch
 
 from delivery import (
     PREBATCH,
@@ -60,10 +57,7 @@ from reelscribe.options import CaptionOptions
 from reelscribe.video import Video, VideoTask
 from report import Report, Spread, add_json_option, publish, take_turns
 from serving import FRAME, ROOT, Emulated, Serving, serve_all_emulated
-
-sys.path.insert(0, str(ROOT / "handlers"))
-
-from caption_handler import Captioner, CaptionSettings
+from stage_runs import Plan, started
 
 DEMO = str(ROOT / "demo" / "models" / "captioner")
 CONFIG = ROOT / "config.properties"
@@ -71,8 +65,11 @@ WORKERS, BATCH_SIZE = 2, 1
 """For each device: the documented setting."""
 TRIED = tuple(product((1, 2), (1, 4, 8)))
 """Workers and batchSize."""
-PART_SECONDS = 2.0
-"""For model and transport alone."""
+TRANSPORT_SECONDS = 2.0
+DEVICE_BATCH = 32
+"""The default of the captioner."""
+MODEL_FRAMES = 32 * DEVICE_BATCH
+"""For the model alone."""
 CPU, TRANSPORT = "CPU-bound", "transport"
 
 
@@ -93,11 +90,11 @@ class Library:
         each = max(1, round(frames / self.clip_frames / self.options.decode_workers))
         return self.paths[: each * self.options.decode_workers]
 
-    def frames(self) -> FrameArray:
-        """Those of a request, (N, H, W, 3) uint8."""
+    def frames(self, count: int) -> FrameArray:
+        """Those of a request again and again, (count, H, W, 3) uint8."""
         with Video(VideoTask(str(self.paths[0]), FRAME)) as video:
             images = [chosen.image for chosen in video.frames(range(PREBATCH))]
-        return np.stack([image for image in images if image is not None])
+        return np.resize([image for image in images if image is not None], (count, FRAME.height, FRAME.width, 3))
 
 
 def make_library(root: Path, width: int, height: int, arguments: argparse.Namespace) -> Library:
@@ -108,14 +105,6 @@ def make_library(root: Path, width: int, height: int, arguments: argparse.Namesp
     paths = sorted(folder.iterdir())
     speed = decode_alone(paths[: 2 * options.decode_workers], options)
     return Library(folder.name, paths, arguments.clip_frames, options, speed)
-
-
-def model_alone(captioner: Captioner, frames: FrameArray) -> float:
-    """Frames per second of the bare model."""
-    count, start = 0, time.monotonic()
-    while time.monotonic() < start + PART_SECONDS:
-        count += len(captioner.caption([frames]))
-    return count / (time.monotonic() - start)
 
 
 @contextmanager
@@ -129,19 +118,19 @@ def serve_for_parts(root: Path, rates: Sequence[float]) -> Iterator[dict[str, Se
 
 def measure_parts(libraries: Sequence[Library], root: Path, arguments: argparse.Namespace) -> tuple[Report, Report]:
     """The table of parts and whole, and what was asked of them."""
-    torch.set_num_threads(1)
-    captioner = Captioner(CaptionSettings(DEMO), torch.device("cpu"))
-    bare = model_alone(captioner, libraries[0].frames())
-    rates = {CPU: bare, **{f"device-{rate:g}": rate for rate in arguments.devices}}
     turns: dict[str, Callable[[], float]] = {}
     wholes: dict[str, Whole] = {}
-    with serve_for_parts(root, arguments.devices) as servings:
+    with ExitStack() as stack:
+        servings = stack.enter_context(serve_for_parts(root, arguments.devices))
+        frames: Any = libraries[0].frames(MODEL_FRAMES)
+        model = stack.enter_context(started(Plan("captioner", "one process", DEVICE_BATCH), frames))
+        rates = {CPU: model(), **{f"device-{rate:g}": rate for rate in arguments.devices}}
         for library in libraries:
             paths = library.lasting(arguments.seconds)
             parts: dict[str, Callable[[], float]] = {
                 "decode": partial(decode_alone, paths, library.options),
                 "decord": partial(decord_alone, paths, library.options),
-                "model": partial(model_alone, captioner, library.frames()),
+                "model": model,
                 TRANSPORT: partial(_transport, servings[TRANSPORT]),
             }
             turns |= {f"{library.size}, {name}": part for name, part in parts.items()}
@@ -217,7 +206,7 @@ def measure_settings(library: Library, root: Path, arguments: argparse.Namespace
 
 
 def _transport(serving: Serving) -> float:
-    return asyncio.run(transport_alone(serving, 2 * WORKERS, PART_SECONDS))
+    return asyncio.run(transport_alone(serving, 2 * WORKERS, TRANSPORT_SECONDS))
 
 
 def main() -> None:

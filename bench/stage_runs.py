@@ -182,7 +182,10 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
         with timed.running():
             return load(tree)
 
-    (serve_blocking if plan.way == "blocking" else serve_second_stage)(pair, work)
+    if plan.way == "blocking":
+        serve_blocking(pair, work)
+    else:
+        serve_second_stage(pair, work, RESPONSE_SECONDS)
     while True:
         pipe.recv()
         pipe.send(Run(0.0, timed.take(), []))

@@ -120,13 +120,12 @@ class Captioner:
         inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
-    def _written(self, tokens: Tensor) -> int:
-        """How many of (N, T) tokens are words of the model's own."""
-        prompt = self.prompt.get("input_ids")
-        if prompt is not None and torch.equal(tokens[:1, : prompt.shape[1]], prompt.to(tokens.device)):
-            tokens = tokens[:, prompt.shape[1] :]
-        special = torch.tensor(self.processor.tokenizer.all_special_ids, device=tokens.device)
-        return int(torch.isin(tokens, special, invert=True).sum())
+    def _written(self, tokens: list[list[int]]) -> int:
+        """How many tokens of captions are words of the model's own."""
+        prompt = self.prompt["input_ids"][0].tolist() if self.prompt else []
+        start = len(prompt) if tokens[0][: len(prompt)] == prompt else 0
+        special = set(self.processor.tokenizer.all_special_ids)
+        return sum(token not in special for caption in tokens for token in caption[start:])
 
     def _echo(self) -> str:
         """What a decoder-only model says before its caption: the prompt, as its tokenizer spells it."""
@@ -157,11 +156,12 @@ class Captioner:
 
 
 def writing(model: Any, settings: CaptionSettings) -> Work:
-    """What is left to do when images have been seen: `generate` with that and the prompt, to tokens (N, T)."""
+    """What is left to do when images have been seen: `generate` with that and the prompt, to tokens of each."""
 
     def write(tree: Tree) -> Tree:
         with torch.inference_mode():
-            return {"tokens": model.generate(**tree, **settings.generation)}
+            # A list: it is to be read here anyway, and travels with its message's first bytes.
+            return {"tokens": model.generate(**tree, **settings.generation).tolist()}
 
     return write
 

@@ -7,9 +7,14 @@ of the time that a small model takes on a CPU (docs/performance.md).
 from __future__ import annotations
 
 import ctypes
+import logging
+
+logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 2**30
 """What is freed at the heap's end goes back only if it is more than this, and so does each single piece."""
+DOCUMENTED_BYTES = 32 << 20
+"""The largest limit for a single piece that mallopt(3) promises; glibc 2.36 takes more."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """As malloc.h has them."""
@@ -18,6 +23,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> None:
     """For this process; does nothing where the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+    if mallopt is None:
+        return
+    taken = mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_MMAP_THRESHOLD, DOCUMENTED_BYTES)
+    if not taken or not mallopt(_MMAP_THRESHOLD, KEPT_BYTES):
+        logger.info("mallopt took not all settings: memory that is freed may go back to the kernel, which takes time")

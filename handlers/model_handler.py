@@ -93,13 +93,14 @@ class ModelHandler(ABC, Generic[Settings]):
             devices: tuple[str, ...] = (str(device),)
         else:
             load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
+            # The first answer comes when the second stage has loaded.
+            answer_seconds = max(asked[1], load_seconds)
             pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
             if pair.rank == 1:
-                serve_second_stage(pair, self.second_stage(settings, pair.device))
+                serve_second_stage(pair, self.second_stage(settings, pair.device), answer_seconds)
                 logger.info("%s, second stage, on %s", settings.model, pair.devices[1])
                 return  # TorchServe never calls this process again
-            # The first answer comes when the second stage has loaded.
-            second = SecondStageThere(pair, max(asked[1], load_seconds))
+            second = SecondStageThere(pair, answer_seconds)
             served = self.serve(settings, pair.device, *asked, second)
             devices = pair.devices
         description = {**served.description, "stages": settings.stages, "devices": devices}

@@ -33,7 +33,7 @@ class ModelSettings:
     """A folder of the archive that the weights lie in; `model` and `revision` then tell where they came from."""
     stages: int = 1
     """1, or 2: encoder and language model in processes of their own, with a GPU each. See stage_pair.py."""
-    in_flight: int = 2
+    in_flight: int = 3
     """Device batches at most that the first of two stages has encoded and the second has not yet answered."""
     stage_seconds: float = 30.0
     """That one of two stages may take to hand a batch over, or be stopped, before both start again."""

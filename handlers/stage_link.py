@@ -1,8 +1,10 @@
 """Dicts of tensors from one rank of a model to another, with all transfers of a dict issued at once.
 
-A message is a header, what its tree holds (tensor_tree.py), and the bytes of its tensors. The first 4 KiB travel as
-one tensor, so that it costs no second turn to learn how long the rest of the outline is: mostly there is none. Header
-and outline travel by gloo; tensors do, too, or from GPU to GPU by NCCL where the process group has it for them
+A message is a header, what its tree holds (tensor_tree.py), and the bytes of its tensors. The first 16 KiB travel as
+one tensor, so that it costs no second turn to learn how long the rest of the outline is: mostly there is none. They are
+asked for as soon as the message before them has been read: gloo sends at once what the other rank has asked for, and
+else only when a thread of its own hears of the wish, which waits for its turn beside one that computes. Header and
+outline travel by gloo; tensors do, too, or from GPU to GPU by NCCL where the process group has it for them
 (`init_process_group("cpu:gloo,cuda:nccl")`). By gloo, tensors of a GPU go through pinned memory of the host.
 
 NCCL does one thing after the other in a group: there, each direction wants a group of its own, or two ranks that both
@@ -33,15 +35,20 @@ from tensor_tree import MAX_METADATA_BYTES, Outline, take_apart
 
 CPU = torch.device("cpu")
 
+FIRST_BYTES = 16 << 10
+"""Of a message, which are asked for ahead; what is shorter is filled up."""
 SLICED_BYTES = 64 << 10
 """Smaller tensors travel whole: an all-gather would cost more than it saves."""
 
 _MAGIC = b"RSSTAGE1"
 _HEADER = struct.Struct("<8s4q")
-_FIRST_BYTES = 4096
 _IDLE_SECONDS = timedelta(days=3650).total_seconds()
 """gloo knows no wait without an end."""
 _TAGS = 1 << 31
+
+
+_Asked = tuple[Tensor, list[dist.Work]]
+"""Bytes that are to come, and when they have."""
 
 
 class _Header(NamedTuple):
@@ -117,6 +124,7 @@ class StageLink:
         self._wire = _wire(group, device)
         self._slices = _Slices(slices)
         self._send_tags, self._receive_tags = count(), count()
+        self._next: _Asked | None = None
 
     def isend_tensor_dict(self, tree: Mapping[str, Any]) -> Sending:
         """Issue all sends at once and return; `wait` has to be called.
@@ -125,8 +133,8 @@ class StageLink:
         """
         metadata, tensors = take_apart(tree)
         header = _Header(_MAGIC, len(metadata), crc32(metadata), self._slices.parts, self._wire != CPU)
-        text = bytearray(_HEADER.pack(*header) + metadata).ljust(_FIRST_BYTES)
-        described = torch.frombuffer(text, dtype=torch.uint8).tensor_split([_FIRST_BYTES])
+        text = bytearray(_HEADER.pack(*header) + metadata).ljust(FIRST_BYTES)
+        described = torch.frombuffer(text, dtype=torch.uint8).tensor_split([FIRST_BYTES])
         shares = [values[self._slices.share(len(values))] for values in self._on_wire(tensors)]
         works = self._peer.issue(dist.isend, described, self._send_tags)
         works += self._peer.issue(dist.isend, shares, self._send_tags)
@@ -147,6 +155,7 @@ class StageLink:
         ]
         shares = [buffer[self._slices.share(size)] for buffer, size in zip(buffers, sizes, strict=True)]
         works = self._peer.issue(dist.irecv, shares, self._receive_tags)
+        self._next = self._ask(FIRST_BYTES)
         return Receiving(self._peer, works, lambda deadline: self._joined(outline, buffers, deadline))
 
     def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
@@ -159,13 +168,13 @@ class StageLink:
 
     def _receive_outline(self, seconds: float) -> Outline:
         """What the next message holds; it may take `seconds` to begin."""
-        first = self._receive_bytes(_FIRST_BYTES, seconds)
+        first = self._answer(self._next or self._ask(FIRST_BYTES), seconds)
         header = _Header(*_HEADER.unpack_from(first))
         expected = header._replace(magic=_MAGIC, parts=self._slices.parts, on_gpu=self._wire != CPU)
         if header != expected or not 0 < header.metadata_bytes <= MAX_METADATA_BYTES:
             raise self._peer.lost(f"sent {header}, expected {expected} of at most {MAX_METADATA_BYTES} bytes")
         end = _HEADER.size + header.metadata_bytes
-        text = (first + self._receive_bytes(end - _FIRST_BYTES))[_HEADER.size : end]
+        text = (first + self._answer(self._ask(end - FIRST_BYTES)))[_HEADER.size : end]
         if crc32(text) != header.checksum:
             raise self._peer.lost(f"sent {len(text)} bytes that were damaged on their way")
         try:
@@ -173,10 +182,14 @@ class StageLink:
         except WireError as error:
             raise self._peer.lost(f"sent what is no tree ({error})") from error
 
-    def _receive_bytes(self, count: int, seconds: float | None = None) -> bytes:
-        """The next `count` bytes; b"" if it is negative."""
-        received = torch.empty(max(0, count), dtype=torch.uint8)
-        works = self._peer.issue(dist.irecv, [received], self._receive_tags)
+    def _ask(self, count: int) -> _Asked:
+        """For the next `count` bytes, none if it is negative."""
+        asked = torch.empty(max(0, count), dtype=torch.uint8)
+        return asked, self._peer.issue(dist.irecv, [asked], self._receive_tags)
+
+    def _answer(self, asked: _Asked, seconds: float | None = None) -> bytes:
+        """What was asked for; it may take `seconds`, or the link's."""
+        received, works = asked
         self._peer.finish(works, self._peer.deadline(seconds))
         return received.numpy().tobytes()
 

@@ -1,15 +1,17 @@
 """A model whose second half runs in another process: device batches go there, answers come back in order.
 
-While the second stage works on a batch, the first one sends the next. Both ends have a thread that takes what arrives,
-so that nobody waits to be rid of what is done. An error of the second stage is the answer to the batch it befell.
+While the second stage works on a batch, the first one sends the next. A thread of the second stage takes what arrives;
+the first one takes an answer when it needs it, as a thread that woke up for each would cost its computing more than it
+saved (docs/performance.md). An error of the second stage is the answer to the batch it befell.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Queue
 from typing import Any, Protocol
 
@@ -54,50 +56,59 @@ class SecondStageHere:
         return self._work(begun)
 
 
+@dataclass
+class Begun:
+    """A batch that was sent."""
+
+    sending: Sending
+    message: Tree | None = None
+    """What came back."""
+
+
 class SecondStageThere:
-    """The second stage in the other process of a pair, of which this one is the first."""
+    """The second stage in the other process of a pair, of which this one is the first; for one thread."""
 
     def __init__(self, pair: StagePair, seconds: float) -> None:
         """An answer may take `seconds`."""
         self._pair = pair
         self._seconds = seconds
-        self._unanswered: Queue[tuple[Sending, Future[Tree]]] = Queue()
-        pair.thread("answers of the second stage", self._receive)
+        self._unanswered: deque[Begun] = deque()
 
-    def begin(self, tree: Tree) -> Future[Tree]:
+    def begin(self, tree: Tree) -> Begun:
         """Send `tree`, and do not wait. Raises WireError for one that cannot be sent."""
-        answer: Future[Tree] = Future()
-        try:
-            self._unanswered.put((self._pair.ahead.isend_tensor_dict(tree), answer))
-        except StageLost as error:
-            end_process(str(error))
-        return answer
+        with _ending_if_lost():
+            begun = Begun(self._pair.ahead.isend_tensor_dict(tree))
+        self._unanswered.append(begun)
+        return begun
 
-    def finish(self, begun: Future[Tree]) -> Tree:
+    def finish(self, begun: Begun) -> Tree:
         """The answer. Raises StageFailed, or MemoryError if the second stage had too little for it.
 
         Where there is no answer in time, there will be no other either: both processes start again.
         """
-        try:
-            return begun.result(self._seconds)
-        except concurrent.futures.TimeoutError:  # before Python 3.11 it is not the built-in one
-            end_process(f"the second stage has not answered for {self._seconds:g} s")
+        while begun.message is None:
+            self._receive()
+        if "error" not in begun.message:
+            answer: Tree = begun.message["answer"]
+            return answer
+        if begun.message["out_of_memory"]:
+            raise MemoryError(begun.message["error"])
+        raise StageFailed(f"second stage: {begun.message['error']}")
 
     def _receive(self) -> None:
-        while True:
-            message = self._pair.back.recv_tensor_dict()
-            sending, answer = self._unanswered.get()
-            sending.wait()
-            if "error" not in message:
-                answer.set_result(message["answer"])
-            elif message["out_of_memory"]:
-                answer.set_exception(MemoryError(message["error"]))
-            else:
-                answer.set_exception(StageFailed(f"second stage: {message['error']}"))
+        """The next answer, which is to the first of the unanswered."""
+        with _ending_if_lost():
+            message = self._pair.back.recv_tensor_dict(self._seconds)
+            begun = self._unanswered.popleft()
+            begun.sending.wait()
+        begun.message = message
 
 
-def serve_second_stage(pair: StagePair, work: Work) -> None:
-    """Begin to answer what the first stage sends, and return; it goes on for as long as the process lasts."""
+def serve_second_stage(pair: StagePair, work: Work, seconds: float) -> None:
+    """Begin to answer what the first stage sends, and return; it goes on for as long as the process lasts.
+
+    The first stage, which may be at work on something else, takes an answer within `seconds`.
+    """
     arriving: Queue[Receiving] = Queue()
 
     def receive() -> None:
@@ -105,16 +116,27 @@ def serve_second_stage(pair: StagePair, work: Work) -> None:
             arriving.put(pair.ahead.irecv_tensor_dict())
 
     def answer() -> None:
+        sending = None
         while True:
             message = _answer(work, arriving.get())
+            if sending is not None:
+                sending.wait(seconds)
             try:
-                pair.back.send_tensor_dict(message)
+                sending = pair.back.isend_tensor_dict(message)
             except WireError as error:
                 logger.exception("answer of the second stage")
-                pair.back.send_tensor_dict(_failure(error))
+                sending = pair.back.isend_tensor_dict(_failure(error))
 
     pair.thread("batches of the first stage", receive)
     pair.thread("work of the second stage", answer)
+
+
+@contextmanager
+def _ending_if_lost() -> Iterator[None]:
+    try:
+        yield
+    except StageLost as error:
+        end_process(str(error))
 
 
 def _answer(work: Work, receiving: Receiving) -> Tree:

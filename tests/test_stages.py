@@ -134,7 +134,7 @@ def map_requests(pipe: Connection) -> None:
 
 
 def serve_double(pipe: Connection) -> None:
-    serve_second_stage(join(), double)
+    serve_second_stage(join(), double, PATIENCE)
     pipe.recv()
 
 
@@ -148,7 +148,7 @@ def serve_double_when_there_is_room(pipe: Connection) -> None:
         return to_device(tensor, *arguments, **options)
 
     torch.Tensor.to = full_once
-    serve_second_stage(join(), double)
+    serve_second_stage(join(), double, PATIENCE)
     pipe.recv()
     pipe.send(moved[0])
 
@@ -188,7 +188,7 @@ def serve_when_told(pipe: Connection) -> None:
         pipe.recv()
         return tree
 
-    serve_second_stage(join(), work)
+    serve_second_stage(join(), work, PATIENCE)
     threading.Event().wait()
 
 
@@ -213,7 +213,7 @@ def never_answer(pipe: Connection, stage_seconds: float, _: float) -> None:
         threading.Event().wait()
         return tree
 
-    serve_second_stage(join(stage_seconds), work)
+    serve_second_stage(join(stage_seconds), work, PATIENCE)
     threading.Event().wait()
 
 
