@@ -1,8 +1,7 @@
 """A model whose second half runs in another process: device batches go there, answers come back in order.
 
-While the second stage works on a batch, the first one sends the next. A thread of the second stage takes what arrives;
-the first one takes an answer when it needs it, as a thread that woke up for each would cost its computing more than it
-saved (docs/performance.md). An error of the second stage is the answer to the batch it befell.
+While the second stage works on a batch, the first one sends the next, which a thread of the second takes in. The first
+takes an answer when it needs it. An error of the second stage is the answer to the batch it befell.
 """
 
 from __future__ import annotations
