@@ -18,9 +18,7 @@ bounds what then waits on the GPU; the group's own limit does.
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, NamedTuple
@@ -30,22 +28,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from reelscribe.errors import StageLost, StartupError, WireError
+from reelscribe.errors import StartupError, WireError
+from stage_ranks import Peer, Slices
 from tensor_tree import MAX_METADATA_BYTES, Outline, take_apart
 
 CPU = torch.device("cpu")
 
 FIRST_BYTES = 16 << 10
 """Of a message, which are asked for ahead; what is shorter is filled up."""
-SLICED_BYTES = 64 << 10
-"""Smaller tensors travel whole: an all-gather would cost more than it saves."""
 
 _MAGIC = b"RSSTAGE1"
 _HEADER = struct.Struct("<8s4q")
 _IDLE_SECONDS = timedelta(days=3650).total_seconds()
 """gloo knows no wait without an end."""
-_TAGS = 1 << 31
-
 
 _Asked = tuple[Tensor, list[dist.Work]]
 """Bytes that are to come, and when they have."""
@@ -64,7 +59,7 @@ class _Header(NamedTuple):
 class Sending:
     """Tensors on their way; they are kept alive, and must not be written to, until `wait` returns."""
 
-    def __init__(self, peer: _Peer, works: list[dist.Work], tensors: list[Tensor]) -> None:
+    def __init__(self, peer: Peer, works: list[dist.Work], tensors: list[Tensor]) -> None:
         self._peer, self._works, self._tensors = peer, works, tensors
 
     def wait(self, seconds: float | None = None) -> None:
@@ -83,7 +78,7 @@ class Sending:
 class Receiving:
     """Tensors on their way here."""
 
-    def __init__(self, peer: _Peer, works: list[dist.Work], post_process: Callable[[float], dict[str, Any]]) -> None:
+    def __init__(self, peer: Peer, works: list[dist.Work], post_process: Callable[[float], dict[str, Any]]) -> None:
         self._peer, self._works, self._post_process = peer, works, post_process
 
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
@@ -119,10 +114,10 @@ class StageLink:
         travel in as many slices, one between each pair of counterparts, and are joined by all-gather; both stages have
         as many ranks, and all ranks of the sending one send the same tree.
         """
-        self._peer = _Peer(peer, group, seconds)
+        self._peer = Peer(peer, group, seconds)
         self._device = device
         self._wire = _wire(group, device)
-        self._slices = _Slices(slices)
+        self._slices = Slices(slices)
         self._send_tags, self._receive_tags = count(), count()
         self._next: _Asked | None = None
 
@@ -208,91 +203,6 @@ class StageLink:
             buffer[: spec.nbytes].view(spec.dtype).view(spec.shape).to(self._device, non_blocking=True)
             for buffer, spec in zip(buffers, outline.specs, strict=True)
         )
-
-
-class _Peer:
-    """The other rank: transfers with it have a time limit, and what goes wrong with them is a StageLost."""
-
-    def __init__(self, rank: int, group: dist.ProcessGroup | None, seconds: float) -> None:
-        self._rank, self._group, self._seconds = rank, group, seconds
-        self._name = f"rank {rank} of the model"
-
-    def issue(
-        self, operation: Callable[..., dist.Work | None], tensors: Sequence[Tensor], tags: Iterator[int]
-    ) -> list[dist.Work]:
-        """Send or receive `tensors` that are not empty, each with the next tag, so that none is taken for another."""
-        transfers = [
-            dist.P2POp(operation, tensor, self._rank, self._group, next(tags) % _TAGS)
-            for tensor in tensors
-            if len(tensor)
-        ]
-        if not transfers:
-            return []
-        with _watched(self._name):
-            return dist.batch_isend_irecv(transfers)
-
-    def deadline(self, seconds: float | None) -> float:
-        """On the monotonic clock: in `seconds`, or the link's."""
-        return time.monotonic() + (self._seconds if seconds is None else seconds)
-
-    def finish(self, works: Sequence[dist.Work], deadline: float) -> None:
-        """Wait for transfers."""
-        _finish(works, deadline, self._name)
-
-    def lost(self, reason: str) -> StageLost:
-        """The error that names it."""
-        return _lost(self._name, reason)
-
-
-class _Slices:
-    """How large tensors are shared out among the ranks of a stage."""
-
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self._group = group
-        self.parts, self._part = (1, 0) if group is None else (group.size(), group.rank())
-
-    def share(self, nbytes: int) -> slice:
-        """Those bytes of a tensor that this rank sends to, or receives from, its counterpart."""
-        if nbytes < SLICED_BYTES:
-            return slice(nbytes)
-        each = self.room(nbytes) // self.parts
-        return slice(self._part * each, min((self._part + 1) * each, nbytes))
-
-    def room(self, nbytes: int) -> int:
-        """The bytes that a tensor takes here: all slices are as large as the first."""
-        return nbytes if nbytes < SLICED_BYTES else -(-nbytes // self.parts) * self.parts
-
-    def gather(self, buffers: Sequence[Tensor], deadline: float) -> None:
-        """Have the other ranks of this stage fill in their shares."""
-        if self.parts == 1:
-            return
-        sliced = [buffer.view(self.parts, -1).unbind() for buffer in buffers if len(buffer) >= SLICED_BYTES]
-        name = "another rank of this stage"
-        with _watched(name):
-            works = [
-                dist.all_gather(list(slices), slices[self._part], group=self._group, async_op=True) for slices in sliced
-            ]
-        _finish(works, deadline, name)
-
-
-def _finish(works: Sequence[dist.Work], deadline: float, name: str) -> None:
-    with _watched(name):
-        for work in works:
-            # Zero would be the group's own limit.
-            work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
-
-
-@contextmanager
-def _watched(name: str) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # all that torch.distributed raises
-        reason = str(error).splitlines()[0]
-        raise _lost(name, f"is gone, or did not get on in time ({reason})") from error
-
-
-def _lost(name: str, reason: str) -> StageLost:
-    return StageLost(f"stage: {name} {reason}; both ranks have to start again")
 
 
 def _wire(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import stage_link
 from reelscribe.errors import StageLost, StartupError
 from stage_link import FIRST_BYTES, StageLink
+from stage_ranks import SLICED_BYTES
 from tensor_tree import DTYPES
 
 processes = multiprocessing.get_context("forkserver")
@@ -277,7 +278,7 @@ STAGES = [[0, 1], [2, 3]]
 
 def sliced_tree():
     torch.manual_seed(5)
-    sizes = [0, 1, 1000, stage_link.SLICED_BYTES - 1, stage_link.SLICED_BYTES, stage_link.SLICED_BYTES + 1, 1_000_003]
+    sizes = [0, 1, 1000, SLICED_BYTES - 1, SLICED_BYTES, SLICED_BYTES + 1, 1_000_003]
     tree = {f"{size}": torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes}
     return {**tree, "states": torch.rand(300, 7, 33).transpose(0, 1), "half": torch.rand(99_999).bfloat16()}
 
@@ -314,7 +315,7 @@ def test_large_tensors_travel_in_slices_and_every_rank_has_all_of_them(tmp_path,
             process.join(SECONDS)
         assert [process.exitcode for process in others] == [0, 0, 0]
     whole = sum(tensor.nbytes for tensor in sliced_tree().values())
-    assert whole / 2 < sent < whole / 2 + 2 * stage_link.SLICED_BYTES
+    assert whole / 2 < sent < whole / 2 + 2 * SLICED_BYTES
 
 
 def test_a_process_group_without_gloo_for_the_cpu_is_refused(monkeypatch):

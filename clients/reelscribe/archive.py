@@ -26,7 +26,7 @@ from reelscribe.errors import OutputError, StartupError, UsageError
 _SHARED = [
     *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
     *("handler_metrics.py", "tally.py", "heap.py"),
-    *("stage_pair.py", "stage_link.py", "tensor_tree.py", "two_stages.py"),
+    *("stage_pair.py", "stage_link.py", "stage_ranks.py", "tensor_tree.py", "two_stages.py"),
 ]
 
 HANDLER_FILES = {
