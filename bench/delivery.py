@@ -175,7 +175,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
 
 
 def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second that decord gives at the model's size, after its first, with as many readers of one thread."""
+    """Frames per second that decord gives at the model's size, after its first; a worker is a reader of one thread."""
     events: list[tuple[float, int]] = []
 
     def read(path: Path) -> None:

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -59,6 +60,10 @@ from report import Report, Spread, add_json_option, publish, take_turns
 from serving import FRAME, ROOT, Emulated, Serving, serve_all_emulated
 from stage_runs import Plan, started
 
+sys.path.append(str(ROOT / "handlers"))
+
+from model_settings import ModelSettings
+
 DEMO = str(ROOT / "demo" / "models" / "captioner")
 CONFIG = ROOT / "config.properties"
 WORKERS, BATCH_SIZE = 2, 1
@@ -66,9 +71,7 @@ WORKERS, BATCH_SIZE = 2, 1
 TRIED = tuple(product((1, 2), (1, 4, 8)))
 """Workers and batchSize."""
 TRANSPORT_SECONDS = 2.0
-DEVICE_BATCH = 32
-"""The default of the captioner."""
-MODEL_FRAMES = 32 * DEVICE_BATCH
+MODEL_FRAMES = 1024
 """For the model alone."""
 CPU, TRANSPORT = "CPU-bound", "transport"
 
@@ -123,7 +126,7 @@ def measure_parts(libraries: Sequence[Library], root: Path, arguments: argparse.
     with ExitStack() as stack:
         servings = stack.enter_context(serve_for_parts(root, arguments.devices))
         frames: Any = libraries[0].frames(MODEL_FRAMES)
-        model = stack.enter_context(started(Plan("captioner", "one process", DEVICE_BATCH), frames))
+        model = stack.enter_context(started(Plan("captioner", "one process", ModelSettings.device_batch), frames))
         rates = {CPU: model(), **{f"device-{rate:g}": rate for rate in arguments.devices}}
         for library in libraries:
             paths = library.lasting(arguments.seconds)

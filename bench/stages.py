@@ -9,8 +9,8 @@ computes with one thread. The ways:
 
 one process: the handler as it is without stages. "2 threads" is the same with both cores, for comparison: two stages
     are for models that do not fit one device.
-blocking: two stages; whoever sends waits until it is received, and no thread waits for what arrives. The first stage
-    encodes a batch while the second one writes of the one before it.
+blocking: two stages; whoever sends waits until all has left, which a short answer does at once, and no thread waits for
+    what arrives. The first stage encodes a batch while the second one writes of the one before it.
 asynchronous: two stages as TorchServe runs them, with the default of batches in flight.
 
 Each round runs all ways once, one after the other, while the processes of the others wait; all have run once before.

@@ -160,7 +160,7 @@ def writing(model: Any, settings: CaptionSettings) -> Work:
 
     def write(tree: Tree) -> Tree:
         with torch.inference_mode():
-            # A list: it is to be read here anyway, and travels with its message's first bytes.
+            # A list, as words are made of it on the host; a short one travels with its message's first bytes.
             return {"tokens": model.generate(**tree, **settings.generation).tolist()}
 
     return write

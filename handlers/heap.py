@@ -25,6 +25,7 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
-    taken = mallopt(_TRIM_THRESHOLD, KEPT_BYTES) and mallopt(_MMAP_THRESHOLD, DOCUMENTED_BYTES)
-    if not taken or not mallopt(_MMAP_THRESHOLD, KEPT_BYTES):
-        logger.info("mallopt took not all settings: memory that is freed may go back to the kernel, which takes time")
+    wanted = (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, DOCUMENTED_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES)
+    taken = [mallopt(name, value) for name, value in wanted]
+    if not all(taken):
+        logger.info("mallopt did not take all settings: freed memory may go back to the kernel, which takes time")

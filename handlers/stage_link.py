@@ -1,9 +1,9 @@
 """Dicts of tensors from one rank of a model to another, with all transfers of a dict issued at once.
 
 A message is a header, what its tree holds (tensor_tree.py), and the bytes of its tensors. The first 16 KiB travel as
-one tensor, so that it costs no second turn to learn how long the rest of the outline is: mostly there is none. They are
-asked for as soon as the message before them has been read: gloo sends at once what the other rank has asked for, and
-else only when a thread of its own hears of the wish, which waits for its turn beside one that computes. Header and
+one tensor, so that it costs no second turn to learn how long the rest of the outline is: mostly there is none. Their
+receive is posted as soon as the outline of the message before is known: gloo sends at once what the other rank expects,
+and else only when a thread of its own hears that it does, which waits for its turn beside one that computes. Header and
 outline travel by gloo; tensors do, too, or from GPU to GPU by NCCL where the process group has it for them
 (`init_process_group("cpu:gloo,cuda:nccl")`). By gloo, tensors of a GPU go through pinned memory of the host.
 
@@ -35,15 +35,15 @@ from tensor_tree import MAX_METADATA_BYTES, Outline, take_apart
 CPU = torch.device("cpu")
 
 FIRST_BYTES = 16 << 10
-"""Of a message, which are asked for ahead; what is shorter is filled up."""
+"""Of a message, whose receive is posted ahead; what is shorter is filled up."""
 
 _MAGIC = b"RSSTAGE1"
 _HEADER = struct.Struct("<8s4q")
 _IDLE_SECONDS = timedelta(days=3650).total_seconds()
 """gloo knows no wait without an end."""
 
-_Asked = tuple[Tensor, list[dist.Work]]
-"""Bytes that are to come, and when they have."""
+_Posted = tuple[Tensor, list[dist.Work]]
+"""A receive: its buffer, and its works."""
 
 
 class _Header(NamedTuple):
@@ -63,8 +63,9 @@ class Sending:
         self._peer, self._works, self._tensors = peer, works, tensors
 
     def wait(self, seconds: float | None = None) -> None:
-        """Return when all is sent, which is when the other rank has received it; at most `seconds`, or the link's.
+        """Return when all has left, at most after `seconds`, or the link's.
 
+        The other rank was ready for it then, and need not have read it.
         By NCCL, it returns when the current stream waits for it. Raises StageLost.
         """
         self._peer.finish(self._works, self._peer.deadline(seconds))
@@ -95,6 +96,7 @@ class Receiving:
 class StageLink:
     """Trees of tensors to and from one other rank; messages arrive in the order in which they were sent.
 
+    A link lasts as long as its group, as it always expects a next message.
     A tree is a dict with names (str) of tensors, dicts, lists, str, int (64 bits), float, bool and None. After a
     StageLost, a link is of no more use: both ranks have to start again.
     """
@@ -119,7 +121,7 @@ class StageLink:
         self._wire = _wire(group, device)
         self._slices = Slices(slices)
         self._send_tags, self._receive_tags = count(), count()
-        self._next: _Asked | None = None
+        self._next: _Posted | None = None
 
     def isend_tensor_dict(self, tree: Mapping[str, Any]) -> Sending:
         """Issue all sends at once and return; `wait` has to be called.
@@ -150,7 +152,7 @@ class StageLink:
         ]
         shares = [buffer[self._slices.share(size)] for buffer, size in zip(buffers, sizes, strict=True)]
         works = self._peer.issue(dist.irecv, shares, self._receive_tags)
-        self._next = self._ask(FIRST_BYTES)
+        self._next = self._post(FIRST_BYTES)
         return Receiving(self._peer, works, lambda deadline: self._joined(outline, buffers, deadline))
 
     def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
@@ -163,13 +165,13 @@ class StageLink:
 
     def _receive_outline(self, seconds: float) -> Outline:
         """What the next message holds; it may take `seconds` to begin."""
-        first = self._answer(self._next or self._ask(FIRST_BYTES), seconds)
+        first = self._received(self._next or self._post(FIRST_BYTES), seconds)
         header = _Header(*_HEADER.unpack_from(first))
         expected = header._replace(magic=_MAGIC, parts=self._slices.parts, on_gpu=self._wire != CPU)
         if header != expected or not 0 < header.metadata_bytes <= MAX_METADATA_BYTES:
             raise self._peer.lost(f"sent {header}, expected {expected} of at most {MAX_METADATA_BYTES} bytes")
         end = _HEADER.size + header.metadata_bytes
-        text = (first + self._answer(self._ask(end - FIRST_BYTES)))[_HEADER.size : end]
+        text = (first + self._received(self._post(end - FIRST_BYTES)))[_HEADER.size : end]
         if crc32(text) != header.checksum:
             raise self._peer.lost(f"sent {len(text)} bytes that were damaged on their way")
         try:
@@ -177,16 +179,16 @@ class StageLink:
         except WireError as error:
             raise self._peer.lost(f"sent what is no tree ({error})") from error
 
-    def _ask(self, count: int) -> _Asked:
-        """For the next `count` bytes, none if it is negative."""
-        asked = torch.empty(max(0, count), dtype=torch.uint8)
-        return asked, self._peer.issue(dist.irecv, [asked], self._receive_tags)
+    def _post(self, count: int) -> _Posted:
+        """A receive of the next `count` bytes, of none if it is negative."""
+        buffer = torch.empty(max(0, count), dtype=torch.uint8)
+        return buffer, self._peer.issue(dist.irecv, [buffer], self._receive_tags)
 
-    def _answer(self, asked: _Asked, seconds: float | None = None) -> bytes:
-        """What was asked for; it may take `seconds`, or the link's."""
-        received, works = asked
+    def _received(self, posted: _Posted, seconds: float | None = None) -> bytes:
+        """What came; it may take `seconds`, or the link's."""
+        buffer, works = posted
         self._peer.finish(works, self._peer.deadline(seconds))
-        return received.numpy().tobytes()
+        return buffer.numpy().tobytes()
 
     def _on_wire(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The bytes of tensors, (nbytes,) uint8, where they are sent from; copied only if they have to be."""

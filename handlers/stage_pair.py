@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -62,15 +63,21 @@ class StagePair:
         def run() -> None:
             if self.device.type == "cuda":
                 torch.cuda.set_device(self.device)  # each thread has its own
-            try:
+            with self.ending(name):
                 work()
-            except StageLost as error:
-                end_process(str(error))
-            except Exception as error:
-                logger.exception("stage %d of 2", self.rank + 1)
-                end_process(f"{name}: {type(error).__name__}: {error}")
 
         threading.Thread(target=run, name=name, daemon=True).start()
+
+    @contextmanager
+    def ending(self, name: str) -> Iterator[None]:
+        """End the process, whatever is raised: the two might no longer speak of the same batch."""
+        try:
+            yield
+        except StageLost as error:
+            end_process(str(error))
+        except Exception as error:
+            logger.exception("stage %d of 2", self.rank + 1)
+            end_process(f"{name}: {type(error).__name__}: {error}")
 
 
 def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> StagePair:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Queue
 from typing import Any, Protocol
@@ -68,15 +67,17 @@ class SecondStageThere:
     """The second stage in the other process of a pair, of which this one is the first; for one thread."""
 
     def __init__(self, pair: StagePair, seconds: float) -> None:
-        """An answer may take `seconds`."""
+        """`finish` waits `seconds` for each answer."""
         self._pair = pair
         self._seconds = seconds
         self._unanswered: deque[Begun] = deque()
 
     def begin(self, tree: Tree) -> Begun:
         """Send `tree`, and do not wait. Raises WireError for one that cannot be sent."""
-        with _ending_if_lost():
+        try:
             begun = Begun(self._pair.ahead.isend_tensor_dict(tree))
+        except StageLost as error:
+            end_process(str(error))
         self._unanswered.append(begun)
         return begun
 
@@ -96,11 +97,17 @@ class SecondStageThere:
 
     def _receive(self) -> None:
         """The next answer, which is to the first of the unanswered."""
-        with _ending_if_lost():
-            message = self._pair.back.recv_tensor_dict(self._seconds)
+        with self._pair.ending("answers of the second stage"):
+            try:
+                message = self._pair.back.recv_tensor_dict(self._seconds)
+            except StageLost as error:
+                raise StageLost(
+                    f"{error}; an answer may take {self._seconds:g} s, the larger of responseTimeout and startupTimeout"
+                    " in the YAML"
+                ) from error
             begun = self._unanswered.popleft()
             begun.sending.wait()
-        begun.message = message
+            begun.message = message
 
 
 def serve_second_stage(pair: StagePair, work: Work, seconds: float) -> None:
@@ -128,14 +135,6 @@ def serve_second_stage(pair: StagePair, work: Work, seconds: float) -> None:
 
     pair.thread("batches of the first stage", receive)
     pair.thread("work of the second stage", answer)
-
-
-@contextmanager
-def _ending_if_lost() -> Iterator[None]:
-    try:
-        yield
-    except StageLost as error:
-        end_process(str(error))
 
 
 def _answer(work: Work, receiving: Receiving) -> Tree:

@@ -5,6 +5,7 @@ import json
 import pytest
 from PIL import Image
 
+from collect import collect
 from plots import draw, tables
 from report import Report, Spread, publish
 
@@ -22,8 +23,9 @@ def results(tmp_path):
     memory = Report("32 images of float32", ("layout", "format", "seconds", "sender MB", "receiver MB", "of (a)"))
     memory.add("8x4", "(c) reelscribe.wire", growth, sizes, sizes, growth)
     publish([captioning, scaling, memory], tmp_path / "one.json")
-    file = tmp_path / "all.json"
-    file.write_text(json.dumps({"results": [json.loads((tmp_path / "one.json").read_text())]}))
+    file = tmp_path / "plotted" / "all.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(collect(tmp_path)))
     return file
 
 
@@ -33,6 +35,17 @@ def test_each_table_has_its_plot(results, tmp_path):
     for file in files:
         with Image.open(file) as image:
             assert len(image.convert("RGB").getcolors(100_000)) > 10  # lines on a ground, and their edges
+
+
+def test_results_of_one_machine_are_collected_and_of_two_are_not(tmp_path):
+    publish([], tmp_path / "a.json")
+    result = json.loads((tmp_path / "a.json").read_text())
+    next_day = {**result, "machine": {**result["machine"], "date": "1999-12-31"}}
+    (tmp_path / "b.json").write_text(json.dumps(next_day))
+    assert len(collect(tmp_path)["results"]) == 2
+    (tmp_path / "c.json").write_text(json.dumps({**result, "machine": {**result["machine"], "cores": "many"}}))
+    with pytest.raises(SystemExit, match="expected results of one machine"):
+        collect(tmp_path)
 
 
 def test_a_benchmark_that_was_not_run_is_named(tmp_path):

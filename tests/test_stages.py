@@ -24,6 +24,7 @@ from reelscribe.media import FrameSize, ModelDescription
 from reelscribe.speech import SpeechDescription
 from speech_handler import SpeechHandler
 from speech_settings import SpeechSettings
+from stage_link import StageLink
 from stage_pair import join_pair
 from stage_processes import PATIENCE, Stages, running
 from tiny_models import save_blip, save_wav2vec2
@@ -198,6 +199,49 @@ def test_the_first_stage_goes_on_while_the_second_works_and_may_ask_for_answers_
         stages.send(1, "go on")
         stages.send(1, "go on")
         assert stages.receive(0) == [2, 1]
+
+
+def send_two_and_take_no_answer(pipe: Connection, _: float) -> None:
+    second = SecondStageThere(join(), PATIENCE)
+    for number in (1, 2):
+        second.begin({"number": number})
+    threading.Event().wait()
+
+
+def tell_of_work(pipe: Connection, answer_seconds: float) -> None:
+    def work(tree: Tree) -> Tree:
+        pipe.send(tree["number"])
+        return tree
+
+    serve_second_stage(join(), work, answer_seconds)
+    threading.Event().wait()
+
+
+def test_the_second_stage_goes_on_while_its_answer_is_not_taken():
+    with running(send_two_and_take_no_answer, tell_of_work, PATIENCE) as stages:
+        assert [stages.receive(1), stages.receive(1)] == [1, 2]
+
+
+def test_an_answer_that_is_not_taken_in_time_ends_both():
+    with running(send_two_and_take_no_answer, tell_of_work, 0.5) as stages:
+        assert [stages.exit_code(rank) for rank in (1, 0)] == [1, 1]
+
+
+def have_no_memory_for_an_answer(pipe: Connection) -> None:
+    second = SecondStageThere(join(), PATIENCE)
+    begun = second.begin({"values": torch.tensor([1])})
+
+    def receive(*_: object) -> None:
+        raise MemoryError("none left")
+
+    StageLink.recv_tensor_dict = receive
+    second.finish(begun)
+
+
+def test_an_answer_that_cannot_be_received_ends_both(capfd):
+    with running(have_no_memory_for_an_answer, serve_double) as stages:
+        assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
+    assert "stage 1 of 2 ends: answers of the second stage: MemoryError: none left" in capfd.readouterr().err
 
 
 def wait_for_an_answer(pipe: Connection, stage_seconds: float, answer_seconds: float) -> None:

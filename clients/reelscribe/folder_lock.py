@@ -30,9 +30,15 @@ class FolderLock:
         try:
             out.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a")
-            free = try_lock(self._file)
         except OSError as error:
             raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
+        try:
+            free = try_lock(self._file)
+        except OSError as error:
+            self._file.close()
+            raise OutputError(
+                f"{out}: files there cannot be locked ({error}); choose an --out on a local disk"
+            ) from None
         if not free:
             self._file.close()
             raise OutputError(f"{out}: another run is writing there; choose another --out")
