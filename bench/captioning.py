@@ -22,7 +22,9 @@ frames/s: from when the client begins to the last caption. A client begins when 
 has one, are loaded. steady: from when a quarter is captioned, which is rough where captions come in bursts. CPU seconds
 are those of all processes of the client, from its beginning on, and of the server. Sent are the bodies of requests,
 LitServe's without the form around them. Memory is the largest sum of PSS (shared pages count once) of all their
-processes, looked at in the run before the rounds; servers are started anew for each resolution. Medians, and in
+processes, looked at in the run before the rounds; servers are started anew for each resolution. The processor of the
+blog, flask and plain is transformers' own without torchvision, their memory is as glibc has it. Each way has to give as
+many captions as there are frames; they need not be equal, as other ways to scale give other pixels. Medians, and in
 brackets smallest and largest. The second table has the ratios of ours to the others, round by round.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -98,7 +99,7 @@ class ModelHandler(ABC, Generic[Settings]):
             pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
             if pair.rank == 1:
                 serve_second_stage(pair, self.second_stage(settings, pair.device), answer_seconds)
-                logger.info("%s, second stage, on %s", settings.model, pair.devices[1])
+                logger.info("%s, second stage, on %s, process %d", settings.model, pair.devices[1], os.getpid())
                 return  # TorchServe never calls this process again
             second = SecondStageThere(pair, answer_seconds)
             served = self.serve(settings, pair.device, *asked, second)

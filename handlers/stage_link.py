@@ -109,14 +109,15 @@ class StageLink:
         device: torch.device = CPU,
         seconds: float,
         slices: dist.ProcessGroup | None = None,
+        name: str | None = None,
     ) -> None:
         """To rank `peer` (global) by `group`, the default one if None; received tensors lie on `device`.
 
         A transfer that has begun may take `seconds`. With `slices`, the ranks of this rank's own stage, large tensors
         travel in as many slices, one between each pair of counterparts, and are joined by all-gather; both stages have
-        as many ranks, and all ranks of the sending one send the same tree.
+        as many ranks, and all ranks of the sending one send the same tree. `name` is what messages call rank `peer`.
         """
-        self._peer = Peer(peer, group, seconds)
+        self._peer = Peer(peer, group, seconds, name)
         self._device = device
         self._wire = _wire(group, device)
         self._slices = Slices(slices)

@@ -112,8 +112,8 @@ def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> 
         rank,
         device,
         devices,
-        StageLink(peer, device=device, seconds=stage_seconds),
-        StageLink(peer, device=CPU, seconds=stage_seconds),
+        StageLink(peer, device=device, seconds=stage_seconds, name=f"stage {peer + 1} of 2"),
+        StageLink(peer, device=CPU, seconds=stage_seconds, name=f"stage {peer + 1} of 2"),
     )
     pair.thread("watching the other stage", lambda: _watch(psutil.Process(others[peer][0]), stage_seconds))
     return pair

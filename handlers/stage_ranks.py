@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,16 @@ SLICED_BYTES = 64 << 10
 """Smaller tensors travel whole: an all-gather would cost more than it saves."""
 
 _TAGS = 1 << 31
+_SOURCE_LINE = re.compile(r"^\[[^\]]*\] *")
+"""Of gloo, before what it says."""
 
 
 class Peer:
     """The other rank: transfers with it have a time limit, and what goes wrong with them is a StageLost."""
 
-    def __init__(self, rank: int, group: dist.ProcessGroup | None, seconds: float) -> None:
+    def __init__(self, rank: int, group: dist.ProcessGroup | None, seconds: float, name: str | None) -> None:
         self._rank, self._group, self._seconds = rank, group, seconds
-        self._name = f"rank {rank} of the model"
+        self._name = name or f"rank {rank} of the model"
 
     def issue(
         self, operation: Callable[..., dist.Work | None], tensors: Sequence[Tensor], tags: Iterator[int]
@@ -95,9 +98,9 @@ def _watched(name: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # all that torch.distributed raises
-        reason = str(error).splitlines()[0]
+        reason = _SOURCE_LINE.sub("", str(error).splitlines()[0])
         raise _lost(name, f"is gone, or did not get on in time ({reason})") from error
 
 
 def _lost(name: str, reason: str) -> StageLost:
-    return StageLost(f"stage: {name} {reason}; both ranks have to start again")
+    return StageLost(f"{name} {reason}; both ranks have to start again")

@@ -165,6 +165,20 @@ def test_a_model_has_one_or_two_stages(tmp_path, demo_model):
         build("clips", "caption", demo_model, tmp_path, stages=3, handlers=HANDLERS)
 
 
+@pytest.mark.parametrize(
+    ("line", "stages", "reason"),
+    [
+        ("handler: {stages: 2}", 1, "caption.yaml: stages are asked for with --stages 2"),
+        ("handler: {}\ndeviceIds: [0, 1, 2]", 2, r"expected a multiple of 2 GPUs, got \[0, 1, 2\]"),
+    ],
+)
+def test_a_yaml_that_does_not_go_with_the_stages_is_refused(tmp_path, demo_model, line, stages, reason):
+    (tmp_path / "caption.yaml").write_text(line)
+    with pytest.raises(UsageError, match=reason):
+        build("clips", "caption", demo_model, tmp_path / "store", stages=stages, handlers=tmp_path)
+    assert not (tmp_path / "store").exists()
+
+
 def test_two_stages_need_a_model_with_two_halves_and_an_even_number_of_gpus(
     monkeypatch, tmp_path, demo_model, demo_speech
 ):
@@ -174,7 +188,7 @@ def test_two_stages_need_a_model_with_two_halves_and_an_even_number_of_gpus(
     speech = ["--handler", "speech", "--weights", str(ctc)]
     for options, reason in (
         (speech, "--stages 2: expected a WhisperForConditionalGeneration, and"),
-        (["--weights", demo_model, "--gpus", "3"], "expected a multiple of 2, got 3"),
+        (["--weights", demo_model, "--gpus", "3"], "expected a multiple of 2 GPUs, got [0, 1, 2]"),
     ):
         result = run(monkeypatch, "clips", *options, "--model-store", str(tmp_path / "store"), "--stages", "2")
         assert result.exit_code == 2

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,7 @@ class GpuWorkers:
 
         Raises UsageError where not every worker gets a GPU for each of its stages.
         """
-        if len(self.devices) % stages:
-            raise UsageError(
-                f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages}, got"
-                f" {len(self.devices)}; name another one or leave one out"
-            )
+        _check_divisible(self.devices, stages)
         workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
@@ -150,10 +147,16 @@ def build(
     if stages == 2 and found.architecture not in (_IN_HALVES[kind], None):
         raise UsageError(
             f"--stages 2: expected a {_IN_HALVES[kind]}, and {weights} holds a {found.architecture}, which runs in one"
-            " stage; leave it out"
+            " stage: build it without --stages"
         )
-    settings = _template(handlers / f"{kind}.yaml")
+    template = handlers / f"{kind}.yaml"
+    settings = _template(template)
+    if settings["handler"].get("stages", 1) not in (1, stages):
+        raise UsageError(
+            f"{template}: stages are asked for with --stages 2, which writes all that they need; expected 1"
+        )
     settings.update(on_gpus)
+    _check_divisible(settings.get("deviceIds", ()), stages)
     if stages == 2:
         settings = {**_JOINED[kind], **settings, **_TWO_STAGES}
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
@@ -169,6 +172,14 @@ def build(
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
+
+
+def _check_divisible(devices: Sequence[int], stages: int) -> None:
+    if len(devices) % stages:
+        raise UsageError(
+            f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
+            f" {list(devices)}; name as many as that"
+        )
 
 
 def _template(path: Path) -> dict[str, Any]:
