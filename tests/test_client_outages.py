@@ -313,6 +313,21 @@ async def test_answers_of_another_model_are_not_taken_for_the_first_ones():
     assert "another model answers there now" in said.lines[0]
 
 
+async def test_a_worker_that_died_is_what_is_waited_for_until_there_is_an_answer():
+    asked: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def answer(request):
+        asked.put_nowait(client.waiting_for)
+        return await captions(request) if asked.qsize() == 3 else worker_died(500 if asked.qsize() == 1 else 503)
+
+    async with FakeTorchServe(answer) as server, connected(server) as client:
+        await client.caption(FRAMES)
+        assert client.waiting_for is None
+    assert asked.get_nowait() is None
+    for _ in range(2):
+        assert asked.get_nowait().startswith("a worker died, and there was no answer since (status 500")
+
+
 async def test_who_does_not_want_to_wait_any_more_is_told_at_once():
     said = Said()
     async with FakeTorchServe() as server, connected(server, say=said) as client:

@@ -85,6 +85,7 @@ class ModelClient(Generic[D]):
         self._patient = True
         self._say = say
         self._back = asyncio.Event()
+        self._death: RequestRefused | None = None
         self._description: D | None = None
         self._probes: set[asyncio.Task[None]] = set()
         self.in_flight = InFlight(1, requests_in_flight)
@@ -136,9 +137,11 @@ class ModelClient(Generic[D]):
 
     @property
     def waiting_for(self) -> str | None:
-        """What is wrong with the servers, while none of them can be used."""
+        """What is wrong with the servers, while none of them can be used or one has answered since a worker died."""
         troubles = [endpoint.trouble for endpoint in self._endpoints]
-        return str(troubles[0]) if all(troubles) else None
+        if all(troubles):
+            return str(troubles[0])
+        return f"a worker died, and there was no answer since ({self._death})" if self._death else None
 
     def stop_waiting(self) -> None:
         """From now on servers that cannot be used are not waited for: their requests raise ServerError."""
@@ -204,7 +207,9 @@ class ModelClient(Generic[D]):
                     refused_by = endpoint
                     if error.status == 503:
                         self.in_flight.refused()
-                    deaths += error.status in DEATHS and not error.final
+                    if error.status in DEATHS and not error.final:
+                        deaths += 1
+                        self._death = error
                     error.deadly = deaths >= MOST_DEATHS
                     raise
                 except AccessRefused as error:
@@ -214,6 +219,7 @@ class ModelClient(Generic[D]):
                 except ServerUnreachable as error:
                     self._leave_out(endpoint, error)
                     raise
+        self._death = None
         try:
             answers = read(answer.value, len(items))
         except (TypeError, KeyError, ValueError) as error:
