@@ -132,14 +132,18 @@ def _end_processes(instance: Instance, patience: float) -> list[int]:
     stopped: dict[int, None] = {}
     for sig, everyone, seconds in ((signal.SIGTERM, False, patience), (signal.SIGKILL, True, STOP_SECONDS)):
         # The Java process ends its workers itself; only what is left after that is ended one by one.
-        processes = instance.processes()
-        stopped.update(dict.fromkeys(process.pid for process in processes))
-        targets = [process for process in processes if everyone or is_java(process)]
-        for process in targets:
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(sig)
-        deadline = time.monotonic() + (seconds if targets else 0)
-        while instance.processes() and time.monotonic() < deadline:
+        signalled: set[int] = set()
+        deadline = time.monotonic() + seconds
+        while processes := instance.processes():
+            stopped.update(dict.fromkeys(process.pid for process in processes))
+            targets = [process for process in processes if everyone or is_java(process)]
+            if not (targets or signalled) or time.monotonic() >= deadline:
+                break
+            for process in targets:  # those, too, that others have started meanwhile
+                if process.pid not in signalled:
+                    signalled.add(process.pid)
+                    with suppress(psutil.NoSuchProcess):
+                        process.send_signal(sig)
             time.sleep(0.05)
     if left := instance.processes():
         raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
