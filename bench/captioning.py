@@ -249,9 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clips", type=int, default=2)
-    parser.add_argument(
-        "--frames", type=int, help="of each clip; more at low resolutions than at high ones if not given"
-    )
+    parser.add_argument("--frames", type=int, help="of each clip; by default, as many as suit the resolution")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     add_json_option(parser)

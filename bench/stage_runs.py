@@ -1,4 +1,4 @@
-"""The processes that bench/stages.py compares: a model in one, and in two stages with either transfer.
+"""The processes that bench/stages.py compares: a model in one, which bench/limits.py measures too, and in two stages.
 
 Each process computes what is sent through its pipe, by the handlers' own code, until it is killed.
 """
