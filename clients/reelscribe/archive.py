@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,11 +88,7 @@ class GpuWorkers:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
 
     def settings(self, stages: int) -> dict[str, Any]:
-        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise.
-
-        Raises UsageError where not every worker gets a GPU for each of its stages.
-        """
-        _check_divisible(self.devices, stages)
+        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise."""
         workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
@@ -142,21 +137,13 @@ def build(
             )
     if stages not in (1, 2):
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
-    on_gpus = gpus.settings(stages) if gpus else {}
+    settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
     found = _find(weights, kind, revision, bundle=bundle)
     if stages == 2 and found.architecture not in (_IN_HALVES[kind], None):
         raise UsageError(
             f"--stages 2: expected a {_IN_HALVES[kind]}, and {weights} holds a {found.architecture}, which runs in one"
             " stage: build it without --stages"
         )
-    template = handlers / f"{kind}.yaml"
-    settings = _template(template)
-    if settings["handler"].get("stages", 1) not in (1, stages):
-        raise UsageError(
-            f"{template}: stages are asked for with --stages 2, which writes all that they need; expected 1"
-        )
-    settings.update(on_gpus)
-    _check_divisible(settings.get("deviceIds", ()), stages)
     if stages == 2:
         settings = {**_JOINED[kind], **settings, **_TWO_STAGES}
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
@@ -174,12 +161,19 @@ def build(
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
 
 
-def _check_divisible(devices: Sequence[int], stages: int) -> None:
+def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
+    """Those of a kind of handler, on `gpus`. Raises UsageError where they do not go with so many stages."""
+    settings = _template(path)
+    if settings["handler"].get("stages", 1) not in (1, stages):
+        raise UsageError(f"{path}: stages are asked for with --stages 2, which writes all that they need; expected 1")
+    settings.update(gpus.settings(stages) if gpus else {})
+    devices = settings.get("deviceIds", [])
     if len(devices) % stages:
         raise UsageError(
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
-            f" {list(devices)}; name as many as that"
+            f" {devices}; name as many as that"
         )
+    return settings
 
 
 def _template(path: Path) -> dict[str, Any]:
