@@ -24,16 +24,16 @@ sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
 
 with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
     from frame_requests import FrameLimits, FrameReader
-    from hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from reelscribe import wire
+    from reelscribe.contract.frames import InputSize
     from reelscribe.errors import ReelscribeError
-    from reelscribe.media import FrameSize
     from still_image import is_still
-    from trees import same
+    from support.hostile_pickles import DANGEROUS_NAMES, HOSTILE
+    from support.trees import same
 
 LONGEST = 2**16
 FRAME = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
-LIMITS, SIZE = FrameLimits(frames=512, side=4096), FrameSize(32, 32)
+LIMITS, SIZE = FrameLimits(frames=512, side=4096), InputSize(32, 32)
 HARMLESS_EVENTS = {"builtins.id", "array.__new__"}
 
 reading = False

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
-
 from fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 from reelscribe.archive import HANDLER_FILES, GpuWorkers, build
+from reelscribe.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
+from typer.testing import CliRunner, Result
+
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
-from reelscribe.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
 
 ROOT = Path(__file__).parents[1]
 HANDLERS = ROOT / "handlers"

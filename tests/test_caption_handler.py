@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from reelscribe.media import CaptionerDescription, InputSize
+from reelscribe.sampling import Sampling
+from videos import read
 
 import caption_handler
 from caption_handler import Captioner, CaptionSettings
@@ -15,10 +18,7 @@ from fake_context import FakeContext
 from frame_transform import FrameTransform
 from reelscribe import wire
 from reelscribe.errors import StartupError
-from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.sampling import Sampling
 from tiny_models import save_blip, save_git
-from videos import read
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 def scenes(media: Path) -> list[tuple[str, np.ndarray]]:
     """The truth and a full-size frame of each scene of one clip."""
     truth = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
-    frames = read(media / "same-1280x720.mkv", FrameSize(1280, 720))
+    frames = read(media / "same-1280x720.mkv", InputSize(1280, 720))
     return [
         (scene["caption"], next(frame for _, seconds, frame in frames if seconds >= scene["start"] + 0.5))
         for scene in truth
@@ -69,10 +69,10 @@ def test_describe_tells_what_a_client_needs(demo_model):
     context = load(demo_model, device_batch=7)
     context.headers = [{"describe": "True"}]
     (answer,) = caption_handler.handle([{"body": b""}], context)
-    description = ModelDescription.from_json(json.loads(json.dumps(answer)))
+    description = CaptionerDescription.from_json(json.loads(json.dumps(answer)))
     assert description.name == demo_model
     assert description.revision.startswith("sha256:")
-    assert description.frame == FrameSize(224, 224)
+    assert description.frame == InputSize(224, 224)
     assert description.device_batch == 7
 
 
@@ -87,7 +87,7 @@ def test_other_families_give_what_transformers_gives(request, media, family, pro
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     directory = request.getfixturevalue(family)
-    frames = [frame for _, _, frame in read(media / "old.avi", FrameSize(640, 360), Sampling(every=40))]
+    frames = [frame for _, _, frame in read(media / "old.avi", InputSize(640, 360), Sampling(every=40))]
     options = {"max_new_tokens": 8, "do_sample": False}
     captioner = Captioner(CaptionSettings(directory, prompt=prompt, generation=options), CPU)
     got = captioner.caption([np.stack(frames)])

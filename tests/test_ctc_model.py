@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 import torch
+from reelscribe.speech import TranscriptionOptions
 from transformers import AutoModelForCTC, AutoProcessor
 
 from ctc_model import CtcModel
 from reelscribe.errors import StartupError
-from reelscribe.speech import Asked
 from speech_chunks import SpeechChunk
 from speech_settings import SpeechSettings
 from tiny_models import save_parakeet, save_wav2vec2
@@ -44,7 +44,7 @@ NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0
 
 
 def chunks(sounds: list[np.ndarray], **asked) -> list[SpeechChunk]:
-    return [SpeechChunk(sound, Asked(**asked)) for sound in sounds]
+    return [SpeechChunk(sound, TranscriptionOptions(**asked)) for sound in sounds]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -1,10 +1,10 @@
 """What the benchmarks of whole runs are made of."""
 
 import pytest
+from reelscribe.media import InputSize
+from reelscribe.video import Video, VideoTask
 
 from delivery import rate_after_start
-from reelscribe.media import FrameSize
-from reelscribe.video import Video, VideoTask
 from resize import write_clip
 from scaling import repeat_clip
 
@@ -24,7 +24,7 @@ def test_a_short_run_has_a_rate_as_soon_as_there_are_two_answers():
 def test_a_clip_that_is_repeated_is_one_whole_file_of_so_many_times_its_frames(tmp_path, times):
     write_clip(tmp_path / "clip.mp4", 64, 64, 5)
     repeat_clip(tmp_path / "clip.mp4", tmp_path / "longer.mp4", times)
-    with Video(VideoTask(str(tmp_path / "longer.mp4"), FrameSize(32, 32))) as video:
+    with Video(VideoTask(str(tmp_path / "longer.mp4"), InputSize(32, 32))) as video:
         frames = list(video.frames(range(len(video.chosen))))
     assert video.cut is None
     assert [frame.pts_seconds for frame in frames] == [round(k / 25, 6) for k in range(5 * times)]

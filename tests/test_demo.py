@@ -12,10 +12,10 @@ import pytest
 
 from make_media import CLIPS, RECORDING_SECONDS, RECORDING_SEED, encode, truth, truth_of_recording
 from phrases import recording
-from reelscribe.media import FrameSize
+from reelscribe.contract.frames import InputSize
 from scenes import BACKGROUNDS, all_captions, draw, random_scene
 from speech_synthesis import speak
-from videos import read
+from support.videos import read
 
 DEMO = Path(__file__).parents[1] / "demo"
 
@@ -45,7 +45,7 @@ def test_the_truth_is_what_the_clips_are_made_from(media):
 def test_a_clip_can_be_made_anew(tmp_path, media):
     clip = next(clip for clip in CLIPS if clip.variable_rate)
     encode(clip, tmp_path / clip.name)
-    made, kept = (read(directory / clip.name, FrameSize(64, 64)) for directory in (tmp_path, media))
+    made, kept = (read(directory / clip.name, InputSize(64, 64)) for directory in (tmp_path, media))
     assert [seconds for _, seconds, _ in made] == [seconds for _, seconds, _ in kept]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from fake_hub import COMMIT
 
 import model_settings
-from fake_hub import COMMIT
 from model_settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
 from speech_settings import SpeechSettings

@@ -4,13 +4,13 @@ import pickle
 import numpy as np
 import pytest
 from PIL import Image
+from reelscribe.media import InputSize
 
 import frame_requests
 from fake_context import FakeContext
 from frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
-from reelscribe.media import FrameSize
 from request_batch import RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
@@ -20,7 +20,7 @@ LIMITS = FrameLimits(frames=6, side=100)
 
 
 def reader() -> FrameReader:
-    return FrameReader(LIMITS, FrameSize(8, 8))
+    return FrameReader(LIMITS, InputSize(8, 8))
 
 
 def row(tree) -> dict[str, bytes]:

@@ -1,4 +1,5 @@
 from reelscribe.speech import ChunkTranscript, SpeechSegment, Word
+
 from speech_chunks import joined
 
 

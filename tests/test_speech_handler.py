@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import soundfile
 import yaml
+from reelscribe.speech import ChunkTranscript, SpeechDescription
 
 import speech_handler
 from fake_context import FakeContext
 from phrases import SAMPLE_RATE, Utterance, random_utterance, recording
 from reelscribe import wire
 from reelscribe.errors import StartupError
-from reelscribe.speech import ChunkTranscript, SpeechDescription
 from speech_settings import SpeechSettings
 from tiny_models import save_wav2vec2
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import soundfile
+from reelscribe.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
 
 from fake_context import FakeContext
 from reelscribe import wire
-from reelscribe.speech import Asked, ChunkTranscript, SpeechSegment
 from request_batch import RequestBatch
 from speech_requests import SpeechLimits, SpeechReader
 
@@ -82,14 +82,14 @@ def test_samples_of_every_kind_are_the_same_sound(dtype):
 
 def test_what_is_asked_travels_with_every_chunk():
     request = reader()(chunks([TONE, TONE], language="de", task="translate", word_times=True), {})
-    assert [chunk.asked for chunk in request.items] == [Asked("de", "translate", word_times=True)] * 2
-    assert reader()(row(TONE), {}).items[0].asked == Asked()
+    assert [chunk.asked for chunk in request.items] == [TranscriptionOptions("de", "translate", word_times=True)] * 2
+    assert reader()(row(TONE), {}).items[0].asked == TranscriptionOptions()
 
 
 @pytest.mark.parametrize("body", [file(TONE), b"".join(wire.pack(TONE))])
 def test_with_a_file_or_a_bare_array_headers_say_what_is_asked(body):
     request = reader()({"body": body}, {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
-    assert request.items[0].asked == Asked("en", word_times=True)
+    assert request.items[0].asked == TranscriptionOptions("en", word_times=True)
 
 
 def test_the_rate_is_the_models_own_unless_it_is_said():

@@ -1,4 +1,5 @@
 from reelscribe.speech import Word
+
 from spoken_words import split_words, time_words
 from whisper_segments import TokenSegment
 

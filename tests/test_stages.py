@@ -8,6 +8,11 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 import torch
+from reelscribe.audio import Audio, AudioTask
+from reelscribe.identity import identity_of
+from reelscribe.media import CaptionerDescription, InputSize
+from reelscribe.speech import SpeechDescription
+from videos import read
 
 import caption_handler
 import speech_handler
@@ -17,11 +22,7 @@ from device_batches import DeviceBatches
 from fake_context import FakeContext
 from phrases import SAMPLE_RATE
 from reelscribe import wire
-from reelscribe.audio import Audio, AudioTask
 from reelscribe.errors import StageFailed, StartupError, WireError
-from reelscribe.identity import identity_of
-from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.speech import SpeechDescription
 from speech_handler import SpeechHandler
 from speech_settings import SpeechSettings
 from stage_link import StageLink
@@ -29,7 +30,6 @@ from stage_pair import join_pair
 from stage_processes import PATIENCE, Stages, running
 from tiny_models import save_blip, save_wav2vec2
 from two_stages import SecondStageThere, Tree, serve_second_stage
-from videos import read
 from whisper_stages import WhisperEncoder, WhisperWriter
 
 CPU = torch.device("cpu")
@@ -72,14 +72,14 @@ def said_by_two_as_by_one(kind: str, settings: dict, calls: list) -> list:
     assert answers == expected
     assert (described["stages"], described["devices"]) == (2, ("cpu", "cpu"))
     assert identity_of(described) == identity_of(alone)
-    read = ModelDescription.from_json if kind == "caption" else SpeechDescription.from_json
+    read = CaptionerDescription.from_json if kind == "caption" else SpeechDescription.from_json
     assert read(described).stages == 2
     return [answer for call in answers for answer in call]
 
 
 @pytest.mark.parametrize(("prompt", "dtype"), [("", "auto"), ("a large", "bfloat16")])
 def test_captions_are_those_of_one_process(demo_model, media, prompt, dtype):
-    frames = [frame for _, _, frame in read(media / "same-480x270.mp4", FrameSize(224, 224))]
+    frames = [frame for _, _, frame in read(media / "same-480x270.mp4", InputSize(224, 224))]
     several = call({"frames": np.stack(frames[:9])}, {"frames": frames[20]}, {"frames": np.stack(frames[40:70:2])})
     settings = {"model": demo_model, "device_batch": 4, "prompt": prompt, "dtype": dtype}
     first, *_, last = said_by_two_as_by_one("caption", settings, [several, call({"frames": frames[-1]})])

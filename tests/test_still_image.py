@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import ExifTags, Image, ImageOps
-
-import still_image
 from memory import peak_memory
-from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
-from reelscribe.media import FrameSize
+from PIL import ExifTags, Image, ImageOps
+from reelscribe.media import InputSize
 from reelscribe.scaling import fit
 
-SIZE = FrameSize(24, 16)
+import still_image
+from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
+
+SIZE = InputSize(24, 16)
 RNG = np.random.default_rng(0)
 PICTURE = Image.fromarray(RNG.integers(0, 256, (6, 4, 3), np.uint8)).resize((40, 60), Image.Resampling.BICUBIC)
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from reelscribe.media import InputSize
 
 from device_batches import DeviceBatches
 from fake_context import FakeContext
 from frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
-from reelscribe.media import FrameSize
 from request_batch import RequestBatch
 from tally import Tally
 
@@ -49,7 +49,7 @@ def test_requests_are_counted_and_errors_by_their_type_but_not_who_asks_for_the_
     frame = {"body": b"".join(wire.pack(np.zeros((4, 6, 3), np.uint8)))}
     context = FakeContext(headers=[{}, {}, {}, {"describe": "True"}])
     rows = [frame, {"body": b"noise"}, frame, {"body": b""}]
-    requests = RequestBatch(rows, context, FrameReader(FrameLimits(6, 100), FrameSize(8, 8)), tally)
+    requests = RequestBatch(rows, context, FrameReader(FrameLimits(6, 100), InputSize(8, 8)), tally)
     requests.responses([["a caption"], OutOfDeviceMemory("too large")], {})
     sums = tally.take()
     assert sums.pop(("preprocess_seconds", "")) > 0

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from reelscribe.speech import TranscriptionOptions
 from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 from reelscribe.errors import StartupError
-from reelscribe.speech import Asked
 from speech_chunks import SpeechChunk
 from speech_settings import SpeechSettings
 from tiny_models import save_whisper
@@ -37,7 +37,7 @@ NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.5, 0.01, 4, 
 
 
 def chunks(sounds: list[np.ndarray], **asked) -> list[SpeechChunk]:
-    return [SpeechChunk(sound, Asked(**asked)) for sound in sounds]
+    return [SpeechChunk(sound, TranscriptionOptions(**asked)) for sound in sounds]
 
 
 def test_windows_and_what_can_be_asked_come_from_the_model_s_own_files(tmp_path, demo_speech):

@@ -35,6 +35,8 @@ Messages say the rule, what was expected, what came, and what to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ReelscribeError(Exception):
     """Base of all of them; its name is the `type` in records and in answers of the server."""
@@ -158,3 +160,15 @@ class StartupError(ReelscribeError):
 
 class OutputError(ReelscribeError):
     """Results cannot be saved: a full disk, no permission, another run's folder."""
+
+
+def brief(value: Any) -> str:
+    """A stranger's value in a message: never long, and never slow to make."""
+    if type(value) is int:
+        return repr(value) if value.bit_length() <= 128 else f"<int of {value.bit_length()} bits>"
+    if type(value) in (str, bytes):
+        shown = repr(value[:60])[:80]
+        return shown + ("..." if len(value) > 60 or len(shown) == 80 else "")
+    if type(value) is tuple and len(value) <= 8 and all(type(item) is int for item in value):
+        return f"({', '.join(map(brief, value))})"
+    return f"<{type(value).__name__}>"

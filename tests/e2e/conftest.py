@@ -16,11 +16,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reelscribe import archive
 from reelscribe.cli import app
-from reelscribe.client import CaptionClient
-from reelscribe.endpoint import Server
-from reelscribe.server_settings import read_properties
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.server import archive
+from reelscribe.server.settings import read_properties
 from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]

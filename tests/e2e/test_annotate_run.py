@@ -17,12 +17,12 @@ import pytest
 from compare_with_truth import said_and_heard, scenes_with_captions, word_error_rate
 from e2e.conftest import ROOT, read_records, run_with_curl, wait_until
 from phrases import SAMPLE_RATE, recording
-from reelscribe.bulk import BulkRun, Transcripts
-from reelscribe.client import SpeechClient
-from reelscribe.endpoint import Server
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
 from reelscribe.errors import OutputError
-from reelscribe.ledger import LedgerReader
-from sounds import write
+from reelscribe.results.ledger import LedgerReader
+from reelscribe.run.bulk import BulkRun, Transcripts
+from support.sounds import write
 
 
 @pytest.fixture(scope="module")

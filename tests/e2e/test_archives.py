@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import CONFIG, ROOT, Running, post
-from reelscribe import archive
+from reelscribe.server import archive
 from serving import serve
 
 

@@ -16,18 +16,19 @@ import pytest
 from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
-from odd_library import write
-from reelscribe.bulk import BulkRun, Captions
 from reelscribe.cli import app
-from reelscribe.client import CaptionClient
-from reelscribe.endpoint import Server
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.contract.annotations import Caption
+from reelscribe.contract.frames import PixelBudget
+from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import MediaError, OutputError
-from reelscribe.ledger import LedgerReader
-from reelscribe.media import Caption, PixelBudget
-from reelscribe.options import CaptionOptions
-from reelscribe.sampling import Sampling
-from reelscribe.single_file import caption_file
+from reelscribe.results.ledger import LedgerReader
+from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.options import CaptionOptions
+from reelscribe.run.single_file import caption_file
 from serving import serve_emulated
+from support.odd_library import write
 
 
 def reelscribe(*words: str | Path) -> str:

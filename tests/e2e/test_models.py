@@ -14,15 +14,15 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
-from odd_library import write
-from reelscribe import archive
-from reelscribe.bulk import BulkRun, Captions
 from reelscribe.cli import app
-from reelscribe.client import CaptionClient
-from reelscribe.credentials import Credentials
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.models import CaptionClient
 from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
-from reelscribe.management import ManagementClient, ServerAddresses
+from reelscribe.management.client import ManagementClient, ServerAddresses
+from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.server import archive
 from serving import serve_emulated
+from support.odd_library import write
 
 
 @pytest.fixture(scope="module")

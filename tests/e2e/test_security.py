@@ -8,7 +8,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -32,7 +32,7 @@ from attacks import (
 )
 from e2e.conftest import CONFIG, ROOT, Running
 from raw_http import SILENCE, status, statuses
-from reelscribe import archive
+from reelscribe.server import archive
 from serving import serve
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
@@ -104,11 +104,11 @@ def test_but_whoever_may_register_registers_any_folder_of_the_disk(registering):
 
 def test_an_expired_token_is_refused(registering):
     entry = json.loads(registering.serving.instance.key_file.read_text())["inference"]
-    expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=timezone.utc)
+    expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=UTC)
     url, ping = registering.url("inference"), registering.fill(request("GET /ping", KEY))
-    while datetime.now(timezone.utc) < expires:
+    while datetime.now(UTC) < expires:
         assert status(url, ping) == "200"
-    while datetime.now(timezone.utc) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
+    while datetime.now(UTC) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
         assert status(url, ping) in ("200", "400")
     assert status(url, ping) == "400"
     assert renewed(registering, "inference").ordinary() == "200"

@@ -11,13 +11,15 @@ import psutil
 import pytest
 
 from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
-from reelscribe import archive, server
+from reelscribe.contract.frames import InputSize
+from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, StartupError
-from reelscribe.instance import Instance
-from reelscribe.management import ManagementClient
-from reelscribe.media import FrameSize, ModelDescription
-from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports
+from reelscribe.management.client import ManagementClient
+from reelscribe.server import archive
+from reelscribe.server import launcher as server
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import free_ports
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -26,7 +28,7 @@ BLUE = "a plain blue background"
 async def test_describe(running):
     async with running.client() as client:
         description = await client.describe()
-    assert description.frame == FrameSize(224, 224)
+    assert description.input_size == InputSize(224, 224)
     assert description.revision.startswith("sha256:")
 
 
@@ -43,7 +45,7 @@ async def test_managements_describe_says_the_same(running):
     async with ManagementClient(running.instance.address("management_address"), key) as management:
         told = await management.handler_description("captioner")
     async with running.client() as client:
-        assert ModelDescription.from_json(told) == await client.describe()
+        assert CaptionerDescription.from_json(told) == await client.describe()
 
 
 async def test_the_wrong_key_does_not_manage(running):

@@ -17,14 +17,15 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
-from certificates import pem_of, self_signed
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
-from reelscribe import archive, server
 from reelscribe.cli import app
-from reelscribe.instance import Instance
-from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports
-from reelscribe.server_state import State, state_of
+from reelscribe.server import archive
+from reelscribe.server import launcher as server
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import free_ports
+from reelscribe.server.state import State, state_of
+from support.certificates import pem_of, self_signed
 
 SLOW_HANDLER = """
 import pathlib, time
@@ -72,7 +73,9 @@ def encrypted(tmp_path_factory, demo_model, certificate):
 
 
 def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encrypted, certificate):
-    code = "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).frame.width)"
+    code = (
+        "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).input_size.width)"
+    )
     code = f"async def main(url, token):\n    {code}\nasyncio.run(main(*sys.argv[1:]))"
     code = (
         "import asyncio, sys\nfrom reelscribe.client import CaptionClient\nfrom reelscribe.endpoint import Server\n"

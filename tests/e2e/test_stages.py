@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
 from e2e.scraping import Figures, growth, scrape
-from reelscribe import archive, wire
+from reelscribe import wire
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
+from reelscribe.server import archive
 from serving import serve
 
 

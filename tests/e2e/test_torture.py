@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import CONFIG, Running, serving_both
-from odd_library import make_library
-from reelscribe import server
-from reelscribe.server_options import StartOptions
+from reelscribe.server import launcher as server
+from reelscribe.server.options import StartOptions
+from support.odd_library import make_library
 
 MISBEHAVING = Path(__file__).parents[1] / "misbehaving_decoder"
 CLIENT_KILLS = 10
