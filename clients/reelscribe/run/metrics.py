@@ -78,7 +78,7 @@ def _of_sources(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
         failures.add_metric([kind], count)
     yield failures
     yield _counter("frames", "Frames that were captioned, reused ones included", snapshot.frames)
-    yield _counter("sound_seconds", "Seconds of sound that were heard, silent ones included", snapshot.sound_seconds)
+    yield _counter("sound_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
     if snapshot.eta_seconds is not None:
         yield _gauge("eta_seconds", "Until the run is done, at its mean pace", snapshot.eta_seconds)
 

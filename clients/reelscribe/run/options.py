@@ -72,7 +72,7 @@ class CaptionOptions:
 class SpeechOptions:
     """What is transcribed, and how it is done."""
 
-    asked: TranscriptionOptions = field(default_factory=TranscriptionOptions)
+    transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
     """Language, task, and whether the times of words are wanted."""
     cutting: Cutting = field(default_factory=Cutting)
     """Where sound is cut that is longer than the model can hear at once."""
@@ -90,7 +90,7 @@ class SpeechOptions:
 
     def check(self, description: SpeechDescription) -> None:
         """Raises UsageError for what the model cannot do."""
-        language, task = self.asked.language, self.asked.task
+        language, task = self.transcription.language, self.transcription.task
         if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # nor may it be NaN
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
         if language is not None and language not in description.languages:
@@ -100,14 +100,14 @@ class SpeechOptions:
             raise UsageError(
                 f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
             )
-        if self.asked.word_times and not description.word_times:
+        if self.transcription.word_times and not description.word_times:
             raise UsageError(f"word times: {description.name} cannot tell them; ask for none, or use another model")
 
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
         """Everything but the weights that decides what is heard."""
         return {
-            **asdict(self.asked),
-            "language": self.asked.language or description.language,
+            **asdict(self.transcription),
+            "language": self.transcription.language or description.language,
             "cutting": asdict(self.cutting),
             "silence_db": self.silence_db,
             "vad": self.vad,
