@@ -26,7 +26,7 @@ from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.meter import Meter, Snapshot, TrackSnapshot
 from reelscribe.run.progress import Progress, Silent
 from reelscribe.run.sources import find_sources
-from reelscribe.run.track import Stopped, Track
+from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
 
 OPEN_SOURCES = 1024

@@ -1,4 +1,4 @@
-"""What a run has done and where its time goes: counters while it runs, and a snapshot of them whenever one is wanted."""
+"""What a run has done and where its time goes: counters, and snapshots of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One source for programs: captions and transcripts as they come, of a file or of arrays in memory. Nothing is saved."""
+"""One source for programs: captions and transcripts of a file or of arrays in memory. Nothing is saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reelscribe.errors import MediaError, RequestRefused, UsageError
 from reelscribe.results.batches import TOUCHING_SECONDS, UNDECODABLE, SavedAudioBatch, timeline, unfold
 from reelscribe.results.ledger import SavedBatch
 from reelscribe.run.captioning import CaptionTrack, damage
-from reelscribe.run.options import CaptionOptions, SpeechOptions, chunk_samples
+from reelscribe.run.options import CaptionOptions, SpeechOptions
 from reelscribe.run.track import Track
 from reelscribe.run.transcribing import TranscriptTrack
 
@@ -94,7 +94,7 @@ async def transcribe_file(
             for result in timeline([batch]):
                 if isinstance(result, Silence):
                     if silence and abs(result.start - silence.end) < TOUCHING_SECONDS:
-                        result = Silence(silence.start, result.end)  # noqa: PLW2901 - silence goes on in the next batch
+                        result = Silence(silence.start, result.end)
                     elif silence:
                         yield silence
                     silence = result
@@ -215,9 +215,7 @@ async def _answers(
                     if not isinstance(item, DecodedBatch):
                         opened.append(item)
                         continue
-                    task = asyncio.create_task(track.answer(item))
-                    task.add_done_callback(lambda _, batch=item: batch.release())  # also if it never starts
-                    in_flight.append(task)
+                    in_flight.append(track.send(item))
                     while in_flight and in_flight[0].done():
                         yield await in_flight.popleft()
         except MediaError as error:

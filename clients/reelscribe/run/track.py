@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -150,13 +151,11 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """
         return self.pool.read(self._reading(path), spans)
 
-    async def answer(self, batch: Batch) -> Saved:
-        """Send a batch to the model and return what came of it. Its slot is released as soon as it is answered."""
-        try:
-            answers = await self._ask(batch)
-        finally:
-            batch.release()
-        return self._to_save(batch, answers)
+    def send(self, batch: Batch) -> asyncio.Task[Saved]:
+        """Send a batch to the model; the task returns what came of it. Its slot is released when the task ends."""
+        request = asyncio.create_task(self._answer(batch))
+        request.add_done_callback(partial(_release, batch))  # also if it is cancelled before it starts
+        return request
 
     @abstractmethod
     def add_to(self, record: Record, job: Job) -> Record:
@@ -199,7 +198,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return the error of a job of which nothing more can be done, or None if it went well."""
 
     async def _decode_and_send(self, path: str, job: Job) -> None:
-        sender = _Sender(self, path, job)
+        sender = _Sender[Opened, Batch, Saved](self, path, job)
         decoding_failed: MediaError | None = None
         try:
             try:
@@ -227,63 +226,71 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
 
-    async def answer_and_save(self, path: str, job: Job, opened: Opened, batch: Batch) -> None:
-        """Send a batch of an opened source, and return when what came of it is on the disk."""
-        try:
-            saved = await self.answer(batch)
-        except ServerError:
-            self.raise_if_stopping()
-            raise
+    async def _answer(self, batch: Batch) -> Saved:
+        return self._to_save(batch, await self._ask(batch))
+
+    async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
+        """Save what came of a batch of an opened source; returns when it is on the disk."""
         await self._ledger.add(job.id, saved)
-        share, seconds = self._share(opened, batch.first, batch.stop)
+        share, seconds = self._share(opened, saved.first, saved.stop)
         self._meter.saved(path, self._amount(saved), share, seconds)
 
     def _count(self, answer: Answer) -> None:
         self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
 
 
-class _Sender(Generic[Opened, Batch]):
+class _Sender(Generic[Opened, Batch, Saved]):
     """The batches of one source on their way to the model and into the ledger."""
 
     opened: Opened
 
-    def __init__(self, track: Track[Any, Opened, Batch, Any, Any], path: str, job: Job) -> None:
+    def __init__(self, track: Track[Any, Opened, Batch, Any, Saved], path: str, job: Job) -> None:
         self._track, self._path, self._job = track, path, job
         self._held: list[Batch] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved]] = {}
 
     async def send(self, batch: Batch) -> None:
         """Send a batch, with those that were held before it, once there are enough of them."""
         self._held.append(batch)
         if len(self._held) >= self._track.held_batches:
             self._send_held()
-        for task in [task for task in self._tasks if task.done()]:
-            self._tasks.remove(task)
-            task.result()  # raises: a source whose batches cannot be saved is not read any further
+        for saving in [saving for saving in self._requests if saving.done()]:
+            del self._requests[saving]
+            saving.result()  # raises: a source whose batches cannot be saved is not read any further
 
     async def finish(self) -> None:
         """Send the rest, and return when everything is saved."""
         self._send_held()
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*self._requests)
 
     def cancel(self) -> None:
         """Cancel the requests that are in flight."""
-        for task in self._tasks:
+        for task in (*self._requests, *self._requests.values()):
             task.cancel()
 
     async def close(self) -> None:
         """Wait for the requests that are in flight: what they bring is saved, whatever else went wrong."""
         for batch in self._held:
             batch.release()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._requests, *self._requests.values(), return_exceptions=True)
 
     def _send_held(self) -> None:
-        self._track.raise_if_stopping()
         while self._held:
-            batch = self._held.pop(0)
-            task = asyncio.create_task(self._track.answer_and_save(self._path, self._job, self.opened, batch))
-            task.add_done_callback(lambda _, batch=batch: batch.release())  # also if it is cancelled before it starts
-            self._tasks.add(task)
+            self._track.raise_if_stopping()
+            request = self._track.send(self._held.pop(0))
+            self._requests[asyncio.create_task(self._save(request))] = request
+
+    async def _save(self, request: asyncio.Task[Saved]) -> None:
+        try:
+            saved = await request
+        except ServerError:
+            self._track.raise_if_stopping()
+            raise
+        await self._track.save(self._path, self._job, self.opened, saved)
+
+
+def _release(batch: DecodedBatch, _: asyncio.Task[Any]) -> None:
+    batch.release()
 
 
 def source_error(error: MediaError) -> SourceError:

@@ -105,7 +105,9 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
             return SourceError("MediaError", job.opened["cut"])
         if failures:
             reason, _ = next(iter(failures.items()))
-            return SourceError("RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}")
+            return SourceError(
+                "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
+            )
         return None
 
     def _times(self, stretch: Stretch) -> tuple[float, float]:
