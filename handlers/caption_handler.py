@@ -15,16 +15,16 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-from blip2_stages import Blip2Encoder, Blip2Writer
-from device_batches import DeviceBatches
-from frame_requests import FrameLimits, FrameReader
-from frame_transform import FrameTransform, joined
-from model_handler import ModelHandler, Served
-from model_settings import ModelSettings, load_pretrained, revision_of
+from pipeline.blip2 import Blip2Encoder, Blip2Writer
+from runtime.device_batches import DeviceBatches
+from captions.frame_requests import FrameLimits, FrameReader
+from captions.frame_transform import FrameTransform, joined
+from worker.handler import ModelHandler, Served
+from runtime.settings import ModelSettings, load_pretrained, revision_of
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameArray, ModelDescription
-from tally import Tally
-from two_stages import SecondStage, SecondStageHere, Tree, Work
+from runtime.metrics import Tally
+from pipeline.remote import SecondStage, SecondStageHere, Tree, Work
 
 PROCESSOR_TOLERANCE = 0.03
 """How far pixel values of noise may be from the processor's own on average, in normalised units: 2 levels of 255."""

@@ -12,18 +12,18 @@ import numpy as np
 import torch
 from transformers import AutoConfig
 
-from ctc_model import CtcModel
-from device_batches import DeviceBatches
-from model_handler import ModelHandler, Served
-from model_settings import revision_of
+from transcripts.ctc_model import CtcModel
+from runtime.device_batches import DeviceBatches
+from worker.handler import ModelHandler, Served
+from runtime.settings import revision_of
 from reelscribe.errors import StartupError
 from reelscribe.speech import Asked, ChunkTranscript, SpeechDescription
-from speech_chunks import SpeechChunk
-from speech_requests import SpeechLimits, SpeechReader
-from speech_settings import SpeechModel, SpeechSettings
-from tally import Tally
-from two_stages import SecondStage, Work
-from whisper_model import WhisperModel, load_writer
+from transcripts.chunks import SpeechChunk
+from transcripts.audio_requests import SpeechLimits, SpeechReader
+from transcripts.settings import SpeechModel, SpeechSettings
+from runtime.metrics import Tally
+from pipeline.remote import SecondStage, Work
+from transcripts.whisper.model import WhisperModel, load_writer
 
 WHISPER = "WhisperForConditionalGeneration"
 

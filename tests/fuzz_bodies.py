@@ -23,13 +23,13 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
 
 with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
-    from frame_requests import FrameLimits, FrameReader
+    from captions.frame_requests import FrameLimits, FrameReader
     from hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from reelscribe import wire
     from reelscribe.errors import ReelscribeError
     from reelscribe.media import FrameSize
-    from still_image import is_still
-    from trees import same
+    from captions.still_image import is_still
+    from support.trees import same
 
 LONGEST = 2**16
 FRAME = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)

@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from caption_handler import Captioner, CaptionSettings
-from fake_context import FakeContext
+from support.fake_context import FakeContext
 from peers import blog_clients, plain_script
 from peers.blog_handler import BlogHandler
 from peers.outcome import Outcome, Recorder

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from memory import peak_memory
 from reelscribe import wire
 from reelscribe.errors import WireError
-from trees import same
+from support.trees import same
 
 FRAMES = np.arange(2 * 40 * 30 * 3, dtype=np.uint8).reshape(2, 40, 30, 3)
 
