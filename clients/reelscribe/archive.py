@@ -7,10 +7,7 @@ checked here, so that it does not come out on the server: see `_files_in` and `_
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
@@ -21,24 +18,11 @@ import yaml
 from huggingface_hub import HfApi, errors, snapshot_download
 from safetensors import SafetensorError, safe_open
 
-from reelscribe.errors import OutputError, StartupError, UsageError
+from reelscribe.errors import OutputError, UsageError
+from reelscribe.handler_archive import pack_handler
 
-_SHARED = [
-    *("model_handler.py", "model_settings.py", "request_batch.py", "device_batches.py"),
-    *("handler_metrics.py", "tally.py", "heap.py"),
-    *("stage_pair.py", "stage_link.py", "stage_ranks.py", "tensor_tree.py", "two_stages.py"),
-]
-
-HANDLER_FILES = {
-    "caption": [*_SHARED, "frame_requests.py", "still_image.py", "frame_transform.py", "blip2_stages.py"],
-    "speech": [
-        *_SHARED,
-        *("speech_requests.py", "speech_chunks.py", "sound_file.py", "speech_settings.py"),
-        *("whisper_model.py", "whisper_windows.py", "whisper_stages.py", "whisper_decoding.py"),
-        *("whisper_segments.py", "whisper_thresholds.py", "word_alignment.py", "spoken_words.py", "ctc_model.py"),
-    ],
-}
-"""For each kind of handler, the files beside `<kind>_handler.py` that it imports."""
+KINDS = ("caption", "speech")
+"""The kinds of handlers; `<kind>_handler.py` is the handler and `<kind>.yaml` its settings."""
 
 BUNDLE = "weights"
 """The folder of an archive that holds bundled weights; there they cannot be mistaken for files of the handler."""
@@ -125,8 +109,8 @@ def build(
     worker is two processes, each with half of the model, on two GPUs that are neighbours in `gpus`. The other settings
     are those of `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
     """
-    if kind not in HANDLER_FILES:
-        raise UsageError(f"handler: expected one of {', '.join(HANDLER_FILES)}, got {kind!r}")
+    if kind not in KINDS:
+        raise UsageError(f"handler: expected one of {', '.join(KINDS)}, got {kind!r}")
     file_name, version = (f"{name}.mar", "1.0") if version is None else (f"{name}-{version}.mar", version)
     for what, word in (("name", name), ("version", version)):
         # They become names of files and parts of URLs; TorchServe takes `all` for all versions.
@@ -152,7 +136,8 @@ def build(
         model_store.mkdir(parents=True, exist_ok=True)
         # Hidden, as TorchServe takes any other folder here for a model; here, as weights may be larger than /tmp.
         with tempfile.TemporaryDirectory(dir=model_store, prefix=".building-") as directory:
-            archive = _pack(Path(directory), name, version, kind, handlers, settings)
+            script = handlers / f"{kind}_handler.py"
+            archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
             if bundle:
                 _add(found.files, archive)
             # Renamed when it is whole: a server that starts meanwhile never sees half an archive.
@@ -187,25 +172,6 @@ def _template(path: Path) -> dict[str, Any]:
     if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):
         raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; mend it")
     return settings
-
-
-def _pack(directory: Path, name: str, version: str, kind: str, handlers: Path, settings: dict[str, Any]) -> Path:
-    config, scratch = directory / "model-config.yaml", directory / "scratch"
-    config.write_text(yaml.safe_dump(settings, sort_keys=False))
-    scratch.mkdir()
-    command = [
-        *(sys.executable, "-m", "model_archiver.model_packaging"),
-        *("--model-name", name, "--version", version),
-        *("--handler", str(handlers / f"{kind}_handler.py")),
-        *("--extra-files", ",".join(str(handlers / file) for file in HANDLER_FILES[kind])),
-        *("--config-file", str(config), "--export-path", str(directory)),
-    ]
-    # It deletes $TMPDIR/<name>, whatever that is.
-    environment = {**os.environ, "TMPDIR": str(scratch.resolve())}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise StartupError(f"torch-model-archiver: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
-    return directory / f"{name}.mar"
 
 
 def _add(files: tuple[Path, ...], archive: Path) -> None:

@@ -1,7 +1,7 @@
-"""Requests become frames; captions become responses.
+"""Reads frames from requests, and makes responses of their captions.
 
-A request's body is what `reelscribe.wire` reads, an array of frames or a dict with such an array under "frames", or a
-JPEG, PNG or WebP still.
+A body is either in a format of `reelscribe.wire` (an array of frames, or a dict with such an array under "frames"), or
+a JPEG, PNG or WebP still.
 """
 
 from __future__ import annotations
@@ -11,81 +11,102 @@ from typing import Any
 
 import numpy as np
 
-from captions import still_image
+from captions.still_image import is_still, open_still, to_frame
 from reelscribe import wire
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
 from reelscribe.media import FrameArray, FrameSize
-from worker.request_batch import Headers, Row, body_of, not_understood
+from worker.request_batch import Headers, Row, request_body, wrong_format
 
 MAX_ASPECT = 32
-"""How many times longer than the other a side may be: models that keep the aspect would scale a line to gigabytes."""
+"""Limit for longer side / shorter side: scaling a thin line while keeping its aspect ratio could take gigabytes."""
 
-STILL_PIXELS_A_CALL = 2_000_000_000
-"""A minute's work, and a fraction of TorchServe's responseTimeout, after which it would take the worker for dead."""
+STILL_PIXELS_PER_CALL = 2_000_000_000
+"""The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
+after which it would replace the worker."""
 
-EXPECTED = "an array (pickle, .npy) or a JPEG, PNG or WebP still"
+ACCEPTED = "an array (pickle, .npy) or a JPEG, PNG or WebP still"
+"""The formats of a body, for error messages."""
 
 
 @dataclass(frozen=True)
 class FrameLimits:
-    """What one request may hold."""
+    """The limits of one request."""
 
     frames: int
+    """The most frames."""
     side: int
-    """Pixels of the longer side of a frame."""
+    """Limit for the longer side of a frame, in pixels."""
 
     def check(self, count: int, width: int, height: int) -> None:
-        """Raises LimitExceeded if frames are too many or too large, FramesError if they are too narrow."""
+        """Check `count` frames of `width` x `height` pixels.
+
+        Raises:
+            LimitExceeded: The frames are too many or too large.
+            FramesError: The frames are too long and narrow.
+        """
         if count > self.frames:
             raise LimitExceeded(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
         if max(width, height) > self.side:
             raise LimitExceeded(f"frames: sides of at most {self.side} pixels, got {width} x {height}; scale them down")
         if max(width, height) > MAX_ASPECT * min(width, height):
             raise FramesError(
-                f"frames: neither side over {MAX_ASPECT} times the other, got {width} x {height}; cut them to a shape"
+                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got {width} x {height}; crop"
+                " the frames"
             )
 
 
 @dataclass(frozen=True)
 class FrameRequest:
-    """The frames of one request, (N, H, W, 3) uint8 RGB; `single` if it was sent as (H, W, 3) or as a still."""
+    """The frames of one request."""
 
     items: FrameArray
+    """(N, H, W, 3) uint8 RGB."""
     single: bool
+    """Whether the client sent one frame, (H, W, 3), or a still, rather than an array of frames."""
 
-    def answer(self, results: list[str]) -> str | list[str]:
-        """The captions in the shape of what was sent."""
+    def response(self, results: list[str]) -> str | list[str]:
+        """The caption of a single frame, or a list of captions."""
         return results[0] if self.single else results
 
 
 class FrameReader:
-    """Reads the requests of one call, which may hold as many frames together as one of them may, and some stills."""
+    """Reads the requests of one call. Together they may hold as many frames as a single request may."""
 
     def __init__(self, limits: FrameLimits, size: FrameSize) -> None:
-        """`size` is the model's input, to which stills are scaled."""
+        """Set the limits.
+
+        Args:
+            limits: The limits of one request.
+            size: The model's input size, which stills are scaled to.
+        """
         self._limits, self._size = limits, size
-        self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_A_CALL
+        self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_PER_CALL
 
     def __call__(self, row: Row, _headers: Headers) -> FrameRequest:
-        """The frames of one request. Raises the errors that `request_batch.STATUS` lists."""
-        body = body_of(row)
-        if still_image.is_still(body):
+        """Read the frames of one request.
+
+        Raises:
+            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+        """
+        body = request_body(row)
+        if is_still(body):
             return self._still(body)
         if not body.startswith(wire.STARTS):
-            raise not_understood(body, EXPECTED)
+            raise wrong_format(body, ACCEPTED)
         request = _frames(wire.unpack(body))
         count, height, width, _ = request.items.shape
         self._limits.check(count, width, height)
-        self._take(count)
+        self._reserve(count)
         return request
 
     def _still(self, body: bytes | bytearray) -> FrameRequest:
-        image = still_image.open_still(body)
+        image = open_still(body)
         self._limits.check(1, *image.size)
-        self._take(1, image.width * image.height)
-        return FrameRequest(still_image.to_frame(image, self._size)[None], single=True)
+        self._reserve(1, image.width * image.height)
+        return FrameRequest(to_frame(image, self._size)[None], single=True)
 
-    def _take(self, frames: int, still_pixels: int = 0) -> None:
+    def _reserve(self, frames: int, still_pixels: int = 0) -> None:
+        """Reserve room in this call, before anything large is decoded."""
         if frames > self._frames_left or still_pixels > self._still_pixels_left:
             raise CallFull("call: too many frames in the requests that were joined with this one; try again")
         self._frames_left -= frames

@@ -1,155 +1,135 @@
-"""A model whose second half runs in another process: device batches go there, answers come back in order.
+"""The second stage of a model in another process: device batches go there, and results come back in order.
 
-While the second stage works on a batch, the first one sends the next, which a thread of the second takes in. The first
-takes an answer when it needs it. An error of the second stage is the answer to the batch it befell.
+While the second stage computes a batch, the first stage sends the next one, and a thread of the second stage receives
+it. The first stage receives a result when it needs it. If the second stage fails, the result of the batch is its error.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import Queue
-from typing import Any, Protocol
 
 import torch
 
-from runtime.device_batches import is_out_of_memory
-from reelscribe.errors import StageFailed, StageLost, WireError
 from pipeline.link import Receiving, Sending
 from pipeline.pair import StagePair, end_process
+from reelscribe.errors import StageFailed, StageLost, WireError
+from runtime.device_batches import is_out_of_memory
+from runtime.second_stage import StageFunction, TensorTree
 
 logger = logging.getLogger(__name__)
 
-Tree = Mapping[str, Any]
-"""A dict of tensors and plain values, as stage_link.py carries them."""
-
-Work = Callable[[Tree], Tree]
-"""What the second stage does with what the first one made."""
-
-
-class SecondStage(Protocol):
-    """The second stage, as the first one sees it."""
-
-    def begin(self, tree: Tree) -> Any:
-        """Have it work on `tree`; returns what `finish` takes."""
-
-    def finish(self, begun: Any) -> Tree:
-        """Its answer."""
-
-
-class SecondStageHere:
-    """The second stage in the same process."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def begin(self, tree: Tree) -> Tree:
-        """Nothing is done ahead."""
-        return tree
-
-    def finish(self, begun: Tree) -> Tree:
-        """The answer to what `begin` was given."""
-        return self._work(begun)
-
 
 @dataclass
-class Begun:
-    """A batch that was sent."""
+class PendingBatch:
+    """A batch that was sent to the second stage."""
 
     sending: Sending
-    message: Tree | None = None
-    """What came back."""
+    message: TensorTree | None = None
+    """The second stage's message about it, once it was received."""
 
 
-class SecondStageThere:
-    """The second stage in the other process of a pair, of which this one is the first; for one thread."""
+class RemoteSecondStage:
+    """The second stage in the other process of a pair, as the first stage uses it from a single thread."""
 
     def __init__(self, pair: StagePair, seconds: float) -> None:
-        """`finish` waits `seconds` for each answer."""
+        """Use the other process of `pair`, with a timeout of `seconds` seconds for each result."""
         self._pair = pair
         self._seconds = seconds
-        self._unanswered: deque[Begun] = deque()
+        self._pending: deque[PendingBatch] = deque()
 
-    def begin(self, tree: Tree) -> Begun:
-        """Send `tree`, and do not wait. Raises WireError for one that cannot be sent."""
+    def submit(self, tree: TensorTree) -> PendingBatch:
+        """Send a batch without waiting; returns a handle for `result`.
+
+        Raises:
+            WireError: The batch cannot be sent.
+        """
         try:
-            begun = Begun(self._pair.ahead.isend_tensor_dict(tree))
+            batch = PendingBatch(self._pair.batches.isend_tensor_dict(tree))
         except StageLost as error:
             end_process(str(error))
-        self._unanswered.append(begun)
-        return begun
+        self._pending.append(batch)
+        return batch
 
-    def finish(self, begun: Begun) -> Tree:
-        """The answer. Raises StageFailed, or MemoryError if the second stage had too little for it.
+    def result(self, pending: PendingBatch) -> TensorTree:
+        """Wait for the output of the second stage for a submitted batch.
 
-        Where there is no answer in time, there will be no other either: both processes start again.
+        If it does not arrive in time, no later one will: both processes restart.
+
+        Raises:
+            StageFailed: The second stage raised an error.
+            MemoryError: The second stage had too little memory.
         """
-        while begun.message is None:
+        while pending.message is None:
             self._receive()
-        if "error" not in begun.message:
-            answer: Tree = begun.message["answer"]
-            return answer
-        if begun.message["out_of_memory"]:
-            raise MemoryError(begun.message["error"])
-        raise StageFailed(f"second stage: {begun.message['error']}")
+        if "error" not in pending.message:
+            output: TensorTree = pending.message["output"]
+            return output
+        if pending.message["out_of_memory"]:
+            raise MemoryError(pending.message["error"])
+        raise StageFailed(f"second stage: {pending.message['error']}")
 
     def _receive(self) -> None:
-        """The next answer, which is to the first of the unanswered."""
-        with self._pair.ending("answers of the second stage"):
+        """Receive the next message, which is about the oldest pending batch."""
+        with self._pair.end_on_error("results of the second stage"):
             try:
-                message = self._pair.back.recv_tensor_dict(self._seconds)
+                message = self._pair.results.recv_tensor_dict(self._seconds)
             except StageLost as error:
                 raise StageLost(
-                    f"{error}; an answer may take {self._seconds:g} s, the larger of responseTimeout and startupTimeout"
-                    " in the YAML"
+                    f"{error}; the timeout for a result is {self._seconds:g} s, the larger of responseTimeout and"
+                    " startupTimeout in the YAML"
                 ) from error
-            begun = self._unanswered.popleft()
-            begun.sending.wait()
-            begun.message = message
+            batch = self._pending.popleft()
+            batch.sending.wait()
+            batch.message = message
 
 
-def serve_second_stage(pair: StagePair, work: Work, seconds: float) -> None:
-    """Begin to answer what the first stage sends, and return; it goes on for as long as the process lasts.
+def serve_second_stage(pair: StagePair, function: StageFunction, seconds: float) -> None:
+    """Start to compute what the first stage sends, and return; threads go on until the process ends.
 
-    The first stage, which may be at work on something else, takes an answer within `seconds`.
+    Args:
+        pair: The two processes, of which this is the second.
+        function: Computes the output for a batch.
+        seconds: Timeout in seconds for the first stage, which may be busy, to receive a result.
     """
     arriving: Queue[Receiving] = Queue()
 
     def receive() -> None:
         while True:
-            arriving.put(pair.ahead.irecv_tensor_dict())
+            arriving.put(pair.batches.irecv_tensor_dict())
 
-    def answer() -> None:
+    def compute() -> None:
         sending = None
         while True:
-            message = _answer(work, arriving.get())
+            message = _compute(function, arriving.get())
             if sending is not None:
                 sending.wait(seconds)
             try:
-                sending = pair.back.isend_tensor_dict(message)
+                sending = pair.results.isend_tensor_dict(message)
             except WireError as error:
-                logger.exception("answer of the second stage")
-                sending = pair.back.isend_tensor_dict(_failure(error))
+                logger.exception("the output of the second stage cannot be sent")
+                sending = pair.results.isend_tensor_dict(_failure(error))
 
-    pair.thread("batches of the first stage", receive)
-    pair.thread("work of the second stage", answer)
+    pair.start_thread("batches of the first stage", receive)
+    pair.start_thread("computation of the second stage", compute)
 
 
-def _answer(work: Work, receiving: Receiving) -> Tree:
+def _compute(function: StageFunction, receiving: Receiving) -> TensorTree:
+    """The message about one batch: an output or an error."""
     try:
-        # The device may have too little memory for what was sent, as for what is made of it.
-        return {"answer": work(receiving.wait())}
+        # Receiving may run out of device memory as well as computing.
+        return {"output": function(receiving.wait())}
     except StageLost:
         raise
-    except Exception as error:  # whatever it is, it is the first stage's to say
+    except Exception as error:  # whatever it is, the first stage reports it
         logger.exception("second stage")
-        failed = _failure(error)
-        error.__traceback__ = None  # it holds the tensors that were too many
+        failure = _failure(error)
+        error.__traceback__ = None  # it keeps the tensors alive that did not fit
     torch.cuda.empty_cache()
-    return failed
+    return failure
 
 
-def _failure(error: Exception) -> Tree:
+def _failure(error: Exception) -> TensorTree:
     return {"error": f"{type(error).__name__}: {error}", "out_of_memory": is_out_of_memory(error)}

@@ -1,4 +1,4 @@
-"""Whisper in two halves, each of which loads no weights but its own: what hears sound, and what writes of it."""
+"""Whisper as two models, each of which loads only the weights of its own stage."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 from transformers import WhisperForConditionalGeneration
 
 
-class WhisperEncoder(WhisperForConditionalGeneration):
-    """Has no decoder."""
+class WhisperFirstStage(WhisperForConditionalGeneration):
+    """The encoder; it has no decoder."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         self.model.register_module("decoder", None)
         self.register_module("proj_out", None)
         self._keys_to_ignore_on_load_unexpected = {r"^model\.decoder\.", r"^proj_out\."}
-        self.all_tied_weights_keys = {}  # they are the decoder's
+        self.all_tied_weights_keys = {}  # only the decoder has tied weights
 
 
-class WhisperWriter(WhisperForConditionalGeneration):
-    """Has no encoder: `generate` and `forward` want `encoder_outputs`."""
+class WhisperSecondStage(WhisperForConditionalGeneration):
+    """The decoder; it has no encoder, so `generate` and `forward` need `encoder_outputs`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Items of many requests run through a model in batches that suit the device, and come back request by request."""
+"""Runs the items of several requests through a model in batches that suit the device."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from typing import Any
 import torch
 
 from reelscribe.errors import OutOfDeviceMemory
-from runtime.metrics import Tally
+from runtime.metrics import Counters
 
 logger = logging.getLogger(__name__)
 
 Items = Any
-"""What one request brings, or a slice of it: a list of items, or an array whose first axis they are."""
+"""The items of one request, or a slice of them: a list, or an array with the items along its first axis."""
 
 Run = Callable[[Any], list[Any]]
-"""The results of all items of some slices, in order; made of the slices, or of what a `Begin` made of them."""
+"""Computes the results of a batch, in the order of its items, from what `Submit` returned for it."""
 
-Begin = Callable[[list[Items]], Any]
-"""What can be done of a batch while the one before it still runs elsewhere; it returns what `Run` goes on with."""
+Submit = Callable[[list[Items]], Any]
+"""Starts a batch, given as slices of requests, and returns what `Run` continues with.
+
+Where a model has two stages, the second stage still computes the batch before meanwhile.
+"""
 
 Place = tuple[int, int]
-"""An item's request and its place there."""
+"""Where an item comes from: the index of its request, and its index there."""
 
 
 class DeviceBatches:
-    """Joins and splits requests into batches of up to `size` items.
+    """Joins and splits requests into device batches of up to `size` items.
 
-    When the device runs out of memory, the batch runs again in halves; if both fit, it was the number of items that
-    was too large, and `size` stays at the half. If one item alone does not fit, its request is given up.
+    When the device runs out of memory, the batch runs again in two halves. If both fit, the batch was too large, and
+    `size` stays at the half. If a single item does not fit, only its request fails.
+
+    Attributes:
+        size: The most items of a device batch.
     """
 
     def __init__(
@@ -41,46 +47,57 @@ class DeviceBatches:
         *,
         item: str = "item",
         length: Callable[[Any], int] | None = None,
-        tally: Tally | None = None,
-        begin: Begin = list,
+        counters: Counters | None = None,
+        submit: Submit = list,
         in_flight: int = 1,
     ) -> None:
-        """`item` is what messages call one. By `length`, the longest run first, with those of about the same length.
+        """Set up batches for one model.
 
-        `tally` counts batches, their items and the time they take, those that did not fit included. Up to `in_flight`
-        batches have gone through `begin` when the first of them goes on through `run`.
+        Args:
+            run: Computes the results of a submitted batch.
+            size: The most items of a device batch.
+            item: What messages call an item, in the singular.
+            length: The length of an item. If given, the longest items run first, next to items of similar length.
+            counters: Counts batches, items and device time, including those of batches that did not fit.
+            submit: Starts a batch. By default, `run` gets the list of slices itself.
+            in_flight: The most batches that were submitted and not yet run to their end.
         """
         self._run = run
         self._item = item
         self._length = length
-        self._tally = tally or Tally()
-        self._begin = begin
+        self._counters = counters or Counters()
+        self._submit = submit
         self._in_flight = in_flight
         self.size = size
 
     def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
-        """The results of each request's items, in their order, or why it has none.
+        """Run all items of all requests.
 
-        What `begin` or `run` raise, other than for want of memory, is raised when nothing of this call runs any more.
+        Returns:
+            For each request, either the results of its items in their order, or an OutOfDeviceMemory.
+
+        Raises:
+            Exception: Whatever `submit` or `run` raise, other than running out of memory. Batches that are in flight
+                then come to their end first.
         """
         results: list[list[Any]] = [[None] * len(request) for request in requests]
-        given_up: dict[int, OutOfDeviceMemory] = {}
+        failed: dict[int, OutOfDeviceMemory] = {}
         waiting = deque(self._in_order(requests))
-        begun: deque[tuple[list[Place], Any]] = deque()
+        in_flight: deque[tuple[list[Place], Any]] = deque()
         try:
-            while waiting or begun:
-                while waiting and len(begun) < self._in_flight:
+            while waiting or in_flight:
+                while waiting and len(in_flight) < self._in_flight:
                     batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
-                    begun.append((batch, self._started(requests, batch)))
-                batch, started = begun.popleft()
-                for (i, k), result in zip(batch, self._finished(requests, batch, started), strict=True):
-                    if result is None and i not in given_up:
-                        given_up[i] = self._does_not_fit()
+                    in_flight.append((batch, self._submit_batch(requests, batch)))
+                batch, pending = in_flight.popleft()
+                for (i, k), result in zip(batch, self._run_batch(requests, batch, pending), strict=True):
+                    if result is None and i not in failed:
+                        failed[i] = self._does_not_fit()
                         waiting = deque(place for place in waiting if place[0] != i)
                     results[i][k] = result
         finally:
-            self._drop(started for _, started in begun)
-        return [given_up.get(i, results[i]) for i in range(len(requests))]
+            self._drain(pending for _, pending in in_flight)
+        return [failed.get(i, results[i]) for i in range(len(requests))]
 
     def _in_order(self, requests: Sequence[Items]) -> list[Place]:
         places = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
@@ -89,15 +106,15 @@ class DeviceBatches:
             places.sort(key=lambda place: -length(requests[place[0]][place[1]]))
         return places
 
-    def _started(self, requests: Sequence[Items], batch: list[Place]) -> Any:
-        """What `begin` makes of a batch, None if it does not fit."""
-        self._tally.add("device_batches")
-        self._tally.add("device_items", len(batch))
-        return self._attempt(self._begin, _slices(requests, batch))
+    def _submit_batch(self, requests: Sequence[Items], batch: list[Place]) -> Any:
+        """Returns what `submit` made of a batch, or None if it did not fit."""
+        self._counters.add("device_batches")
+        self._counters.add("device_items", len(batch))
+        return self._unless_out_of_memory(self._submit, _slices(requests, batch))
 
-    def _finished(self, requests: Sequence[Items], batch: list[Place], started: Any) -> list[Any]:
-        """A result for each item of a batch that was started, None for one that does not fit even alone."""
-        results = None if started is None else self._attempt(self._run, started)
+    def _run_batch(self, requests: Sequence[Items], batch: list[Place], pending: Any) -> list[Any]:
+        """Returns a result for each item of a submitted batch, and None for an item that does not fit even alone."""
+        results = None if pending is None else self._unless_out_of_memory(self._run, pending)
         if results is not None:
             return list(results)
         if len(batch) == 1:
@@ -106,31 +123,31 @@ class DeviceBatches:
         results = [
             result
             for part in (batch[:half], batch[half:])
-            for result in self._finished(requests, part, self._started(requests, part))
+            for result in self._run_batch(requests, part, self._submit_batch(requests, part))
         ]
         if None not in results and half < self.size:
             self.size = half
             logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
         return results
 
-    def _drop(self, begun: Iterable[Any]) -> None:
-        """Wait for batches whose results nobody wants: they would keep those of the next call waiting."""
-        for started in begun:
+    def _drain(self, pending_batches: Iterable[Any]) -> None:
+        """Run batches whose results nobody needs to their end, as they would delay those of the next call."""
+        for pending in pending_batches:
             try:
-                if started is not None:
-                    self._run(started)
-            except Exception:  # of the errors of a call, its first is the one that is raised
-                logger.exception("one more %s batch of a call that failed", self._item)
+                if pending is not None:
+                    self._run(pending)
+            except Exception:  # the call already raises its first error
+                logger.exception("another %s batch of a failed call failed too", self._item)
 
-    def _attempt(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """What a step makes; None if the device has too little memory for it."""
+    def _unless_out_of_memory(self, step: Callable[[Any], Any], argument: Any) -> Any:
+        """Returns what a step returns, or None if the device has too little memory for it."""
         try:
-            with self._tally.timed("device_seconds"):
+            with self._counters.timed("device_seconds"):
                 return step(argument)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            # The traceback holds the tensors that were too many.
+            # The traceback keeps the tensors alive that did not fit.
             error.__traceback__ = None
         torch.cuda.empty_cache()
         return None
@@ -142,7 +159,7 @@ class DeviceBatches:
 
 
 def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
-    """The items of `batch` in order, as few slices as possible: a slice of an array is a view."""
+    """The items of `batch` in order, as few slices as possible; a slice of an array is a view."""
     slices: list[Items] = []
     first = 0
     for at in range(1, len(batch) + 1):
@@ -154,7 +171,10 @@ def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a type for it; the CPU's allocator raises a RuntimeError that only its words tell apart."""
+    """Whether an error says that the device, CPU or GPU, has too little memory.
+
+    CUDA has an exception class for that; torch's CPU allocator raises a RuntimeError that only its message identifies.
+    """
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     return "DefaultCPUAllocator" in str(error) and "memory" in str(error)

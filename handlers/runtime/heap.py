@@ -1,7 +1,7 @@
-"""Memory that a worker has freed stays with it, for its next call.
+"""Keeps memory that a worker frees in its heap, so that the next call reuses it.
 
-glibc gives what is large back to the kernel, and gets it again filled with zeros: for arrays of pixels that is a third
-of the time that a small model takes on a CPU (docs/performance.md).
+By default, glibc returns large blocks to the kernel and later gets them back filled with zeros. For arrays of pixels,
+that takes a third of the time that a small model needs on a CPU (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import logging
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 2**30
-"""What is freed at the heap's end goes back only if it is more than this, and so does each single piece."""
+"""Freed blocks, and free memory at the end of the heap, return to the kernel only above this many bytes."""
+
 DOCUMENTED_BYTES = 32 << 20
-"""The largest limit for a single piece that mallopt(3) promises; glibc 2.36 takes more."""
+"""The largest M_MMAP_THRESHOLD, in bytes, that mallopt(3) promises to accept; glibc 2.36 accepts more."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""As malloc.h has them."""
+"""Values of M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h."""
 
 
 def keep_freed_memory() -> None:
-    """For this process; does nothing where the C library is not glibc."""
+    """Raise glibc's limits for this process. Does nothing where the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
-    wanted = (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, DOCUMENTED_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES)
-    taken = [mallopt(name, value) for name, value in wanted]
-    if not all(taken):
-        logger.info("mallopt did not take all settings: freed memory may go back to the kernel, which takes time")
+    settings = (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, DOCUMENTED_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES)
+    accepted = [mallopt(name, value) for name, value in settings]
+    if not all(accepted):
+        logger.info("mallopt rejected a setting: freed memory may return to the kernel, which costs time")

@@ -1,50 +1,112 @@
-"""What workers count, told to TorchServe, which serves it to Prometheus; metrics.yaml declares the names."""
+"""Counters of a worker, and their way to TorchServe, which exposes them to Prometheus.
+
+handlers/metrics.yaml declares every metric and says what it counts.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
-
-from runtime.metrics import COUNTS, Count, Tally
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol, get_args
 
 logger = logging.getLogger(__name__)
 
+CounterName = Literal[
+    "requests",
+    "errors",
+    "frames",
+    "audio_seconds",
+    "tokens",
+    "device_batches",
+    "device_items",
+    "device_seconds",
+    "preprocess_seconds",
+]
+"""Names of the counters; `metric_name` makes Prometheus names of them."""
+
+COUNTER_NAMES: tuple[CounterName, ...] = get_args(CounterName)
+
+Sums = dict[tuple[CounterName, str], float]
+"""Values by counter name and error type. The error type is "" for every counter but `errors`."""
+
+
+class Counters:
+    """The counters of one worker, which add up until somebody takes them."""
+
+    def __init__(self) -> None:
+        self._sums: Sums = defaultdict(float)
+
+    def add(self, name: CounterName, value: float = 1, *, error: str = "") -> None:
+        """Increase a counter.
+
+        Args:
+            name: The counter.
+            value: How much to add, at least 0.
+            error: The class name of an error, for the counter `errors` only.
+        """
+        self._sums[name, error] += value
+
+    @contextmanager
+    def timed(self, name: CounterName) -> Iterator[None]:
+        """Add the duration of a `with` block, in seconds, to a counter, even if the block raises."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - start)
+
+    def take(self) -> Sums:
+        """Return the values since the last call, and reset them to zero."""
+        sums, self._sums = self._sums, defaultdict(float)
+        return dict(sums)
+
 
 class TorchServeMetrics(Protocol):
-    """What is used of `context.metrics`."""
+    """The part of TorchServe's `context.metrics` that this module uses."""
 
     def cache_keys(self) -> list[str]:
-        """The metrics that are declared, like counter:reelscribe_frames_total."""
+        """The declared metrics, such as "counter:reelscribe_frames_total"."""
 
     def get_metric(self, metric_name: str) -> Any:
-        """A counter that is declared, with a method `add_or_update(value, dimension values)`."""
+        """A declared counter, with a method `add_or_update(value, dimension_values)`."""
 
 
-def metric_name(count: Count) -> str:
-    """As Prometheus has it."""
-    return f"reelscribe_{count}_total"
+def metric_name(name: CounterName) -> str:
+    """The name of a counter in Prometheus."""
+    return f"reelscribe_{name}_total"
 
 
-class HandlerMetrics:
-    """Tells TorchServe what one worker has counted."""
+class MetricsReporter:
+    """Reports the counters of one worker to TorchServe, with the dimensions that metrics.yaml declares."""
 
-    def __init__(self, tally: Tally, metrics: TorchServeMetrics, model: str, version: str) -> None:
+    def __init__(self, counters: Counters, metrics: TorchServeMetrics, model: str, version: str) -> None:
+        """Look up the declared metrics, and log a warning that names the missing ones.
+
+        Args:
+            counters: What to report.
+            metrics: TorchServe's metrics.
+            model: The model's name in TorchServe, the dimension ModelName.
+            version: The model's version in TorchServe, the dimension ModelVersion.
+        """
         declared = set(metrics.cache_keys())
-        self._tally = tally
+        self._counters = counters
         self._metrics = {
-            count: metrics.get_metric(metric_name(count))
-            for count in COUNTS
-            if f"counter:{metric_name(count)}" in declared
+            name: metrics.get_metric(metric_name(name))
+            for name in COUNTER_NAMES
+            if f"counter:{metric_name(name)}" in declared
         }
-        self._labels = [model, version]
-        if missing := [count for count in COUNTS if count not in self._metrics]:
+        self._dimensions = [model, version]
+        if missing := [name for name in COUNTER_NAMES if name not in self._metrics]:
             logger.warning(
-                "not told to TorchServe, as its metrics_config does not declare them: %s; set it to metrics.yaml",
+                "not reported to TorchServe, as its metrics_config does not declare them: %s; set it to metrics.yaml",
                 ", ".join(map(metric_name, missing)),
             )
 
     def report(self) -> None:
-        """Tell what was counted since the last time: a line of output for each count, which TorchServe reads."""
-        for (count, error), value in self._tally.take().items():
-            if metric := self._metrics.get(count):
-                metric.add_or_update(value, [*self._labels, error] if error else self._labels)
+        """Report what the counters gained since the last report: one line of output each, which TorchServe parses."""
+        for (name, error), value in self._counters.take().items():
+            if metric := self._metrics.get(name):
+                metric.add_or_update(value, [*self._dimensions, error] if error else self._dimensions)

@@ -1,7 +1,7 @@
-"""All requests of one call of a handler: each is read by itself, and answered by itself.
+"""The requests of one call: each is read by itself and answered by itself.
 
-What kinds of bodies a handler reads is its reader's affair: frame_requests.py, speech_requests.py. A body's first bytes
-say what it is; what it is labelled does not count.
+A handler's reader decides which bodies it accepts (captions/frame_requests.py, transcripts/audio_requests.py). It goes
+by the first bytes of a body, not by its Content-Type.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from runtime.metrics import TorchServeMetrics
 from reelscribe.errors import (
     CallFull,
     FramesError,
@@ -20,9 +19,9 @@ from reelscribe.errors import (
     UnsupportedFormat,
     WireError,
 )
-from runtime.metrics import Tally
+from runtime.metrics import Counters, TorchServeMetrics
 
-STATUS = {
+HTTP_STATUS: Mapping[type[ReelscribeError], int] = {
     WireError: 400,
     LimitExceeded: 413,
     UnsupportedFormat: 415,
@@ -31,8 +30,11 @@ STATUS = {
     CallFull: 503,
     OutOfDeviceMemory: 507,
 }
+"""The errors that a single request can have, and the HTTP status of its response."""
 
-_FORMATS = (
+_REQUEST_ERRORS = tuple(HTTP_STATUS)
+
+_SIGNATURES = (
     (0, b"{", "JSON"),
     (0, b"[", "JSON"),
     (0, b"<", "HTML or XML"),
@@ -56,53 +58,60 @@ _FORMATS = (
     (0, b"PK\3\4", "a zip or .npz archive"),
     (0, b"\x1f\x8b", "gzip"),
 )
-"""What people send by mistake, to one handler or the other: offset, the bytes there, name."""
+"""Formats that clients send by mistake: offset, the bytes at that offset, and the name for the error message."""
 
 Row = dict[str, Any]
-"""One request's body as TorchServe hands it over."""
+"""One request as TorchServe passes it: its body is under "body" or "data"."""
 
 Headers = Mapping[str, str]
-"""Of one request, by their names in lower case."""
+"""The HTTP headers of one request, with their names in lower case."""
 
 
 class Context(Protocol):
-    """What is used of TorchServe's context."""
+    """The part of TorchServe's context that handlers use."""
 
     system_properties: dict[str, Any]
+    """Holds "gpu_id", the number of the worker's GPU or None."""
     model_yaml_config: dict[str, Any]
+    """The archive's YAML, parsed."""
     manifest: dict[str, Any]
+    """The archive's manifest; "model" has "modelName" and "modelVersion"."""
     metrics: TorchServeMetrics
 
     def get_all_request_header(self, idx: int) -> dict[str, str]:
-        """The headers of request `idx`, spelled as they were sent."""
+        """The headers of request `idx`, with their names as the client wrote them."""
 
     def set_response_content_type(self, idx: int, value: str) -> None:
-        """The media type of response `idx`."""
+        """Set the Content-Type of response `idx`."""
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
-        """A header of response `idx`."""
+        """Set a header of response `idx`."""
 
     def set_response_status(self, code: int, phrase: str, idx: int) -> None:
-        """The HTTP status of response `idx`."""
+        """Set the HTTP status of response `idx`."""
 
 
 class Request(Protocol):
-    """What was understood of one request."""
+    """A request that a reader accepted."""
 
     @property
     def items(self) -> Any:
-        """What goes through the model, one answer each: a list, or an array whose first axis they are."""
+        """What runs through the model: a list, or an array with the items along its first axis."""
 
-    def answer(self, results: list[Any]) -> Any:
-        """The response, made of one result for each item."""
+    def response(self, results: list[Any]) -> Any:
+        """Make the response, text or a value for JSON, from one result for each item."""
 
 
 Read = Callable[[Row, Headers], Request]
-"""Reads the requests of one call, one after the other. Raises the errors that `STATUS` lists."""
+"""Reads the requests of one call, one after the other. Raises an error of HTTP_STATUS for a request that is wrong."""
 
 
-def body_of(row: Row) -> bytes | bytearray:
-    """The body of a request. Raises UnsupportedFormat if it was not sent as plain bytes."""
+def request_body(row: Row) -> bytes | bytearray:
+    """Return the body of a request.
+
+    Raises:
+        UnsupportedFormat: TorchServe parsed the body, as it arrived as JSON or as a form.
+    """
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
         got = "a form" if body is None else type(body).__name__
@@ -112,22 +121,37 @@ def body_of(row: Row) -> bytes | bytearray:
     return body
 
 
-def not_understood(body: bytes | bytearray, expected: str) -> ReelscribeError:
-    """The error for a body of another kind than what is `expected`."""
-    for offset, signature, name in _FORMATS:
+def wrong_format(body: bytes | bytearray, expected: str) -> ReelscribeError:
+    """Make the error for a body of a format that the handler does not read.
+
+    Args:
+        body: The body of the request.
+        expected: The formats that the handler reads, for the message.
+
+    Returns:
+        UnsupportedFormat if the body's first bytes identify a known format, otherwise WireError.
+    """
+    for offset, signature, name in _SIGNATURES:
         if body.startswith(signature, offset):
             return UnsupportedFormat(f"body: expected {expected}, got {name}")
     return WireError(f"body: expected {expected}, got {len(body)} bytes that start with {bytes(body[:8])!r}")
 
 
 class RequestBatch:
-    """All requests of one call, in order: those for the model, those to describe to, and those that are wrong."""
+    """The requests of one call, in order: for the model, for its description, or wrong."""
 
-    def __init__(self, data: Sequence[Row], context: Context, read: Read, tally: Tally | None = None) -> None:
-        """`tally` counts requests, errors, and the time it takes to read them."""
+    def __init__(self, data: Sequence[Row], context: Context, read: Read, counters: Counters | None = None) -> None:
+        """Read all requests.
+
+        Args:
+            data: The requests as TorchServe passes them.
+            context: TorchServe's context of this call.
+            read: Reads one request.
+            counters: Counts requests, errors, and the time that reading takes.
+        """
         self._context = context
-        self._tally = tally or Tally()
-        self._answers: list[Any] = [None] * len(data)
+        self._counters = counters or Counters()
+        self._responses: list[Any] = [None] * len(data)
         self._requests: dict[int, Request] = {}
         self._describes: list[int] = []
         for i, row in enumerate(data):
@@ -135,33 +159,43 @@ class RequestBatch:
             if "describe" in headers:
                 self._describes.append(i)
                 continue
-            self._tally.add("requests")
+            self._counters.add("requests")
             try:
-                with self._tally.timed("preprocess_seconds"):
+                with self._counters.timed("preprocess_seconds"):
                     self._requests[i] = read(row, headers)
-            except ReelscribeError as error:
+            except _REQUEST_ERRORS as error:
                 self._refuse(i, error)
 
     @property
     def items(self) -> list[Any]:
-        """The items of each request that is for the model."""
+        """The items of each request that is for the model, request by request."""
         return [request.items for request in self._requests.values()]
 
     def responses(self, results: Sequence[list[Any] | ReelscribeError], description: dict[str, Any]) -> list[Any]:
-        """One answer a request; `results` has one entry for each of `items`."""
+        """Make the responses to all requests of the call.
+
+        Args:
+            results: For each entry of `items`, the results of its items, or an error of HTTP_STATUS.
+            description: The response to requests for the model's description.
+
+        Returns:
+            One response for each request of the call, in order.
+        """
         for i in self._describes:
-            self._answers[i] = description
+            self._responses[i] = description
         for (i, request), result in zip(self._requests.items(), results, strict=True):
             if isinstance(result, ReelscribeError):
                 self._refuse(i, result)
             else:
-                self._answers[i] = request.answer(result)
-        for i, answer in enumerate(self._answers):
-            text = isinstance(answer, str)
+                self._responses[i] = request.response(result)
+        for i, response in enumerate(self._responses):
+            text = isinstance(response, str)
             self._context.set_response_content_type(i, "text/plain; charset=utf-8" if text else "application/json")
-        return self._answers
+        return self._responses
 
     def _refuse(self, i: int, error: ReelscribeError) -> None:
-        self._tally.add("errors", error=type(error).__name__)
-        self._context.set_response_status(STATUS[type(error)], type(error).__name__, i)
-        self._answers[i] = {"error": {"type": type(error).__name__, "message": str(error)}}
+        """Answer a request with an error."""
+        name = type(error).__name__
+        self._counters.add("errors", error=name)
+        self._context.set_response_status(HTTP_STATUS[type(error)], name, i)
+        self._responses[i] = {"error": {"type": name, "message": str(error)}}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-HANDLERS = Path(__file__).parents[1] / "handlers"
+HANDLERS = Path(__file__).parents[2] / "handlers"
 CORE = ("wire", "identity", "media", "scaling", "errors", "speech", "chunking", "pickled_arrays")
 ALLOWED = {"reelscribe", *(f"reelscribe.{name}" for name in CORE)}
 

@@ -1,9 +1,8 @@
-"""Whisper and models like it (WhisperForConditionalGeneration): chunks of sound in, transcripts out.
+"""A loaded Whisper: chunks of audio come in, transcripts go out.
 
-What counts as doubtful, as no speech, and as the times of segments and words is as in openai/whisper: see
-whisper_windows.py, whisper_decoding.py, whisper_thresholds.py, whisper_segments.py and word_alignment.py. A chunk's
-transcript depends on nothing but the chunk: rounding aside, as a device may add up numbers in another order for another
-batch.
+It works in two stages: the encoder runs in `submit`; the decoder is the second stage (transcriber.py), which may run in
+another process. The transcript of a chunk depends on nothing but the chunk, except for rounding, as a device may add up
+numbers in another order for another batch.
 """
 
 from __future__ import annotations
@@ -15,62 +14,72 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
-from runtime.settings import load_pretrained
 from reelscribe.errors import StartupError
 from reelscribe.speech import ChunkTranscript
-from transcripts.chunks import Samples, SpeechChunk, joined, seconds
+from runtime.metrics import Counters
+from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
+from runtime.weights import load_pretrained
+from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
 from transcripts.settings import SpeechSettings
-from runtime.metrics import Tally
-from pipeline.remote import SecondStage, SecondStageHere, Work
 from transcripts.whisper.decoder import WhisperDecoder
-from pipeline.whisper import WhisperEncoder, WhisperWriter
-from transcripts.whisper.windows import HeardWindow, Window, WindowWriter
+from transcripts.whisper.transcriber import WindowTranscriber
+from transcripts.whisper.windows import TranscribedWindow, Window
 
-LEAST_PROGRESS = 1.0
-"""Seconds that a window is shortened by before it is heard again: a model that goes on in steps of 0.02 s would take
-minutes for it.
-"""
+MIN_PROGRESS = 1.0
+"""Seconds by which each pass over a chunk advances at least. A model that advances in steps of 0.02 s would take
+minutes for a chunk."""
 
-DECIDING = (
+MIN_REMAINDER = 0.1
+"""Remainders of a chunk up to this many seconds are not transcribed."""
+
+DECIDING_SETTINGS = (
     *("timestamps", "temperatures", "compression_ratio_threshold", "logprob_threshold"),
     *("no_speech_threshold", "tokens_per_second"),
 )
-"""The settings that decide what is heard, beside the options of `generate`."""
-
-SHORTEST_REST = 0.1
-"""Seconds; less is not heard again."""
+"""The settings that decide the transcripts, besides the options of `generate`."""
 
 
-class _Rest(NamedTuple):
-    """What is still to be heard of a chunk."""
+class _Remainder(NamedTuple):
+    """The part of a chunk that is still to be transcribed."""
 
     number: int
-    """The chunk's."""
+    """Index of the chunk in its batch."""
     start: int
-    """In samples."""
-    chunk: SpeechChunk
+    """Start of this part in the chunk, in samples."""
+    chunk: Chunk
+    """The part itself."""
 
 
 class WhisperModel:
-    """A loaded Whisper with its processor, on one device."""
+    """A loaded Whisper with its processor, on one device. It implements `SpeechModel`."""
 
     def __init__(
         self,
         settings: SpeechSettings,
         device: torch.device,
-        tally: Tally | None = None,
-        second: SecondStage | None = None,
+        counters: Counters | None = None,
+        second_stage: SecondStage | None = None,
     ) -> None:
-        """`tally` counts tokens. With `second`, the decoder is there, and only the encoder here."""
+        """Load the model.
+
+        Args:
+            settings: Which model, and how it transcribes.
+            device: Where to load it.
+            counters: Counts tokens.
+            second_stage: The decoder in another process, which is then not loaded here.
+
+        Raises:
+            StartupError: The settings do not fit the model.
+        """
         self._temperatures = settings.temperatures
-        self._tally = tally or Tally()
+        self._counters = counters or Counters()
         self._device = device
         processor = _processor(settings)
         self._extractor = processor.feature_extractor
-        self.model = load_pretrained(WhisperEncoder if second else AutoModelForSpeechSeq2Seq, settings, device)
+        self.model = load_pretrained(_model_class(first_stage=second_stage is not None), settings, device)
         self._decoder = WhisperDecoder(self.model, settings.generation, timestamps=settings.timestamps)
-        self._second = second or SecondStageHere(
-            WindowWriter(self.model, self._decoder, processor.tokenizer, settings).answer
+        self._second_stage = second_stage or LocalSecondStage(
+            WindowTranscriber(self.model, self._decoder, processor.tokenizer, settings).transcribe
         )
         self.sample_rate: int = self._extractor.sampling_rate
         window_seconds = self._extractor.n_samples / self.sample_rate
@@ -86,55 +95,80 @@ class WhisperModel:
                 f"YAML, handler, language: expected one of {', '.join(self.languages)}, got {settings.language}"
             )
         self.word_times = bool(getattr(self.model.generation_config, "alignment_heads", None))
-        self.generation = {**{name: getattr(settings, name) for name in DECIDING}, **settings.generation}
+        self.generation = {**{name: getattr(settings, name) for name in DECIDING_SETTINGS}, **settings.generation}
 
-    def transcribe(self, chunks: list[SpeechChunk]) -> list[ChunkTranscript]:
-        """What is heard in each chunk, whatever the others are."""
-        return self.finish(self.begin(chunks))
+    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
+        """Transcribe chunks."""
+        return self.collect(self.submit(chunks))
 
-    def begin(self, chunks: list[SpeechChunk]) -> tuple[list[_Rest], Any]:
-        """Encode all chunks, and have their text written; `finish` takes what it returns."""
-        waiting = [_Rest(i, 0, chunk) for i, chunk in enumerate(chunks)]
-        return waiting, self._encode(waiting)
+    def submit(self, chunks: list[Chunk]) -> tuple[list[_Remainder], Any]:
+        """Encode chunks, and submit them to the second stage; returns a handle for `collect`."""
+        remainders = [_Remainder(i, 0, chunk) for i, chunk in enumerate(chunks)]
+        return remainders, self._second_stage.submit(self.encode(chunks))
 
-    def finish(self, begun: tuple[list[_Rest], Any]) -> list[ChunkTranscript]:
-        """What is heard in each chunk; where the model stopped early, the rest is heard as well."""
-        waiting, writing = begun
-        parts: list[list[tuple[float, ChunkTranscript]]] = [[] for _ in waiting]
-        while waiting:
-            rests = []
-            for (i, at, chunk), tree in zip(waiting, self._second.finish(writing)["heard"], strict=True):
-                heard = HeardWindow.from_tree(tree)
-                self._tally.add("tokens", heard.tokens)
-                parts[i].append((seconds(at / self.sample_rate), heard.transcript))
-                skipped = round(max(heard.stopped, LEAST_PROGRESS) * self.sample_rate)
-                if len(chunk.samples) - skipped > SHORTEST_REST * self.sample_rate:
-                    asked = replace(chunk.asked, language=heard.transcript.language)
-                    rests.append(_Rest(i, at + skipped, SpeechChunk(chunk.samples[skipped:], asked)))
-            waiting = rests
-            writing = self._encode(waiting) if waiting else None
-        return [joined(part) for part in parts]
+    def collect(self, pending: tuple[list[_Remainder], Any]) -> list[ChunkTranscript]:
+        """Wait for the transcripts of submitted chunks; where the model stopped early, transcribe the remainder too."""
+        remainders, submitted = pending
+        parts: list[list[tuple[float, ChunkTranscript]]] = [[] for _ in remainders]
+        while remainders:
+            next_remainders = []
+            trees = self._second_stage.result(submitted)["windows"]
+            for (i, start, chunk), tree in zip(remainders, trees, strict=True):
+                window = TranscribedWindow.from_tree(tree)
+                self._counters.add("tokens", window.tokens)
+                parts[i].append((round_seconds(start / self.sample_rate), window.transcript))
+                done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
+                if len(chunk.samples) - done > MIN_REMAINDER * self.sample_rate:
+                    options = replace(chunk.options, language=window.transcript.language)
+                    next_remainders.append(_Remainder(i, start + done, Chunk(chunk.samples[done:], options)))
+            remainders = next_remainders
+            if remainders:
+                submitted = self._second_stage.submit(self.encode([remainder.chunk for remainder in remainders]))
+        return [join_transcripts(part) for part in parts]
+
+    def encode(self, chunks: list[Chunk]) -> TensorTree:
+        """Run the encoder over the first window of each chunk.
+
+        Returns:
+            {"states": the encoder's states, (B, T, D), "windows": B trees of `Window`}.
+        """
+        with torch.inference_mode():
+            states = self._decoder.encode(self.features([chunk.samples for chunk in chunks]))
+        windows = [Window.of(c.samples, c.options, self.sample_rate, self._temperatures) for c in chunks]
+        return {"states": states, "windows": [window.to_tree() for window in windows]}
 
     def features(self, samples: list[Samples]) -> Tensor:
-        """The log-mel spectrograms of whole windows, (B, mels, frames), on the model's device and in its dtype."""
+        """Make the log-mel spectrograms of windows, padded to the model's window.
+
+        Args:
+            samples: Arrays (N,) at the model's sample rate.
+
+        Returns:
+            (B, mels, frames) on the model's device and in its dtype.
+        """
         inputs = self._extractor(samples, sampling_rate=self.sample_rate, return_tensors="pt", device=str(self._device))
         features: Tensor = inputs["input_features"].to(self._device, self.model.dtype)
         return features
 
-    def _encode(self, rests: list[_Rest]) -> Any:
-        """Of each, as much as a window holds, which the second stage begins to write about."""
-        chunks = [rest.chunk for rest in rests]
-        with torch.inference_mode():
-            states = self._decoder.encode(self.features([chunk.samples for chunk in chunks]))
-        windows = [Window.of(c.samples, c.asked, self.sample_rate, self._temperatures) for c in chunks]
-        return self._second.begin({"states": states, "windows": [window.to_tree() for window in windows]})
 
+def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> StageFunction:
+    """Load the second stage of a Whisper, its decoder, onto `device`."""
+    # Only models in two stages need this package.
+    from pipeline.whisper import WhisperSecondStage
 
-def load_writer(settings: SpeechSettings, device: torch.device) -> Work:
-    """The second stage of a Whisper: its decoder."""
-    model = load_pretrained(WhisperWriter, settings, device)
+    model = load_pretrained(WhisperSecondStage, settings, device)
     decoder = WhisperDecoder(model, settings.generation, timestamps=settings.timestamps)
-    return WindowWriter(model, decoder, _processor(settings).tokenizer, settings).answer
+    return WindowTranscriber(model, decoder, _processor(settings).tokenizer, settings).transcribe
+
+
+def _model_class(*, first_stage: bool) -> Any:
+    """The class of the whole model, or of the first of its two stages."""
+    if not first_stage:
+        return AutoModelForSpeechSeq2Seq
+    # Only models in two stages need this package.
+    from pipeline.whisper import WhisperFirstStage
+
+    return WhisperFirstStage
 
 
 def _processor(settings: SpeechSettings) -> Any:

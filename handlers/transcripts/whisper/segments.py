@@ -1,26 +1,39 @@
-"""The tokens that a Whisper writes about a window -> segments with times."""
+"""Splits the tokens that Whisper generated for a window into segments with times."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 TIMESTAMPS_PER_SECOND = 50
+"""Timestamp tokens are 0.02 s apart."""
 
 
 class TokenSegment(NamedTuple):
-    """Text tokens, and when they were spoken, in seconds from the window's start."""
+    """The text tokens of a segment."""
 
     start: float
+    """Seconds from the start of the window."""
     end: float
+    """Seconds from the start of the window."""
     tokens: list[int]
+    """Without timestamps."""
 
 
 def split_segments(tokens: list[int], first_timestamp: int, duration: float) -> tuple[list[TokenSegment], float | None]:
-    """The segments of a window of `duration` seconds, and where it is to be heard again.
+    """Split the tokens of a window where there are timestamps.
 
-    A segment is text between two timestamps. If the last one has begun but not ended, while others have, the window
-    went on where the model stopped: as in openai/whisper (transcribe.py), what is written of it does not count, and it
-    is heard again from there. Text without any end lasts until the window's.
+    A segment is the text between two timestamps. If the last segment has a start but no end, while others are complete,
+    then the model stopped before the end of the window. As in openai/whisper (transcribe.py), the incomplete segment is
+    dropped, and the window has to be decoded again from its start. A text without any end timestamp lasts until the end
+    of the window.
+
+    Args:
+        tokens: Text and timestamps, without prompt and end token.
+        first_timestamp: The number of the timestamp 0.00 s; text tokens have lower numbers.
+        duration: Length of the window, in seconds; no time exceeds it.
+
+    Returns:
+        The segments, and the second from which to decode again, or None if the window is complete.
     """
     segments: list[TokenSegment] = []
     start: float | None = None

@@ -1,7 +1,7 @@
-"""When each word was spoken: dynamic time warping of a Whisper's text with the sound that its decoder looks at.
+"""Aligns the text tokens of Whisper with the audio, by dynamic time warping over cross-attention.
 
-As in openai/whisper (timing.py): the cross-attention of the heads that are known to follow the speech, normalised,
-smoothed and averaged, is a picture of tokens over time; the path of most attention through it times each token.
+As in openai/whisper (timing.py): the cross-attention of heads that are known to follow the speech is normalised,
+smoothed and averaged to a matrix of tokens over time. The path of highest attention through it times each token.
 """
 
 from __future__ import annotations
@@ -16,41 +16,49 @@ from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
 STATES_PER_SECOND = 50
-"""Of the encoder."""
+"""Encoder states for each second of audio."""
 
 
 def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int], duration: float) -> list[float]:
-    """When each of `tokens` begins, and when the last one ends, in seconds from the window's start.
+    """Time the tokens of a window.
 
-    `states` are the encoder's, (1, T, D); `prompt` is one without timestamps.
+    Args:
+        model: A Whisper; its encoder is not needed.
+        states: The encoder's states of the window, (1, T, D).
+        prompt: The tokens before the text, which must ask for no timestamps.
+        tokens: The text tokens.
+        duration: Length of the window's audio, in seconds.
+
+    Returns:
+        When each of `tokens` starts, and when the last one ends, in seconds from the start of the window.
     """
     ids = torch.tensor([[*prompt, *tokens, model.config.eos_token_id]], device=states.device)
     attention = _alignment_heads(model, states, ids)
-    heard = max(1, min(attention.shape[-1], round(duration * STATES_PER_SECOND)))
-    weights = attention[:, len(prompt) - 1 : -1, :heard].float()
-    # Each position of the sound: which token looks at it more than the others do.
+    length = max(1, min(attention.shape[-1], round(duration * STATES_PER_SECOND)))
+    weights = attention[:, len(prompt) - 1 : -1, :length].float()
+    # Normalised over the tokens: which token attends to a position more than the other tokens do.
     weights = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False).clamp(min=1e-6)
-    picture = _median(weights, model.config.median_filter_width).mean(0)
-    rows, columns = warp(-picture.cpu().double().numpy())
+    matrix = _median_filter(weights, model.config.median_filter_width).mean(0)
+    rows, columns = warp(-matrix.cpu().double().numpy())
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     times: list[float] = (columns[first] / STATES_PER_SECOND).tolist()
     return times
 
 
 def _alignment_heads(model: Any, states: Tensor, ids: Tensor) -> Tensor:
-    """What the heads look at while each token is followed by the next: (heads, tokens, T)."""
-    usual = model.config._attn_implementation
-    model.set_attn_implementation("eager")  # the only one that tells
+    """Cross-attention of the alignment heads for each token, (heads, tokens, T)."""
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # the only implementation that returns attention
     try:
         outputs = model(encoder_outputs=BaseModelOutput(states), decoder_input_ids=ids, output_attentions=True)
     finally:
-        model.set_attn_implementation(usual)
+        model.set_attn_implementation(implementation)
     heads = model.generation_config.alignment_heads
     return torch.stack([outputs.cross_attentions[layer][0, head] for layer, head in heads])
 
 
-def _median(weights: Tensor, width: int) -> Tensor:
-    """Of `width` neighbours along the last axis."""
+def _median_filter(weights: Tensor, width: int) -> Tensor:
+    """The median of `width` neighbours along the last axis."""
     side = width // 2
     if weights.shape[-1] <= side:
         return weights
@@ -58,15 +66,19 @@ def _median(weights: Tensor, width: int) -> Tensor:
 
 
 def warp(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The cheapest path from the first to the last cell of `costs`, (N, M), by steps to the right, down, or both.
+    """Find the path of least cost from the first to the last cell, by steps to the right, down, or both.
 
-    Returns its rows and its columns.
+    Args:
+        costs: The cost of each cell, (N, M).
+
+    Returns:
+        The rows and the columns of the path's cells.
     """
     height, width = costs.shape
     totals = np.full((height + 1, width + 1), np.inf)
     totals[0, 0] = 0
     steps = np.zeros((height + 1, width + 1), np.int8)
-    for diagonal in range(2, height + width + 1):  # cells of one diagonal do not depend on each other
+    for diagonal in range(2, height + width + 1):  # the cells of a diagonal do not depend on each other
         i = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
         j = diagonal - i
         before = np.stack([totals[i - 1, j - 1], totals[i - 1, j], totals[i, j - 1]])

@@ -13,7 +13,7 @@ from runtime.metrics import HandlerMetrics, metric_name
 from reelscribe import wire
 from runtime.metrics import COUNTS, Tally
 
-METRICS = Path(__file__).parents[1] / "handlers" / "metrics.yaml"
+METRICS = Path(__file__).parents[3] / "handlers" / "metrics.yaml"
 
 
 class FakeMetrics:
