@@ -22,13 +22,13 @@ from PIL import Image
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
 
-with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
+with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from captions.frame_requests import FrameLimits, FrameReader
+    from captions.still_image import is_still
     from hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from reelscribe import wire
     from reelscribe.errors import ReelscribeError
     from reelscribe.media import FrameSize
-    from captions.still_image import is_still
     from support.trees import same
 
 LONGEST = 2**16

@@ -1,4 +1,3 @@
-import ast
 import json
 import os
 import shutil
@@ -12,11 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from fake_hub import BRANCHES, COMMIT, NAME, fake_hub
-from reelscribe.archive import HANDLER_FILES, GpuWorkers, build
+from reelscribe.archive import KINDS, GpuWorkers, build
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
+from reelscribe.handler_archive import imported_files
 from reelscribe.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
+from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 
 ROOT = Path(__file__).parents[1]
 HANDLERS = ROOT / "handlers"
@@ -45,6 +45,10 @@ def names_in(archive: Path) -> set[str]:
         return set(mar.namelist())
 
 
+def code_in(archive: Path) -> set[str]:
+    return {name for name in names_in(archive) if name.endswith(".py")}
+
+
 def bundled_in(archive: Path) -> set[str]:
     return {name.removeprefix("weights/") for name in names_in(archive) if name.startswith("weights/")}
 
@@ -65,24 +69,41 @@ def archive_from(hub: str, directory: Path, *arguments: str) -> subprocess.Compl
 def test_an_archive_holds_the_handler_and_its_settings(tmp_path, demo_model):
     path = build("clips", "caption", demo_model, tmp_path, handlers=HANDLERS)
     assert [p.name for p in tmp_path.iterdir()] == [path.name] == ["clips.mar"]
-    assert {"caption_handler.py", *HANDLER_FILES["caption"]} <= names_in(path)
+    assert {"caption_handler.py", *map(str, imported_files(HANDLERS / "caption_handler.py", HANDLERS))} == code_in(path)
     template = yaml.safe_load((HANDLERS / "caption.yaml").read_text())
     template["handler"]["model"] = str(Path(demo_model).resolve())
     assert settings_of(path) == template
 
 
-def imported(name: str) -> set[str]:
-    """The files beside `name` that it needs, and those that they need."""
-    tree = ast.parse((HANDLERS / name).read_text())
-    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    modules |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-    files = {f"{module}.py" for module in modules if (HANDLERS / f"{module}.py").exists()}
-    return files.union(*map(imported, files))
+IMPORT_ALL = """
+import importlib, sys
+from pathlib import Path
+folder = sys.argv[1]
+sys.path.insert(0, folder)
+assert importlib.import_module(sys.argv[2]).handle
+for path in Path(folder).rglob("*.py"):
+    name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+    assert Path(importlib.import_module(name).__file__) == path
+"""
 
 
-@pytest.mark.parametrize("kind", HANDLER_FILES)
-def test_an_archive_has_what_its_handler_imports_and_nothing_else(kind):
-    assert imported(f"{kind}_handler.py") == set(HANDLER_FILES[kind])
+@pytest.mark.parametrize(
+    ("kind", "foreign"),
+    [
+        ("caption", {"transcripts", "pipeline/whisper.py", "speech_handler.py"}),
+        ("speech", {"captions", "pipeline/blip2.py", "caption_handler.py"}),
+    ],
+)
+def test_a_handler_can_be_imported_from_its_archive_alone(tmp_path, demo_model, demo_speech, kind, foreign):
+    weights = {"caption": demo_model, "speech": demo_speech}[kind]
+    unpacked = tmp_path / "unpacked"
+    with zipfile.ZipFile(build("clips", kind, weights, tmp_path, handlers=HANDLERS)) as mar:
+        mar.extractall(unpacked)
+    assert not [name for name in foreign if (unpacked / name).exists()]
+    command = [sys.executable, "-P", "-c", IMPORT_ALL, str(unpacked), f"{kind}_handler"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "clients")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -144,7 +165,7 @@ def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
     assert settings["torchrun"] == {"nproc-per-node": 2, "rdzv-backend": "static", "rdzv-endpoint": "localhost:0"}
 
 
-@pytest.mark.parametrize("kind", HANDLER_FILES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_call_of_two_stages_joins_requests_to_four_device_batches_unless_the_yaml_says_otherwise(
     tmp_path, demo_model, demo_speech, kind
 ):
@@ -168,7 +189,7 @@ def test_a_model_has_one_or_two_stages(tmp_path, demo_model):
 @pytest.mark.parametrize(
     ("line", "stages", "reason"),
     [
-        ("handler: {stages: 2}", 1, "caption.yaml: stages are asked for with --stages 2"),
+        ("handler: {stages: 2}", 1, "caption.yaml, handler, stages: expected 1, got 2; use --stages 2"),
         ("handler: {}\ndeviceIds: [0, 1, 2]", 2, r"expected a multiple of 2 GPUs, got \[0, 1, 2\]"),
     ],
 )
@@ -389,8 +410,8 @@ def test_a_build_that_fails_leaves_the_archive_that_was_there(tmp_path, demo_mod
 
 def test_a_handler_without_all_of_its_files_is_not_packed(tmp_path, demo_model):
     handlers = shutil.copytree(HANDLERS, tmp_path / "handlers")
-    (handlers / "still_image.py").unlink()
-    with pytest.raises(StartupError, match=r"torch-model-archiver: .*still_image\.py"):
+    (handlers / "captions" / "still_image.py").unlink()
+    with pytest.raises(StartupError, match=r"frame_requests\.py: imports captions\.still_image, .* put it back"):
         build("clips", "caption", demo_model, tmp_path / "store", handlers=handlers)
     assert not list((tmp_path / "store").iterdir())
 

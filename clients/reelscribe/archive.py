@@ -1,7 +1,7 @@
-"""Model archives for TorchServe: a handler's files, its YAML and, where asked for, the weights.
+"""Builds model archives for TorchServe: a handler with its settings and, on request, the weights.
 
-torch-model-archiver makes them; weights are added as they are. What can be known of weights without loading them is
-checked here, so that it does not come out on the server: see `_files_in` and `_on_hub`.
+handler_archive.py packs the handler; this module adds weights as they are. It checks everything about weights that can
+be known without loading them, so that errors appear here and not on the server: see `_files_in` and `_on_hub`.
 """
 
 from __future__ import annotations
@@ -22,48 +22,58 @@ from reelscribe.errors import OutputError, UsageError
 from reelscribe.handler_archive import pack_handler
 
 KINDS = ("caption", "speech")
-"""The kinds of handlers; `<kind>_handler.py` is the handler and `<kind>.yaml` its settings."""
+"""The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
 
 BUNDLE = "weights"
-"""The folder of an archive that holds bundled weights; there they cannot be mistaken for files of the handler."""
+"""The folder of bundled weights in an archive, where they cannot be confused with files of the handler."""
 
-_IN_HALVES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
-"""What each kind of handler can run in two stages."""
+_TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
+"""The architecture that each kind of handler can run in two stages."""
 
-_TWO_STAGES = {
+_TWO_PROCESSES = {
     "parallelType": "pp",
     "torchrun": {
         "nproc-per-node": 2,
-        # By default several pairs, and several servers, would meet at one port, and read pickles from it. So each
-        # pair has a port of its own, but torchrun listens there on all interfaces all the same (docs/security.md).
+        # By default, several pairs of processes and several servers would share one port, and read pickles from it. So
+        # each pair has its own port. torchrun still listens there on all interfaces (docs/security.md).
         "rdzv-backend": "static",
         "rdzv-endpoint": "localhost:0",
     },
 }
-"""How TorchServe is told to start two processes for each worker."""
+"""Settings that make TorchServe start two processes for each worker."""
 
-_JOINED = {"caption": {"batchSize": 4, "maxBatchDelay": 20}, "speech": {"batchSize": 8, "maxBatchDelay": 20}}
-"""Requests that a call of two stages joins, and for how many ms it waits for them, unless the YAML says so itself.
+_TWO_STAGE_BATCHING = {
+    "caption": {"batchSize": 4, "maxBatchDelay": 20},
+    "speech": {"batchSize": 8, "maxBatchDelay": 20},
+}
+"""Requests that TorchServe joins for a call of two stages, and how many milliseconds it waits for them; lines in the
+YAML take precedence.
 
-The stages overlap within a call only, so it wants several device batches: these are four, as the client sends at most
-32 frames or 8 chunks and the device batch is 32 frames or 16 chunks. If both stages take as long, n batches take
-(n + 1) / 2n of the time of one process: 5/8 for four.
+The stages overlap only within a call, so a call needs several device batches. These settings make four: the client
+sends at most 32 frames or 8 chunks a request, and a device batch has 32 frames or 16 chunks. If both stages take the
+same time, n batches take (n + 1) / 2n of the time of one process: 5/8 for four.
 """
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # its HTTP library's, re-exported
-_NO_SUCH = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+_HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
+_NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
 _BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja")
 
 
 @dataclass(frozen=True)
 class GpuWorkers:
-    """Which GPUs the workers of a model run on. Raises UsageError for what TorchServe would ignore."""
+    """The GPUs that the workers of a model run on.
+
+    Raises:
+        UsageError: The values mean nothing; TorchServe would silently ignore them.
+    """
 
     devices: tuple[int, ...]
+    """The numbers of the GPUs, from 0, each once."""
     per_gpu: int = 1
+    """Workers on each GPU, or with two stages on each pair of GPUs."""
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
@@ -72,7 +82,10 @@ class GpuWorkers:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
 
     def settings(self, stages: int) -> dict[str, Any]:
-        """As the YAML says it. TorchServe gives worker k the GPU deviceIds[k mod n], or the k-th pair likewise."""
+        """Make the settings for the archive's YAML.
+
+        With n GPUs, TorchServe assigns deviceIds[k mod n] to worker k; with two stages, it does so with pairs.
+        """
         workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
 
@@ -82,11 +95,11 @@ class _Weights:
     model: str
     """Hub name, or the absolute path of a directory."""
     revision: str | None
-    """A commit of the hub; None for a directory, which has none."""
+    """Commit of the hub; None for a directory."""
     files: tuple[Path, ...]
-    """What a bundle holds; nothing is known of it where weights on the hub are not bundled."""
+    """The files of a bundle; empty for weights on the hub that are not bundled."""
     architecture: str | None = None
-    """The model's class; None where only the hub would know, and it did not answer."""
+    """The model's class; None where only the hub would know, and it cannot be reached."""
 
 
 def build(
@@ -102,67 +115,91 @@ def build(
     stages: int = 1,
     handlers: Path = Path("handlers"),
 ) -> Path:
-    """Write `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`, and return its path.
+    """Build the archive of a model; an archive of that name and version is replaced.
 
-    `weights` is a directory or a hub name, which the archive refers to, or holds with `bundle`. `revision` is a branch,
-    tag or commit of the hub; the archive says which commit that was, or which was the newest. With 2 `stages`, each
-    worker is two processes, each with half of the model, on two GPUs that are neighbours in `gpus`. The other settings
-    are those of `<handlers>/<kind>.yaml`. Raises UsageError for what could not be served, and OutputError.
+    Args:
+        name: The model's name.
+        kind: One of KINDS.
+        weights: A directory with weights in safetensors format, or a hub name.
+        model_store: Where to write the archive; created if necessary.
+        version: The model's version; by default 1.0, and then it is not part of the file name.
+        revision: Branch, tag or commit of the hub; by default the newest commit. The archive names the commit.
+        bundle: Whether the archive holds the weights; otherwise it refers to them.
+        gpus: The GPUs of the workers; by default as the YAML says.
+        stages: 1, or 2: each worker is two processes, each with half of the model, on two GPUs next to each other in
+            `gpus`.
+        handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings.
+
+    Returns:
+        The archive's path: `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`.
+
+    Raises:
+        UsageError: The model could not be served like that.
+        OutputError: The archive cannot be written.
+        StartupError: The handler cannot be packed.
     """
     if kind not in KINDS:
         raise UsageError(f"handler: expected one of {', '.join(KINDS)}, got {kind!r}")
     file_name, version = (f"{name}.mar", "1.0") if version is None else (f"{name}-{version}.mar", version)
-    for what, word in (("name", name), ("version", version)):
-        # They become names of files and parts of URLs; TorchServe takes `all` for all versions.
-        if not _NAME.fullmatch(word) or len(word) > 100 or (what, word) == ("version", "all"):
-            raise UsageError(
-                f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
-                f" digit, and no version called all; got {word!r}"
-            )
+    _check_names(name, version)
     if stages not in (1, 2):
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
     found = _find(weights, kind, revision, bundle=bundle)
-    if stages == 2 and found.architecture not in (_IN_HALVES[kind], None):
-        raise UsageError(
-            f"--stages 2: expected a {_IN_HALVES[kind]}, and {weights} holds a {found.architecture}, which runs in one"
-            " stage: build it without --stages"
-        )
     if stages == 2:
-        settings = {**_JOINED[kind], **settings, **_TWO_STAGES}
+        if found.architecture not in (_TWO_STAGE_ARCHITECTURES[kind], None):
+            raise UsageError(
+                f"--stages 2: expected a {_TWO_STAGE_ARCHITECTURES[kind]}, and {weights} holds a {found.architecture},"
+                " which runs in one stage: build it without --stages"
+            )
+        settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
     settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
     settings["handler"].update(stages=stages)
     try:
         model_store.mkdir(parents=True, exist_ok=True)
-        # Hidden, as TorchServe takes any other folder here for a model; here, as weights may be larger than /tmp.
+        # In the model store, as weights may not fit /tmp; hidden, as TorchServe takes other folders there for models.
         with tempfile.TemporaryDirectory(dir=model_store, prefix=".building-") as directory:
             script = handlers / f"{kind}_handler.py"
             archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
             if bundle:
                 _add(found.files, archive)
-            # Renamed when it is whole: a server that starts meanwhile never sees half an archive.
+            # Renamed when it is complete: a server that starts meanwhile never finds half an archive.
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
 
 
+def _check_names(name: str, version: str) -> None:
+    """Raise UsageError for a name or a version that cannot be part of file names and URLs."""
+    for what, word in (("name", name), ("version", version)):
+        # TorchServe takes the version `all` for all versions.
+        if not _NAME.fullmatch(word) or len(word) > 100 or (what, word) == ("version", "all"):
+            raise UsageError(
+                f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
+                f" digit, and no version called all; got {word!r}"
+            )
+
+
 def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
-    """Those of a kind of handler, on `gpus`. Raises UsageError where they do not go with so many stages."""
+    """The settings of a kind of handler, on `gpus`. Raises UsageError if they do not fit the number of stages."""
     settings = _template(path)
-    if settings["handler"].get("stages", 1) not in (1, stages):
-        raise UsageError(f"{path}: stages are asked for with --stages 2, which writes all that they need; expected 1")
+    given = settings["handler"].get("stages", 1)
+    if given not in (1, stages):
+        raise UsageError(
+            f"{path}, handler, stages: expected 1, got {given}; use --stages 2, which writes all settings of two stages"
+        )
     settings.update(gpus.settings(stages) if gpus else {})
     devices = settings.get("deviceIds", [])
     if len(devices) % stages:
         raise UsageError(
             f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
-            f" {devices}; name as many as that"
+            f" {devices}; add or leave out a GPU"
         )
     return settings
 
 
 def _template(path: Path) -> dict[str, Any]:
-    """The settings of a kind of handler. Raises UsageError."""
+    """Read the settings of a kind of handler. Raises UsageError if the file does not hold any."""
     try:
         settings = yaml.safe_load(path.read_text())
     except FileNotFoundError:
@@ -170,12 +207,15 @@ def _template(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: expected YAML that can be read: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):
-        raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; mend it")
+        raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; correct the file")
     return settings
 
 
 def _add(files: tuple[Path, ...], archive: Path) -> None:
-    """Copied once and not compressed, as numbers hardly get smaller; torch-model-archiver copies twice and tries."""
+    """Add weights to an archive without compression, as it hardly makes them smaller.
+
+    torch-model-archiver would copy them twice, and compress them.
+    """
     with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
         for path in files:
             mar.write(path, f"{BUNDLE}/{path.name}")
@@ -193,14 +233,14 @@ def _find(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _We
 
 
 def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
-    """Asks the hub; where it does not answer, its cache on this machine."""
-    why_not: Exception | None = None
+    """Find weights on the hub; where the hub cannot be reached, in its cache on this machine."""
+    hub_error: Exception | None = None
     try:
         files = {file.rfilename for file in HfApi().model_info(name, revision=revision).siblings or ()}
         if not files & {_SINGLE, _INDEX}:
             raise _no_safetensors(name)
     except _HUB_ERRORS as error:
-        why_not = error
+        hub_error = error
     patterns = [_SINGLE, "model-*.safetensors", *_BESIDE_WEIGHTS] if bundle else ["config.json"]
     try:
         snapshot = Path(
@@ -209,16 +249,16 @@ def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Wei
                 revision=revision,
                 allow_patterns=patterns,
                 ignore_patterns="*/*",  # such as the same model for other frameworks
-                local_files_only=why_not is not None,
+                local_files_only=hub_error is not None,
             )
         )
     except _HUB_ERRORS as error:
-        unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(why_not, _NO_SUCH)
+        unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(hub_error, _NOT_FOUND)
         if unreachable and _COMMIT.fullmatch(revision or "") and not bundle:
-            return _Weights(name, revision, ())  # it says all that is needed; the server will see whether it is true
+            return _Weights(name, revision, ())  # complete as it is; the server will notice if it does not exist
         raise UsageError(
             f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
-            f" ({type(why_not or error).__name__}); check the name, the network, and whether you may read it; all 40"
+            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; all 40"
             " digits of a commit as --revision need no network, but with --bundle"
         ) from None
     if bundle:
@@ -227,7 +267,11 @@ def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Wei
 
 
 def _files_in(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
-    """The weights that transformers would load, opened as a check, with what it needs beside them; and the class."""
+    """Find the files that transformers would load from a directory, and check them.
+
+    Returns:
+        The weights, which can be opened, followed by the configuration and tokenizer files; and the model's class.
+    """
     shards = _shards(directory, weights)
     for path in shards:
         try:
@@ -255,7 +299,7 @@ def _shards(directory: Path, weights: str) -> list[Path]:
 
 
 def _check_class(config: Path, weights: str, kind: str) -> str:
-    """The model's class, which is one for this kind of handler."""
+    """The model's class. Raises UsageError if it is not for this kind of handler."""
     try:
         architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
     except (OSError, ValueError, AttributeError) as error:

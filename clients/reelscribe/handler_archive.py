@@ -37,7 +37,7 @@ def imported_files(script: Path, handlers: Path) -> list[Path]:
         The files, `__init__.py` of packages included and `script` not, sorted, by paths relative to `handlers`.
 
     Raises:
-        StartupError: A module of a package in `handlers` does not exist.
+        StartupError: A file is not valid Python, or a module of a package in `handlers` does not exist.
     """
     found: set[Path] = set()
     unread = [script]
@@ -69,7 +69,7 @@ def pack_handler(
         settings: The archive's YAML; without it, TorchServe uses its defaults.
 
     Raises:
-        StartupError: An imported file is missing, or torch-model-archiver failed.
+        StartupError: A file is missing or not valid Python, or torch-model-archiver failed.
         OSError: A file cannot be read or written.
     """
     files = imported_files(script, handlers)
@@ -106,7 +106,11 @@ def pack_handler(
 
 def _imports(path: Path, handlers: Path) -> Iterator[str]:
     """The full names of the modules that a file imports."""
-    for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise StartupError(f"{path}: expected a Python file that can be read: {error}; put it right") from None
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 import caption_handler
-from caption_handler import Captioner, CaptionSettings
-from support.fake_context import FakeContext
+from captions.captioner import Captioner, CaptionSettings
 from captions.frame_transform import FrameTransform
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.media import FrameSize, ModelDescription
 from reelscribe.sampling import Sampling
+from support.fake_context import FakeContext
 from support.tiny_models import save_blip, save_git
 from videos import read
 
@@ -117,8 +117,8 @@ def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
         (None, "expected model"),
         ({}, "expected model"),
         ({"prompt": "x"}, "expected model and optionally revision, dtype"),
-        ({"model": "x", "device_bach": 3}, "device_bach means nothing here; is device_batch meant?"),
-        ({"model": "x", "zzz": 3}, "zzz means nothing here; known are model, revision"),
+        ({"model": "x", "device_bach": 3}, "device_bach is no option of this handler; did you mean device_batch"),
+        ({"model": "x", "zzz": 3}, "zzz is no option of this handler; the options are model, revision"),
         ({"model": "x", "device_batch": -3}, "device_batch: expected a whole number of 1 or more, got -3"),
         ({"model": "/nowhere/x"}, "the folder /nowhere/x is gone; put it back, or build the archive again"),
         ({"model": "MODEL", "dtype": "float31"}, "expected auto or a torch dtype, got 'float31'"),
@@ -148,7 +148,7 @@ def resized(mode: str, antialias: bool):
 @pytest.mark.parametrize(("mode", "antialias"), [("nearest", False), ("bilinear", True), ("bicubic", False)])
 def test_a_processor_that_resizes_in_another_way_is_refused(demo_model, monkeypatch, mode, antialias):
     monkeypatch.setattr(FrameTransform, "_resize", resized(mode, antialias))
-    with pytest.raises(StartupError, match="its preprocessing is not served here"):
+    with pytest.raises(StartupError, match="does not support the model's preprocessing"):
         Captioner(CaptionSettings(demo_model), CPU)
 
 
@@ -156,7 +156,7 @@ def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     context = FakeContext({"model": demo_model})
     context.system_properties["gpu_id"] = 1
-    with pytest.raises(StartupError, match="GPU 1, but torch sees none"):
+    with pytest.raises(StartupError, match="GPU 1 to this worker, but torch sees none"):
         caption_handler.CaptionHandler().load(context)
 
 

@@ -11,13 +11,13 @@ import soundfile
 import yaml
 
 import speech_handler
-from support.fake_context import FakeContext
 from phrases import SAMPLE_RATE, Utterance, random_utterance, recording
 from reelscribe import wire
 from reelscribe.errors import StartupError
 from reelscribe.speech import ChunkTranscript, SpeechDescription
-from transcripts.settings import SpeechSettings
+from support.fake_context import FakeContext
 from support.tiny_models import save_wav2vec2
+from transcripts.settings import SpeechSettings
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import multiprocessing
 import os
 import random
 import signal
@@ -13,14 +12,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline import link
-from reelscribe.errors import StageLost, StartupError
+from pipeline import link as stage_link
 from pipeline.link import FIRST_BYTES, StageLink
 from pipeline.ranks import SLICED_BYTES
 from pipeline.tensor_tree import DTYPES
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["torch"])  # imported once for all of them
+from reelscribe.errors import StageLost, StartupError
+from support.stage_processes import processes
 
 SECONDS = 30
 """Of a transfer; nothing takes so long."""
@@ -194,7 +191,7 @@ def test_two_messages_in_flight_do_not_mix(tmp_path):
 
 
 def no_json(link):
-    stage_link.take_apart = lambda tree: (b'{"version": 1, "tree": {"dict": ', [])
+    stage_link.flatten = lambda tree: (b'{"version": 1, "tree": {"dict": ', [])
     link.send_tensor_dict({})
 
 
@@ -218,14 +215,14 @@ def header_alone(link):
 @pytest.mark.parametrize(
     ("behave", "reason"),
     [
-        (no_json, "no tree .* expected JSON"),
+        (no_json, "something other than a tree .* expected JSON"),
         (wrong_checksum, "damaged"),
         (foreign_header, "magic=b'RSSTAGE0'"),
-        (header_alone, "did not get on in time"),
+        (header_alone, "did not respond in time"),
     ],
 )
 def test_a_message_that_is_damaged_or_stops_half_way_is_an_error(tmp_path, behave, reason):
-    error = pytest.raises(StageLost, match=f"rank 1 of the model .*{reason}.*; both ranks have to start again")
+    error = pytest.raises(StageLost, match=f"rank 1 of the model .*{reason}.*; both ranks have to restart")
     with other_ranks(tmp_path, behave), error:
         StageLink(1, seconds=1).recv_tensor_dict()
 
@@ -245,7 +242,7 @@ def test_a_peer_that_is_killed_or_stopped_is_an_error(tmp_path, signal_number, d
         os.kill(peer.pid, signal_number)
         # One that is killed is noticed without a limit, too.
         limit = None if signal_number == signal.SIGKILL else 0.5
-        with pytest.raises(StageLost, match="rank 1 of the model is gone, or did not get on in time"):
+        with pytest.raises(StageLost, match="rank 1 of the model is gone, or did not respond in time"):
             sending.wait() if do == "send" else link.recv_tensor_dict(limit)
 
 

@@ -8,12 +8,12 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from support.fake_context import FakeContext
-from worker.handler import ModelHandler
-from runtime.settings import ModelSettings
-from reelscribe.errors import StartupError
 from pipeline.pair import join_pair, stage_device
+from reelscribe.errors import StartupError
+from runtime.settings import ModelSettings
+from support.fake_context import FakeContext
 from support.stage_processes import PATIENCE, running
+from worker.handler import ModelHandler
 
 
 def end_before_joining(pipe: Connection, *_: object) -> None:
@@ -54,10 +54,10 @@ class OneThatFails(ModelHandler[ModelSettings]):
     def __init__(self, failing: int) -> None:
         self._failing = failing
 
-    def serve(self, *_: object) -> None:
+    def load_model(self, *_: object) -> None:
         self._load(0)
 
-    def second_stage(self, *_: object) -> None:
+    def load_second_stage(self, *_: object) -> None:
         self._load(1)
 
     def _load(self, rank: int) -> None:
@@ -71,12 +71,12 @@ def load_one_that_fails(_: Connection, failing: int) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_stage_that_cannot_be_loaded_says_why_and_ends_both(failing, capfd):
+def test_a_stage_that_cannot_be_loaded_says_why_and_ends_both(failing):
     with running(load_one_that_fails, load_one_that_fails, failing) as stages:
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
-    complaints = capfd.readouterr().err
-    assert "cannot load: ValueError: no weights" in complaints
-    assert f"stage {failing + 1} of 2 ends: its model cannot be loaded" in complaints  # at once, with all its threads
+        log = stages.log.read_text()
+    assert "cannot load: ValueError: no weights" in log
+    assert f"stage {failing + 1} of 2 ends: its model cannot be loaded" in log  # at once, with all its threads
 
 
 @pytest.mark.parametrize(

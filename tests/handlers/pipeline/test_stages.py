@@ -11,26 +11,28 @@ import torch
 
 import caption_handler
 import speech_handler
-from pipeline.blip2 import Blip2Encoder, Blip2Writer
-from caption_handler import CaptionHandler, CaptionSettings
-from runtime.device_batches import DeviceBatches
-from support.fake_context import FakeContext
+from caption_handler import CaptionHandler
+from captions.captioner import CaptionSettings
 from phrases import SAMPLE_RATE
+from pipeline.blip2 import Blip2FirstStage, Blip2SecondStage
+from pipeline.link import StageLink
+from pipeline.pair import join_pair
+from pipeline.remote import RemoteSecondStage, serve_second_stage
+from pipeline.whisper import WhisperFirstStage, WhisperSecondStage
 from reelscribe import wire
 from reelscribe.audio import Audio, AudioTask
 from reelscribe.errors import StageFailed, StartupError, WireError
 from reelscribe.identity import identity_of
 from reelscribe.media import FrameSize, ModelDescription
 from reelscribe.speech import SpeechDescription
+from runtime.device_batches import DeviceBatches
+from runtime.second_stage import TensorTree
 from speech_handler import SpeechHandler
-from transcripts.settings import SpeechSettings
-from pipeline.link import StageLink
-from pipeline.pair import join_pair
+from support.fake_context import FakeContext
 from support.stage_processes import PATIENCE, Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
-from pipeline.remote import SecondStageThere, Tree, serve_second_stage
+from transcripts.settings import SpeechSettings
 from videos import read
-from pipeline.whisper import WhisperEncoder, WhisperWriter
 
 CPU = torch.device("cpu")
 HANDLERS = {"caption": caption_handler, "speech": speech_handler}
@@ -107,7 +109,7 @@ def join(stage_seconds: float = 20.0):
     return join_pair(None, stage_seconds=stage_seconds, load_seconds=PATIENCE)
 
 
-def double(tree: Tree) -> Tree:
+def double(tree: TensorTree) -> TensorTree:
     """A second stage with room for three items, and with opinions about some."""
     values = tree["values"]
     if len(values) > 3:
@@ -120,11 +122,11 @@ def double(tree: Tree) -> Tree:
 
 
 def map_requests(pipe: Connection) -> None:
-    second = SecondStageThere(join(), PATIENCE)
+    second = RemoteSecondStage(join(), PATIENCE)
     batches = DeviceBatches(
-        lambda begun: second.finish(begun)["doubled"].tolist(),
+        lambda pending: second.result(pending)["doubled"].tolist(),
         8,
-        begin=lambda slices: second.begin({"values": torch.tensor([value for part in slices for value in part])}),
+        submit=lambda slices: second.submit({"values": torch.tensor([value for part in slices for value in part])}),
         in_flight=2,
     )
     while True:
@@ -177,15 +179,15 @@ def test_what_cannot_be_sent_is_an_error_of_its_call_in_either_direction():
 
 
 def send_two(pipe: Connection) -> None:
-    second = SecondStageThere(join(), PATIENCE)
-    first, other = second.begin({"number": 1}), second.begin({"number": 2})
+    second = RemoteSecondStage(join(), PATIENCE)
+    first, other = second.submit({"number": 1}), second.submit({"number": 2})
     pipe.send("both are sent")
-    pipe.send([second.finish(other)["number"], second.finish(first)["number"]])
+    pipe.send([second.result(other)["number"], second.result(first)["number"]])
     pipe.recv()
 
 
-def serve_when_told(pipe: Connection) -> None:
-    def work(tree: Tree) -> Tree:
+def serve_on_request(pipe: Connection) -> None:
+    def work(tree: TensorTree) -> TensorTree:
         pipe.recv()
         return tree
 
@@ -194,7 +196,7 @@ def serve_when_told(pipe: Connection) -> None:
 
 
 def test_the_first_stage_goes_on_while_the_second_works_and_may_ask_for_answers_in_any_order():
-    with running(send_two, serve_when_told) as stages:
+    with running(send_two, serve_on_request) as stages:
         assert stages.receive(0) == "both are sent"
         stages.send(1, "go on")
         stages.send(1, "go on")
@@ -202,14 +204,14 @@ def test_the_first_stage_goes_on_while_the_second_works_and_may_ask_for_answers_
 
 
 def send_two_and_take_no_answer(pipe: Connection, _: float) -> None:
-    second = SecondStageThere(join(), PATIENCE)
+    second = RemoteSecondStage(join(), PATIENCE)
     for number in (1, 2):
-        second.begin({"number": number})
+        second.submit({"number": number})
     threading.Event().wait()
 
 
-def tell_of_work(pipe: Connection, answer_seconds: float) -> None:
-    def work(tree: Tree) -> Tree:
+def report_work(pipe: Connection, answer_seconds: float) -> None:
+    def work(tree: TensorTree) -> TensorTree:
         pipe.send(tree["number"])
         return tree
 
@@ -218,41 +220,42 @@ def tell_of_work(pipe: Connection, answer_seconds: float) -> None:
 
 
 def test_the_second_stage_goes_on_while_its_answer_is_not_taken():
-    with running(send_two_and_take_no_answer, tell_of_work, PATIENCE) as stages:
+    with running(send_two_and_take_no_answer, report_work, PATIENCE) as stages:
         assert [stages.receive(1), stages.receive(1)] == [1, 2]
 
 
 def test_an_answer_that_is_not_taken_in_time_ends_both():
-    with running(send_two_and_take_no_answer, tell_of_work, 0.5) as stages:
+    with running(send_two_and_take_no_answer, report_work, 0.5) as stages:
         assert [stages.exit_code(rank) for rank in (1, 0)] == [1, 1]
 
 
 def have_no_memory_for_an_answer(pipe: Connection) -> None:
-    second = SecondStageThere(join(), PATIENCE)
-    begun = second.begin({"values": torch.tensor([1])})
+    second = RemoteSecondStage(join(), PATIENCE)
+    pending = second.submit({"values": torch.tensor([1])})
 
     def receive(*_: object) -> None:
         raise MemoryError("none left")
 
     StageLink.recv_tensor_dict = receive
-    second.finish(begun)
+    second.result(pending)
 
 
-def test_an_answer_that_cannot_be_received_ends_both(capfd):
+def test_an_answer_that_cannot_be_received_ends_both():
     with running(have_no_memory_for_an_answer, serve_double) as stages:
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
-    assert "stage 1 of 2 ends: answers of the second stage: MemoryError: none left" in capfd.readouterr().err
+        log = stages.log.read_text()
+    assert "stage 1 of 2 ends: results of the second stage: MemoryError: none left" in log
 
 
 def wait_for_an_answer(pipe: Connection, stage_seconds: float, answer_seconds: float) -> None:
-    second = SecondStageThere(join(stage_seconds), answer_seconds)
-    begun = second.begin({"number": 1})
+    second = RemoteSecondStage(join(stage_seconds), answer_seconds)
+    pending = second.submit({"number": 1})
     pipe.send("waiting")
-    second.finish(begun)
+    second.result(pending)
 
 
 def never_answer(pipe: Connection, stage_seconds: float, _: float) -> None:
-    def work(tree: Tree) -> Tree:
+    def work(tree: TensorTree) -> TensorTree:
         pipe.send("working")
         threading.Event().wait()
         return tree
@@ -285,8 +288,8 @@ def test_each_stage_has_its_own_weights_and_no_others(demo_model, demo_speech):
         return {name for name, _ in model.named_parameters()}
 
     for encoder, writer, whole, weights in (
-        (Blip2Encoder, Blip2Writer, Blip2Encoder.__base__, demo_model),
-        (WhisperEncoder, WhisperWriter, WhisperEncoder.__base__, demo_speech),
+        (Blip2FirstStage, Blip2SecondStage, Blip2FirstStage.__base__, demo_model),
+        (WhisperFirstStage, WhisperSecondStage, WhisperFirstStage.__base__, demo_speech),
     ):
         parts = [names(part.from_pretrained(weights)) for part in (encoder, writer)]
         assert parts[0] | parts[1] == names(whole.from_pretrained(weights))
@@ -302,9 +305,9 @@ def test_models_that_have_no_two_stages_are_refused(tmp_path):
         (SpeechHandler(), SpeechSettings(wav2vec2, stages=2), "expected Whisper.*, got Wav2Vec2ForCTC.* without --st"),
     ):
         with pytest.raises(StartupError, match=reason):
-            handler.second_stage(settings, CPU)
+            handler.load_second_stage(settings, CPU)
         with pytest.raises(StartupError, match=reason):
-            handler.serve(settings, CPU, 1, 120, second)
+            handler.load_model(settings, CPU, 1, 120, second)
 
 
 def test_a_worker_that_torchrun_did_not_start_says_how_to_build_its_archive(demo_model):

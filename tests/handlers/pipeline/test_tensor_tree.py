@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pipeline import tensor_tree
+from pipeline.tensor_tree import TreeSpec, flatten
 from reelscribe.errors import WireError
-from pipeline.tensor_tree import Outline, take_apart
 
 
 def nested(levels):
@@ -32,12 +32,12 @@ def nested(levels):
 )
 def test_what_cannot_be_sent_is_refused_before_anything_is_sent(value, reason):
     with pytest.raises(WireError, match=reason):
-        take_apart({"value": value})
+        flatten({"value": value})
 
 
 def test_a_tree_is_a_dict():
     with pytest.raises(WireError, match="expected a dict of tensors, got list"):
-        take_apart([1])
+        flatten([1])
 
 
 def told(tree, **others):
@@ -73,11 +73,11 @@ def told(tree, **others):
 )
 def test_metadata_that_is_damaged_is_refused(metadata):
     with pytest.raises(WireError):
-        Outline(metadata)
+        TreeSpec(metadata)
 
 
 def test_metadata_that_is_cut_anywhere_is_refused():
-    metadata, _ = take_apart({"a": torch.ones(2, 3), "b": [1.5, None, "é"]})
+    metadata, _ = flatten({"a": torch.ones(2, 3), "b": [1.5, None, "é"]})
     for end in range(len(metadata)):
         with pytest.raises(WireError):
-            Outline(metadata[:end])
+            TreeSpec(metadata[:end])

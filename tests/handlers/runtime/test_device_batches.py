@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.device_batches import DeviceBatches
 from reelscribe.errors import OutOfDeviceMemory
+from runtime.device_batches import DeviceBatches
 
 
 def request(*values: int, side: int = 2) -> np.ndarray:
@@ -88,18 +88,18 @@ def test_a_frame_that_never_fits_costs_its_request_alone():
     assert len(device.sizes) < 10  # the rest of a lost request is not tried
 
 
-BEGUN = ["begin 1", "begin 2", "begin 3"]
+SUBMITTED = ["submit 1", "submit 2", "submit 3"]
 
 
 @pytest.mark.parametrize(
     ("failing", "steps"),
     [
-        (["begin 3"], [*BEGUN, "run 1", "run 2"]),
-        (["run 1"], [*BEGUN, "run 1", "run 2", "run 3"]),
-        (["run 1", "run 2"], [*BEGUN, "run 1", "run 2", "run 3"]),
+        (["submit 3"], [*SUBMITTED, "run 1", "run 2"]),
+        (["run 1"], [*SUBMITTED, "run 1", "run 2", "run 3"]),
+        (["run 1", "run 2"], [*SUBMITTED, "run 1", "run 2", "run 3"]),
     ],
 )
-def test_when_a_batch_fails_those_that_were_begun_are_finished_before_its_error_is_raised(failing, steps):
+def test_when_a_batch_fails_those_in_flight_are_finished_before_its_error_is_raised(failing, steps):
     done = []
 
     def step(name: str) -> None:
@@ -107,8 +107,8 @@ def test_when_a_batch_fails_those_that_were_begun_are_finished_before_its_error_
         if name in failing:
             raise ValueError(name)
 
-    def begin(slices: list[list[int]]) -> int:
-        step(f"begin {slices[0][0]}")
+    def submit(slices: list[list[int]]) -> int:
+        step(f"submit {slices[0][0]}")
         return slices[0][0]
 
     def run(number: int) -> list[int]:
@@ -116,7 +116,7 @@ def test_when_a_batch_fails_those_that_were_begun_are_finished_before_its_error_
         return [number]
 
     with pytest.raises(ValueError, match=failing[0]):
-        DeviceBatches(run, 1, begin=begin, in_flight=3).map([[1, 2, 3, 4]])
+        DeviceBatches(run, 1, submit=submit, in_flight=3).map([[1, 2, 3, 4]])
     assert done == steps
 
 
@@ -128,12 +128,12 @@ def test_other_errors_are_not_hidden():
         DeviceBatches(broken, size=4).map([request(1)])
 
 
-def test_batches_are_begun_ahead_but_not_too_many_and_halved_at_either_stage():
+def test_batches_are_submitted_ahead_but_not_too_many_and_halved_at_either_stage():
     steps = []
 
-    def begin(slices: list[list[int]]) -> list[int]:
+    def submit(slices: list[list[int]]) -> list[int]:
         numbers = [number for part in slices for number in part]
-        steps.append(("begin", *numbers))
+        steps.append(("submit", *numbers))
         if len(numbers) > 3:
             raise MemoryError
         return numbers
@@ -144,10 +144,10 @@ def test_batches_are_begun_ahead_but_not_too_many_and_halved_at_either_stage():
             raise MemoryError
         return numbers
 
-    assert DeviceBatches(run, 2, begin=begin, in_flight=2).map([[0, 1, 2], [3, 4, 5]]) == [[0, 1, 2], [3, 4, 5]]
-    ahead = [("begin", 0, 1), ("begin", 2, 3), ("run", 0, 1), ("begin", 4, 5), ("run", 2, 3), ("run", 4, 5)]
-    halves = [("begin", 4), ("run", 4), ("begin", 5), ("run", 5)]
+    assert DeviceBatches(run, 2, submit=submit, in_flight=2).map([[0, 1, 2], [3, 4, 5]]) == [[0, 1, 2], [3, 4, 5]]
+    ahead = [("submit", 0, 1), ("submit", 2, 3), ("run", 0, 1), ("submit", 4, 5), ("run", 2, 3), ("run", 4, 5)]
+    halves = [("submit", 4), ("run", 4), ("submit", 5), ("run", 5)]
     assert steps == ahead + halves
     steps.clear()
-    assert DeviceBatches(run, 4, begin=begin, in_flight=2).map([[0, 1, 2, 3]]) == [[0, 1, 2, 3]]
-    assert steps == [("begin", 0, 1, 2, 3), ("begin", 0, 1), ("run", 0, 1), ("begin", 2, 3), ("run", 2, 3)]
+    assert DeviceBatches(run, 4, submit=submit, in_flight=2).map([[0, 1, 2, 3]]) == [[0, 1, 2, 3]]
+    assert steps == [("submit", 0, 1, 2, 3), ("submit", 0, 1), ("run", 0, 1), ("submit", 2, 3), ("run", 2, 3)]

@@ -25,7 +25,7 @@ print(counts[0], max(counts[1:]))
 
 def first_and_later_page_faults(how: str) -> list[int]:
     command = [sys.executable, "-c", MEASURE, how]
-    environment = {"PYTHONPATH": heap.__file__.removesuffix("/heap.py")}
+    environment = {"PYTHONPATH": heap.__file__.removesuffix("/runtime/heap.py")}
     return [int(count) for count in subprocess.check_output(command, env=environment, text=True).split()]
 
 

@@ -9,10 +9,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from runtime import settings
-from fake_hub import COMMIT
-from runtime.settings import ModelSettings, revision_of
 from reelscribe.errors import StartupError
+from runtime import settings
+from runtime.settings import ModelSettings
+from runtime.weights import revision_of
+from support.fake_hub import COMMIT
 from transcripts.settings import SpeechSettings
 
 
@@ -23,9 +24,10 @@ def loaded(commit: str | None = None) -> SimpleNamespace:
 
 @pytest.fixture
 def unpacked(tmp_path, demo_model, monkeypatch) -> ModuleType:
-    """model_settings.py as an archive with bundled weights has it."""
+    """runtime/settings.py as an archive with bundled weights has it."""
     shutil.copytree(demo_model, tmp_path / "weights")
-    path = shutil.copy(model_settings.__file__, tmp_path)
+    (tmp_path / "runtime").mkdir()
+    path = shutil.copy(settings.__file__, tmp_path / "runtime")
     spec = importlib.util.spec_from_file_location("unpacked_settings", path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
@@ -33,16 +35,16 @@ def unpacked(tmp_path, demo_model, monkeypatch) -> ModuleType:
     return module
 
 
-def test_weights_are_loaded_from_where_they_came_from_unless_they_are_bundled(unpacked, tmp_path):
+def test_weights_are_loaded_from_their_source_unless_the_archive_bundles_them(unpacked, tmp_path):
     assert ModelSettings("some/model").pretrained == "some/model"
     assert unpacked.ModelSettings("some/model", weights="weights").pretrained == str(tmp_path / "weights")
 
 
-def test_bundled_weights_have_the_revision_that_they_had_where_they_came_from(unpacked, demo_model):
+def test_bundled_weights_have_the_revision_of_their_source(unpacked, demo_model):
     from_hub = unpacked.ModelSettings("some/model", revision=COMMIT, weights="weights")
-    assert unpacked.revision_of(from_hub, loaded()) == COMMIT
+    assert revision_of(from_hub, loaded()) == COMMIT
     from_directory = unpacked.ModelSettings("/gone", weights="weights")
-    assert unpacked.revision_of(from_directory, loaded()) == revision_of(ModelSettings(demo_model), loaded())
+    assert revision_of(from_directory, loaded()) == revision_of(ModelSettings(demo_model), loaded())
 
 
 def test_weights_of_the_hub_have_the_commit_that_was_loaded():
@@ -71,7 +73,7 @@ def test_changed_weights_of_a_directory_have_another_revision(tmp_path, demo_mod
         ("stage_seconds", [0, -1, None, "30", True, math.inf, math.nan], "a finite number over 0"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(kind, name, values, expected):
+def test_settings_out_of_range_are_refused(kind, name, values, expected):
     for value in values:
         with pytest.raises(StartupError, match=f"YAML, handler, {name}: expected {expected}, got {value!r}"):
             kind("model", **{name: value})

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from support.fake_context import FakeContext
 from reelscribe import wire
 from reelscribe.speech import Asked, ChunkTranscript, SpeechSegment
+from support.fake_context import FakeContext
+from transcripts.audio_requests import AudioLimits, AudioReader
 from worker.request_batch import RequestBatch
-from transcripts.audio_requests import SpeechLimits, SpeechReader
 
 RATE = 16_000
 TONE = (8000 * np.sin(np.arange(RATE) / 20)).astype(np.int16)
@@ -26,8 +26,8 @@ class Model:
     word_times: bool = True
 
 
-def reader(model: Model | None = None) -> SpeechReader:
-    return SpeechReader(SpeechLimits(chunks=3, chunk_seconds=5, file_seconds=20), model or Model())
+def reader(model: Model | None = None) -> AudioReader:
+    return AudioReader(AudioLimits(chunks=3, chunk_seconds=5, file_seconds=20), model or Model())
 
 
 def row(tree) -> dict[str, bytes]:
@@ -82,14 +82,14 @@ def test_samples_of_every_kind_are_the_same_sound(dtype):
 
 def test_what_is_asked_travels_with_every_chunk():
     request = reader()(chunks([TONE, TONE], language="de", task="translate", word_times=True), {})
-    assert [chunk.asked for chunk in request.items] == [Asked("de", "translate", word_times=True)] * 2
-    assert reader()(row(TONE), {}).items[0].asked == Asked()
+    assert [chunk.options for chunk in request.items] == [Asked("de", "translate", word_times=True)] * 2
+    assert reader()(row(TONE), {}).items[0].options == Asked()
 
 
 @pytest.mark.parametrize("body", [file(TONE), b"".join(wire.pack(TONE))])
 def test_with_a_file_or_a_bare_array_headers_say_what_is_asked(body):
     request = reader()({"body": body}, {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
-    assert request.items[0].asked == Asked("en", word_times=True)
+    assert request.items[0].options == Asked("en", word_times=True)
 
 
 def test_the_rate_is_the_models_own_unless_it_is_said():
@@ -112,7 +112,7 @@ def test_a_long_file_is_cut_where_it_is_quiet_and_answered_as_one():
     first, second = request.items
     assert 4.0 < len(first.samples) / RATE < 4.5
     assert np.concatenate([first.samples, second.samples]) == pytest.approx(samples / 32768)
-    answer = request.answer([heard("one", 0.5, 1.5), heard("two", 0.25, 2.0)])
+    answer = request.response([heard("one", 0.5, 1.5), heard("two", 0.25, 2.0)])
     assert answer["text"] == "one two"
     at = len(first.samples) / RATE
     times = [(segment["start"], segment["end"]) for segment in answer["segments"]]
@@ -186,9 +186,9 @@ def test_a_header_that_means_nothing_is_refused():
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ({"language": "en"}, "none, as this model knows but one"),
+        ({"language": "en"}, "none, as this model has a single language"),
         ({"task": "translate"}, "expected one of transcribe; got 'translate'"),
-        ({"word_times": True}, "cannot tell when a word was spoken"),
+        ({"word_times": True}, "cannot give the times of words"),
     ],
 )
 def test_what_a_model_cannot_do_is_refused(option, reason):

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCTC, AutoProcessor
 
-from transcripts.ctc_model import CtcModel
 from reelscribe.errors import StartupError
 from reelscribe.speech import Asked
-from transcripts.chunks import SpeechChunk
-from transcripts.settings import SpeechSettings
 from support.tiny_models import save_parakeet, save_wav2vec2
+from transcripts.chunks import Chunk
+from transcripts.ctc_model import CtcModel
+from transcripts.settings import SpeechSettings
 
 CPU = torch.device("cpu")
 RATE = 16_000
@@ -43,8 +43,8 @@ def noise(seconds: float, seed: int) -> np.ndarray:
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0.003, 1])]
 
 
-def chunks(sounds: list[np.ndarray], **asked) -> list[SpeechChunk]:
-    return [SpeechChunk(sound, Asked(**asked)) for sound in sounds]
+def chunks(sounds: list[np.ndarray], **asked) -> list[Chunk]:
+    return [Chunk(sound, Asked(**asked)) for sound in sounds]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -99,5 +99,5 @@ def test_what_is_a_mystery_to_such_a_model_is_left_out(directories):
 
 
 def test_a_language_cannot_be_set(directories):
-    with pytest.raises(StartupError, match="knows but one, got en"):
+    with pytest.raises(StartupError, match="has a single language, got en"):
         load(directories["wav2vec2"], language="en")

@@ -8,10 +8,9 @@ import yaml
 
 import caption_handler
 import speech_handler
-from support.fake_context import FakeContext
-from runtime.metrics import HandlerMetrics, metric_name
 from reelscribe import wire
-from runtime.metrics import COUNTS, Tally
+from runtime.metrics import COUNTER_NAMES, Counters, MetricsReporter, metric_name
+from support.fake_context import FakeContext
 
 METRICS = Path(__file__).parents[3] / "handlers" / "metrics.yaml"
 
@@ -40,14 +39,14 @@ class FakeMetric:
         self.metrics.told[key] = self.metrics.told.get(key, 0) + value
 
 
-ALL = tuple(map(metric_name, COUNTS))
+ALL = tuple(map(metric_name, COUNTER_NAMES))
 
 
 def test_what_was_counted_is_told_once_with_model_version_and_type_of_error():
-    tally, metrics = Tally(), FakeMetrics(*ALL)
-    reporter = HandlerMetrics(tally, metrics, "captioner", "2.0")
-    tally.add("frames", 3)
-    tally.add("errors", error="WireError")
+    counters, metrics = Counters(), FakeMetrics(*ALL)
+    reporter = MetricsReporter(counters, metrics, "captioner", "2.0")
+    counters.add("frames", 3)
+    counters.add("errors", error="WireError")
     reporter.report()
     reporter.report()
     assert metrics.told == {
@@ -57,10 +56,10 @@ def test_what_was_counted_is_told_once_with_model_version_and_type_of_error():
 
 
 def test_metrics_that_the_server_does_not_declare_are_named_once_and_left_out(caplog):
-    tally, metrics = Tally(), FakeMetrics("reelscribe_frames_total")
-    reporter = HandlerMetrics(tally, metrics, "captioner", "1.0")
-    tally.add("frames")
-    tally.add("tokens", 5)
+    counters, metrics = Counters(), FakeMetrics("reelscribe_frames_total")
+    reporter = MetricsReporter(counters, metrics, "captioner", "1.0")
+    counters.add("frames")
+    counters.add("tokens", 5)
     reporter.report()
     assert metrics.told == {("reelscribe_frames_total", "captioner", "1.0"): 1}
     assert "reelscribe_tokens_total" in caplog.text

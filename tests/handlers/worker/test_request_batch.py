@@ -6,11 +6,11 @@ import pytest
 from PIL import Image
 
 from captions import frame_requests
-from support.fake_context import FakeContext
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.errors import OutOfDeviceMemory
 from reelscribe.media import FrameSize
+from support.fake_context import FakeContext
 from worker.request_batch import RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
@@ -91,7 +91,7 @@ def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_other
 
 
 def test_so_it_does_with_the_pixels_of_stills(monkeypatch):
-    monkeypatch.setattr(frame_requests, "STILL_PIXELS_A_CALL", 50)
+    monkeypatch.setattr(frame_requests, "STILL_PIXELS_PER_CALL", 50)
     file = io.BytesIO()
     Image.new("RGB", (4, 6)).save(file, "PNG")
     context = FakeContext()

@@ -7,10 +7,10 @@ from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 from reelscribe.errors import StartupError
 from reelscribe.speech import Asked
-from transcripts.chunks import SpeechChunk
-from transcripts.settings import SpeechSettings
 from support.tiny_models import save_whisper
-from transcripts.whisper.decoder import WhisperDecoder, Written
+from transcripts.chunks import Chunk
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.decoder import DecodedTokens, WhisperDecoder
 from transcripts.whisper.model import WhisperModel
 
 CPU = torch.device("cpu")
@@ -36,8 +36,8 @@ def noise(seconds: float, seed: int) -> np.ndarray:
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.5, 0.01, 4, 1, 1])]
 
 
-def chunks(sounds: list[np.ndarray], **asked) -> list[SpeechChunk]:
-    return [SpeechChunk(sound, Asked(**asked)) for sound in sounds]
+def chunks(sounds: list[np.ndarray], **asked) -> list[Chunk]:
+    return [Chunk(sound, Asked(**asked)) for sound in sounds]
 
 
 def test_windows_and_what_can_be_asked_come_from_the_model_s_own_files(tmp_path, demo_speech):
@@ -101,13 +101,13 @@ def test_the_language_is_given_or_set_or_detected(directory):
 def test_only_doubtful_chunks_are_written_again_at_the_next_temperature(directory, monkeypatch):
     certain = [t.avg_logprob for t in load(directory, **GREEDY).transcribe(chunks(NOISES))]
     passes = []
-    write = WhisperDecoder.write
+    generate = WhisperDecoder.generate
 
     def watched(self, states, prompts, budgets, temperature, seeds):
         passes.append((temperature, len(states)))
-        return write(self, states, prompts, budgets, temperature, seeds)
+        return generate(self, states, prompts, budgets, temperature, seeds)
 
-    monkeypatch.setattr(WhisperDecoder, "write", watched)
+    monkeypatch.setattr(WhisperDecoder, "generate", watched)
     threshold = sorted(certain)[2] + 1e-3  # three chunks are below it
     settings = {
         **GREEDY,
@@ -147,12 +147,12 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     number = AutoProcessor.from_pretrained(model.model.name_or_path).tokenizer.convert_tokens_to_ids
     scripts, windows = list(passes), []
 
-    def write(self, states, prompts, budgets, temperature, seeds):
+    def generate(self, states, prompts, budgets, temperature, seeds):
         windows.append(len(states))
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
-        return [Written(number(script), -0.1)] * len(states)
+        return [DecodedTokens(number(script), -0.1)] * len(states)
 
-    monkeypatch.setattr(WhisperDecoder, "write", write)
+    monkeypatch.setattr(WhisperDecoder, "generate", generate)
     return windows
 
 
@@ -181,7 +181,7 @@ def test_a_temperature_draws_tokens_as_often_as_they_are_probable(directory):
     with torch.inference_mode():
         states = decoder.encode(model.features(NOISES[:1]))[:, :50].expand(draws, -1, -1)
         prompt = decoder.prompt("en", "transcribe")
-        written = decoder.write(states, [prompt] * draws, [1] * draws, 0.7, list(range(draws)))
+        written = decoder.generate(states, [prompt] * draws, [1] * draws, 0.7, list(range(draws)))
         logits = model.model(encoder_outputs=(states[:1],), decoder_input_ids=torch.tensor([prompt])).logits[0, -1]
     probable = (logits.float() / 0.7).softmax(-1)
     top = probable.topk(5)

@@ -22,8 +22,8 @@ NONE = Thresholds(None, None, None)
         (Thresholds(2.4, None, 0.6), -0.3, 3.0, 0.9, True, True),
     ],
 )
-def test_what_is_doubtful_and_what_is_no_speech(
+def test_what_needs_fallback_and_what_is_no_speech(
     thresholds, avg_logprob, compression_ratio, no_speech_prob, doubtful, no_speech
 ):
-    assert thresholds.is_doubtful(avg_logprob, compression_ratio, no_speech_prob) is doubtful
+    assert thresholds.needs_fallback(avg_logprob, compression_ratio, no_speech_prob) is doubtful
     assert thresholds.is_no_speech(avg_logprob, no_speech_prob) is no_speech

@@ -1,6 +1,6 @@
 from reelscribe.speech import Word
-from transcripts.whisper.words import split_words, time_words
 from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.words import split_words, time_words
 
 
 class Pieces:
