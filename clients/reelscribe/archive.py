@@ -147,14 +147,10 @@ def build(
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
     found = _find(weights, kind, revision, bundle=bundle)
     if stages == 2:
-        if found.architecture not in (_TWO_STAGE_ARCHITECTURES[kind], None):
-            raise UsageError(
-                f"--stages 2: expected a {_TWO_STAGE_ARCHITECTURES[kind]}, and {weights} holds a {found.architecture},"
-                " which runs in one stage: build it without --stages"
-            )
+        _check_two_stages(found, kind, weights)
         settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
-    settings["handler"].update(model=found.model, revision=found.revision, weights=BUNDLE if bundle else None)
-    settings["handler"].update(stages=stages)
+    source = {"model": found.model, "revision": found.revision, "weights": BUNDLE if bundle else None}
+    settings["handler"].update(source, stages=stages)
     try:
         model_store.mkdir(parents=True, exist_ok=True)
         # In the model store, as weights may not fit /tmp; hidden, as TorchServe takes other folders there for models.
@@ -178,6 +174,16 @@ def _check_names(name: str, version: str) -> None:
                 f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
                 f" digit, and no version called all; got {word!r}"
             )
+
+
+def _check_two_stages(found: _Weights, kind: str, weights: str) -> None:
+    """Raise UsageError for a model that is known not to run in two stages."""
+    expected = _TWO_STAGE_ARCHITECTURES[kind]
+    if found.architecture not in (expected, None):
+        raise UsageError(
+            f"--stages 2: expected a {expected}, and {weights} holds a {found.architecture}, which runs in one stage:"
+            " build it without --stages"
+        )
 
 
 def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:

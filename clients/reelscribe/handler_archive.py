@@ -89,19 +89,18 @@ def pack_handler(
         if settings is not None:
             (scratch / CONFIG_FILE).write_text(yaml.safe_dump(dict(settings), sort_keys=False))
             arguments += ["--config-file", CONFIG_FILE]
-        # It deletes $TMPDIR/<name>, whatever that is.
-        environment = {**os.environ, "TMPDIR": str((scratch / "temporary").resolve())}
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "model_archiver.model_packaging", *arguments],
-            cwd=scratch,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise StartupError(f"torch-model-archiver: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        _run_archiver(scratch, arguments)
         return (scratch / f"{name}.mar").replace(directory / f"{name}.mar")
+
+
+def _run_archiver(folder: Path, arguments: list[str]) -> None:
+    """Run torch-model-archiver in `folder`, which holds a folder `temporary`. Raises StartupError if it fails."""
+    command = [sys.executable, "-P", "-m", "model_archiver.model_packaging", *arguments]
+    # It deletes $TMPDIR/<name>, whatever that is.
+    environment = {**os.environ, "TMPDIR": str((folder / "temporary").resolve())}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise StartupError(f"torch-model-archiver: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
 
 
 def _imports(path: Path, handlers: Path) -> Iterator[str]:

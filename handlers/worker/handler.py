@@ -101,7 +101,7 @@ class ModelHandler(ABC, Generic[Settings]):
         keep_freed_memory()
         if gpu is not None and not torch.cuda.is_available():
             raise StartupError(
-                f"TorchServe assigned GPU {gpu} to this worker, but torch sees none; install a CUDA build of torch"
+                f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"
             )
         if settings.stages == 1:
             device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")

@@ -156,7 +156,7 @@ def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     context = FakeContext({"model": demo_model})
     context.system_properties["gpu_id"] = 1
-    with pytest.raises(StartupError, match="GPU 1 to this worker, but torch sees none"):
+    with pytest.raises(StartupError, match="GPU 1, but torch sees none"):
         caption_handler.CaptionHandler().load(context)
 
 
