@@ -26,8 +26,8 @@ from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.options import CaptionOptions
 from reelscribe.run.one_source import caption_file
+from reelscribe.run.options import CaptionOptions
 from serving import serve_emulated
 from support.odd_library import write
 

@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
+from reelscribe.archive import build as archive
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management.client import ManagementClient
-from reelscribe.server import archive
 from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
 from reelscribe.server.options import StartOptions

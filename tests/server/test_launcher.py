@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from reelscribe.archive.model_store import stored_models
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
 from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance, claimed
 from reelscribe.server.launcher import restart, start, stop
-from reelscribe.server.model_store import stored_models
 from reelscribe.server.options import StartOptions
 
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}

@@ -12,7 +12,7 @@ from reelscribe.errors import UsageError
 from reelscribe.server.options import MODEL_STORE
 
 if TYPE_CHECKING:
-    from reelscribe.server.archive import GpuWorkers
+    from reelscribe.archive.build import GpuWorkers
 
 
 ModelStore = Annotated[Path, typer.Option(help="Folder of archives (*.mar); all of them are served.")]
@@ -55,7 +55,7 @@ def archive(
 ) -> None:
     """Build a model archive with torch-model-archiver; one of that name and version is replaced."""
     with errors_as_one_line():
-        from reelscribe.server import archive as archives
+        from reelscribe.archive import build as archives
 
         built = archives.build(
             name,
@@ -72,7 +72,7 @@ def archive(
 
 
 def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> GpuWorkers | None:
-    from reelscribe.server.archive import GpuWorkers
+    from reelscribe.archive.build import GpuWorkers
 
     if gpus is not None and devices is not None:
         raise UsageError("--gpus says how many GPUs and --devices which; expected one of them")

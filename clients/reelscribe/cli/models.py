@@ -214,7 +214,7 @@ class _Server:
         """Raises StartupError for a damaged one, of which TorchServe would only say that it cannot save it."""
         if self.instance is None or not self.instance.options.exists():
             return
-        from reelscribe.server.model_store import stored_models
+        from reelscribe.archive.model_store import stored_models
         from reelscribe.server.options import StartOptions
 
         store = StartOptions.load(self.instance.options).model_store

