@@ -2,9 +2,9 @@
 
 import pytest
 from reelscribe.media import InputSize
-from reelscribe.video import Video, VideoTask
 
 from delivery import rate_after_start
+from reelscribe.decode.video import Video, VideoTask
 from resize import write_clip
 from scaling import repeat_clip
 

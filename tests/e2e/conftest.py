@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient

@@ -14,7 +14,7 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.models import CaptionClient

@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management.client import ManagementClient
-from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import free_ports
 

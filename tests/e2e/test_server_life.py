@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
-from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import free_ports
 from reelscribe.server.state import State, state_of

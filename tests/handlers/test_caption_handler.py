@@ -66,7 +66,7 @@ def test_frames_one_by_one_many_at_once_and_scaled_have_their_true_captions(demo
     assert answers == [truth[0], list(truth), list(truth)]
 
 
-def test_describe_tells_what_a_client_needs(demo_model):
+def test_describe_returns_what_a_client_needs(demo_model):
     context = load(demo_model, device_batch=7)
     context.headers = [{"describe": "True"}]
     (answer,) = caption_handler.handle([{"body": b""}], context)
@@ -125,14 +125,14 @@ def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
         ({"model": "MODEL", "dtype": "float31"}, "expected auto or a torch dtype, got 'float31'"),
     ],
 )
-def test_a_wrong_yaml_says_what_is_expected(demo_model, config, reason):
+def test_a_wrong_yaml_has_an_error_that_names_what_is_expected(demo_model, config, reason):
     if config and config.get("model") == "MODEL":
         config["model"] = demo_model
     with pytest.raises(StartupError, match=reason):
         caption_handler.CaptionHandler().load(FakeContext(config))
 
 
-def test_a_model_that_is_not_there_is_one_line_in_the_log(tmp_path, caplog):
+def test_a_missing_model_is_one_line_in_the_log(tmp_path, caplog):
     with pytest.raises(StartupError, match="no-such-model is gone"):
         load(str(tmp_path / "no-such-model"))
     assert "cannot load: StartupError: " in caplog.text
@@ -153,7 +153,7 @@ def test_a_processor_that_resizes_in_another_way_is_refused(demo_model, monkeypa
         Captioner(CaptionSettings(demo_model), CPU)
 
 
-def test_a_worker_that_was_given_a_gpu_does_not_quietly_use_the_cpu(demo_model, monkeypatch):
+def test_a_worker_with_an_assigned_gpu_does_not_silently_use_the_cpu(demo_model, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     context = FakeContext({"model": demo_model})
     context.system_properties["gpu_id"] = 1

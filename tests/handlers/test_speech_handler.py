@@ -42,8 +42,8 @@ def ask(context: FakeContext, body: bytes, **headers: str):
     return json.loads(json.dumps(answer))
 
 
-def packed(samples: list[np.ndarray], **asked) -> bytes:
-    return b"".join(wire.pack({"chunks": samples, "sample_rate": SAMPLE_RATE, **asked}))
+def packed(samples: list[np.ndarray], **options) -> bytes:
+    return b"".join(wire.pack({"chunks": samples, "sample_rate": SAMPLE_RATE, **options}))
 
 
 def saved(samples: np.ndarray) -> bytes:
@@ -58,14 +58,14 @@ def padded(utterance: Utterance, before: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_what_was_said_is_written(demo_speech, spoken, timestamps):
+def test_transcripts_are_what_was_spoken(demo_speech, spoken, timestamps):
     context = load(demo_speech, timestamps=timestamps)
     answers = ask(context, packed([utterance.samples for utterance in spoken], language="en"))
     assert [answer["text"] for answer in answers] == [" ".join(utterance.words) for utterance in spoken]
     assert all(answer["temperature"] == 0 for answer in answers)
 
 
-def test_segments_and_words_begin_when_they_are_spoken(demo_speech, spoken):
+def test_segments_and_words_start_when_they_are_spoken(demo_speech, spoken):
     context = load(demo_speech)
     body = packed([padded(utterance, before=1.5) for utterance in spoken], word_times=True)
     for utterance, answer in zip(spoken, ask(context, body), strict=True):
@@ -98,7 +98,7 @@ def test_a_chunk_has_the_same_transcript_in_every_batch(demo_speech, spoken):
     assert ask(load(demo_speech, device_batch=1), body) == ask(load(demo_speech, device_batch=4), body)
 
 
-def test_describe_tells_what_a_client_needs(demo_speech):
+def test_describe_returns_what_a_client_needs(demo_speech):
     context = load(demo_speech, device_batch=7, max_chunks=9)
     context.headers = [{"describe": "True"}]
     (answer,) = speech_handler.handle([{"body": b""}], context)
@@ -112,13 +112,13 @@ def test_describe_tells_what_a_client_needs(demo_speech):
     assert (description.dtype, description.device_batch, description.max_chunks) == ("float32", 7, 9)
 
 
-def test_a_call_tells_how_long_it_computed(demo_speech, spoken):
+def test_a_response_has_the_computing_time_as_a_header(demo_speech, spoken):
     context = load(demo_speech)
     ask(context, packed([spoken[0].samples]))
     assert float(context.response_headers[0][wire.COMPUTE_SECONDS_HEADER]) > 0
 
 
-def test_a_ctc_model_is_served_too(tmp_path, spoken):
+def test_a_ctc_model_answers_as_well(tmp_path, spoken):
     context = load(save_wav2vec2(tmp_path, masked=True))
     (answer,) = ask(context, packed([spoken[0].samples], word_times=True))
     assert ChunkTranscript.from_json(answer).language is None
@@ -131,6 +131,6 @@ def test_a_model_of_another_kind_is_refused(demo_model, tmp_path, model):
         load(demo_model if model == "captioner" else str(tmp_path))
 
 
-def test_the_yaml_says_what_the_settings_are_by_default():
+def test_the_yaml_holds_the_default_settings():
     options = yaml.safe_load((Path(speech_handler.__file__).parent / "speech.yaml").read_text())["handler"]
     assert SpeechSettings(**options) == SpeechSettings(options["model"])

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from reelscribe.archive.model_store import stored_models
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
-from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance, claimed
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.launcher import restart, start, stop
 from reelscribe.server.options import StartOptions
 

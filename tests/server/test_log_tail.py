@@ -2,7 +2,7 @@
 
 import os
 
-from reelscribe.server import logs as log_tail
+from reelscribe.server.launcher import logs as log_tail
 
 
 def test_a_log_is_followed_into_the_next_one(tmp_path, monkeypatch):

@@ -1,10 +1,10 @@
-"""What TorchServe hands to a handler, for tests that need no server."""
+"""A stand-in for the context that TorchServe passes to a handler."""
 
 from typing import Any
 
 
-class NothingDeclared:
-    """Metrics of a TorchServe whose metrics_config has none of ours."""
+class NoMetrics:
+    """The metrics of a TorchServe whose metrics_config declares none of the handlers'."""
 
     def cache_keys(self) -> list[str]:
         return []
@@ -15,7 +15,7 @@ class FakeContext:
         self.model_yaml_config = {"handler": config} if config is not None else {}
         self.system_properties: dict[str, Any] = {"gpu_id": None, "model_dir": "."}
         self.manifest = {"model": {"modelName": "captioner", "modelVersion": "1.0"}}
-        self.metrics: Any = NothingDeclared()
+        self.metrics: Any = NoMetrics()
         self.headers = headers or []
         self.statuses: dict[int, int] = {}
         self.content_types: dict[int, str] = {}

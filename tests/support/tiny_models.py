@@ -1,4 +1,4 @@
-"""Tiny random models of the families that the handlers serve, saved as a hub would have them."""
+"""Tiny random models of the families that the handlers serve, saved as on a hub."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def save_git(directory: Path) -> str:
 
 
 def save_whisper(directory: Path, processor: Any, window_seconds: int = 5, mels: int = 16, **settings: Any) -> str:
-    """With the words of `processor`; `settings` are those of its generation."""
+    """Save a Whisper with the tokenizer of `processor`; `settings` go into its generation_config.json."""
     torch.manual_seed(3)
     tokenizer = processor.tokenizer
     number = tokenizer.convert_tokens_to_ids
@@ -105,7 +105,7 @@ LETTERS = {letter: i for i, letter in enumerate(["<pad>", "<s>", "</s>", "<unk>"
 
 
 def save_wav2vec2(directory: Path, *, masked: bool) -> str:
-    """Of the kind that needs a mask of what is padding, like the large ones, or of the kind that knows none."""
+    """Save a wav2vec2 that takes an attention mask for padding, like the large ones, or one that does not."""
     torch.manual_seed(4)
     convolutions = {"conv_dim": (16, 16), "conv_kernel": (10, 8), "conv_stride": (20, 16)}
     convolutions |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}

@@ -1,4 +1,4 @@
-"""Comparing what was sent with what came."""
+"""Compares trees of arrays and plain values, such as a sent and a received body."""
 
 import numpy as np
 

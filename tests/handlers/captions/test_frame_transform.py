@@ -53,6 +53,6 @@ def test_frames_of_the_input_size_are_only_normalised():
         CLIPImageProcessorPil(do_center_crop=False),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused(processor):
+def test_processors_that_cannot_be_reproduced_are_refused(processor):
     with pytest.raises(StartupError, match="image processor"):
         FrameTransform(processor, torch.device("cpu"), torch.float32)

@@ -60,7 +60,7 @@ def test_jpegs_of_other_colour_spaces():
     assert read(saved(PICTURE.convert("L"), "JPEG")).shape == (16, 24, 3)
 
 
-def test_of_a_telephones_file_with_several_pictures_the_first_is_taken():
+def test_the_first_picture_of_a_phone_s_mpo_file_is_used():
     body = saved(PICTURE, "MPO", save_all=True, append_images=[PICTURE.rotate(180)])
     assert np.abs(read(body).astype(int) - fit(PICTURE, SIZE)).mean() < 8
 
@@ -108,7 +108,7 @@ def test_metadata_in_very_many_pieces_is_refused(part):
         still_image.open_still(b"\xff\xd8" + part * 65)
 
 
-def test_what_pillow_only_asserts_is_a_damaged_file():
+def test_an_assertion_error_of_pillow_means_a_damaged_file():
     """A palette's transparency without a palette."""
     header = struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 0)
     data = zlib.compress(b"\0\0")

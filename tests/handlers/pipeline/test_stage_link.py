@@ -122,7 +122,7 @@ def test_a_thousand_random_trees_arrive_equal(echoing):
             sending.wait()
 
 
-def test_sent_values_are_those_of_the_moment_of_sending_for_requires_grad_and_inference_tensors(echoing):
+def test_parameters_and_inference_tensors_can_be_sent(echoing):
     with torch.inference_mode():
         inferred = torch.arange(3.0) * 2
     echoing.send_tensor_dict({"weight": torch.nn.Parameter(torch.ones(2)), "inferred": inferred})
@@ -131,7 +131,7 @@ def test_sent_values_are_those_of_the_moment_of_sending_for_requires_grad_and_in
     assert not got["weight"].requires_grad
 
 
-def test_outlines_of_any_length_arrive_equal(echoing):
+def test_descriptions_of_any_length_arrive_equal(echoing):
     for length in [0, *range(FIRST_BYTES - 150, FIRST_BYTES - 50), 2 * FIRST_BYTES, 1_000_000]:
         tree = {"text": "x" * length, "values": torch.arange(3)}
         echoing.send_tensor_dict(tree)
@@ -252,7 +252,7 @@ def send_two_that_take_memory(link):
     link.recv_tensor_dict()
 
 
-def test_what_the_device_has_no_memory_for_costs_its_message_alone(tmp_path, monkeypatch):
+def test_too_little_device_memory_fails_one_message_alone(tmp_path, monkeypatch):
     to_device, attempts = torch.Tensor.to, []
 
     def full_once(tensor, *arguments, **options):

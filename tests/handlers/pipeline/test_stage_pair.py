@@ -31,7 +31,7 @@ def join_in(pipe: Connection, folder: str, load_seconds: float) -> None:
     pipe.recv()
 
 
-def test_a_stage_whose_other_one_never_comes_says_so(tmp_path):
+def test_a_stage_reports_that_the_other_one_never_connects(tmp_path):
     with running(join_in, end_before_joining, str(tmp_path), 1.0) as stages:
         assert stages.receive(0).startswith("stage 2 of 2 did not come within 1 s (")
 
@@ -71,7 +71,7 @@ def load_one_that_fails(_: Connection, failing: int) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_stage_that_cannot_be_loaded_says_why_and_ends_both(failing):
+def test_a_stage_that_cannot_be_loaded_reports_why_and_ends_both(failing):
     with running(load_one_that_fails, load_one_that_fails, failing) as stages:
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
         log = stages.log.read_text()

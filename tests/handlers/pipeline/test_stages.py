@@ -1,4 +1,4 @@
-"""Models in two stages: two real processes that say what one says, and that end when either is lost."""
+"""Models in two stages: two real processes answer as one does, and end when either is lost."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def call(*bodies: dict) -> tuple[list, list]:
 DESCRIBE = ([{"body": b""}], [{"describe": "True"}])
 
 
-def said_by_two_as_by_one(kind: str, settings: dict, calls: list) -> list:
+def answers_of_two_processes(kind: str, settings: dict, calls: list) -> list:
     """The answers to all calls, which are the same from two processes and from one."""
     expected = answers_of_one_process(kind, settings, [*calls, DESCRIBE])
     with running(answer_calls, answer_calls, kind, {**settings, "stages": 2}) as stages:
@@ -79,11 +79,11 @@ def said_by_two_as_by_one(kind: str, settings: dict, calls: list) -> list:
 
 
 @pytest.mark.parametrize(("prompt", "dtype"), [("", "auto"), ("a large", "bfloat16")])
-def test_captions_are_those_of_one_process(demo_model, media, prompt, dtype):
+def test_captions_equal_those_of_one_process(demo_model, media, prompt, dtype):
     frames = [frame for _, _, frame in read(media / "same-480x270.mp4", InputSize(224, 224))]
     several = call({"frames": np.stack(frames[:9])}, {"frames": frames[20]}, {"frames": np.stack(frames[40:70:2])})
     settings = {"model": demo_model, "device_batch": 4, "prompt": prompt, "dtype": dtype}
-    first, *_, last = said_by_two_as_by_one("caption", settings, [several, call({"frames": frames[-1]})])
+    first, *_, last = answers_of_two_processes("caption", settings, [several, call({"frames": frames[-1]})])
     assert len(first) == 9
     assert last not in first
 
@@ -92,15 +92,15 @@ ALL_DOUBTFUL = {"logprob_threshold": 0.0, "no_speech_threshold": None, "compress
 
 
 @pytest.mark.parametrize(("thresholds", "temperature", "dtype"), [({}, 0.0, "bfloat16"), (ALL_DOUBTFUL, 1.0, "auto")])
-def test_transcripts_are_those_of_one_process(demo_speech, media, thresholds, temperature, dtype):
+def test_transcripts_equal_those_of_one_process(demo_speech, media, thresholds, temperature, dtype):
     with Audio(AudioTask(str(media / "phrases.ogg"), SAMPLE_RATE, 10 * SAMPLE_RATE)) as audio:
         chunks = [chunk.samples for chunk in audio.chunks()][:7]
     settings = {"model": demo_speech, "device_batch": 2, "dtype": dtype, **thresholds}
     bodies = [{"chunks": chunks[:5], "word_times": True}, {"chunks": chunks[5:]}]
     calls = [call(*({**body, "sample_rate": SAMPLE_RATE} for body in bodies))]
-    several, others = said_by_two_as_by_one("speech", settings, calls)
-    assert {heard["temperature"] for heard in several + others} == {temperature}
-    assert len({heard["text"] for heard in several + others}) == 7
+    several, others = answers_of_two_processes("speech", settings, calls)
+    assert {answer["temperature"] for answer in several + others} == {temperature}
+    assert len({answer["text"] for answer in several + others}) == 7
     assert several[0]["segments"][0]["words"]
 
 
@@ -109,7 +109,7 @@ def join(stage_seconds: float = 20.0):
 
 
 def double(tree: TensorTree) -> TensorTree:
-    """A second stage with room for three items, and with opinions about some."""
+    """A second stage with memory for three items, which fails for some values."""
     values = tree["values"]
     if len(values) > 3:
         raise MemoryError("four are too many")
@@ -155,7 +155,7 @@ def serve_double_when_there_is_room(pipe: Connection) -> None:
     pipe.send(moved[0])
 
 
-def test_what_the_second_stage_has_no_memory_for_is_done_in_halves_and_its_errors_cost_one_call():
+def test_batches_that_do_not_fit_the_second_stage_are_halved_and_its_errors_fail_one_call():
     with running(map_requests, serve_double) as stages:
         numbers = list(range(50))
         assert stages.ask([numbers[:7], [], numbers[7:]]) == [[0, 2, 4, 6, 8, 10, 12], [], [n * 2 for n in numbers[7:]]]
@@ -163,14 +163,14 @@ def test_what_the_second_stage_has_no_memory_for_is_done_in_halves_and_its_error
         assert stages.ask([numbers]) == [[n * 2 for n in numbers]]
 
 
-def test_what_the_second_stage_has_no_memory_to_receive_is_sent_again_in_halves():
+def test_batches_that_the_second_stage_cannot_receive_for_want_of_memory_are_halved():
     with running(map_requests, serve_double_when_there_is_room) as stages:
         assert stages.ask([[1, 2], [3]]) == [[2, 4], [6]]
         stages.send(1, "which was it?")
         assert stages.receive(1) == 3
 
 
-def test_what_cannot_be_sent_is_an_error_of_its_call_in_either_direction():
+def test_a_tree_that_cannot_be_sent_in_either_direction_fails_its_call():
     with running(map_requests, serve_double) as stages:
         assert stages.ask([[1j]]).startswith("stage: expected a dense tensor")
         assert stages.ask([[-2], [1]]).startswith("second stage: WireError: stage: expected a dict, list, tensor")
@@ -194,7 +194,7 @@ def serve_on_request(pipe: Connection) -> None:
     threading.Event().wait()
 
 
-def test_the_first_stage_goes_on_while_the_second_works_and_may_ask_for_answers_in_any_order():
+def test_the_first_stage_continues_while_the_second_computes_and_takes_results_in_any_order():
     with running(send_two, serve_on_request) as stages:
         assert stages.receive(0) == "both are sent"
         stages.send(1, "go on")
@@ -202,7 +202,7 @@ def test_the_first_stage_goes_on_while_the_second_works_and_may_ask_for_answers_
         assert stages.receive(0) == [2, 1]
 
 
-def send_two_and_take_no_answer(pipe: Connection, _: float) -> None:
+def send_two_and_receive_nothing(pipe: Connection, _: float) -> None:
     second = RemoteSecondStage(join(), PATIENCE)
     for number in (1, 2):
         second.submit({"number": number})
@@ -218,17 +218,17 @@ def report_work(pipe: Connection, answer_seconds: float) -> None:
     threading.Event().wait()
 
 
-def test_the_second_stage_goes_on_while_its_answer_is_not_taken():
-    with running(send_two_and_take_no_answer, report_work, PATIENCE) as stages:
+def test_the_second_stage_continues_while_its_result_is_not_received():
+    with running(send_two_and_receive_nothing, report_work, PATIENCE) as stages:
         assert [stages.receive(1), stages.receive(1)] == [1, 2]
 
 
-def test_an_answer_that_is_not_taken_in_time_ends_both():
-    with running(send_two_and_take_no_answer, report_work, 0.5) as stages:
+def test_a_result_that_is_not_received_in_time_ends_both():
+    with running(send_two_and_receive_nothing, report_work, 0.5) as stages:
         assert [stages.exit_code(rank) for rank in (1, 0)] == [1, 1]
 
 
-def have_no_memory_for_an_answer(pipe: Connection) -> None:
+def have_no_memory_for_a_result(pipe: Connection) -> None:
     second = RemoteSecondStage(join(), PATIENCE)
     pending = second.submit({"values": torch.tensor([1])})
 
@@ -239,14 +239,14 @@ def have_no_memory_for_an_answer(pipe: Connection) -> None:
     second.result(pending)
 
 
-def test_an_answer_that_cannot_be_received_ends_both():
-    with running(have_no_memory_for_an_answer, serve_double) as stages:
+def test_a_result_that_cannot_be_received_ends_both():
+    with running(have_no_memory_for_a_result, serve_double) as stages:
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
         log = stages.log.read_text()
     assert "stage 1 of 2 ends: results of the second stage: MemoryError: none left" in log
 
 
-def wait_for_an_answer(pipe: Connection, stage_seconds: float, answer_seconds: float) -> None:
+def wait_for_a_result(pipe: Connection, stage_seconds: float, answer_seconds: float) -> None:
     second = RemoteSecondStage(join(stage_seconds), answer_seconds)
     pending = second.submit({"number": 1})
     pipe.send("waiting")
@@ -270,14 +270,14 @@ def waiting(stages: Stages) -> None:
 @pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_stage_that_loses_the_other_ends(lost, sig):
-    with running(wait_for_an_answer, never_answer, 1.0, PATIENCE) as stages:
+    with running(wait_for_a_result, never_answer, 1.0, PATIENCE) as stages:
         waiting(stages)
         os.kill(stages.processes[lost].pid, sig)
         assert stages.exit_code(1 - lost) == 1
 
 
-def test_an_answer_that_does_not_come_in_time_ends_both():
-    with running(wait_for_an_answer, never_answer, 20.0, 0.5) as stages:
+def test_a_result_that_does_not_arrive_in_time_ends_both():
+    with running(wait_for_a_result, never_answer, 20.0, 0.5) as stages:
         waiting(stages)
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
 
@@ -309,6 +309,6 @@ def test_models_that_have_no_two_stages_are_refused(tmp_path):
             handler.load_model(settings, CPU, 1, 120, second)
 
 
-def test_a_worker_that_torchrun_did_not_start_says_how_to_build_its_archive(demo_model):
+def test_a_worker_that_torchrun_did_not_start_reports_how_to_build_its_archive(demo_model):
     with pytest.raises(StartupError, match=r"2 stages are two processes of torchrun, .* archive with --stages 2"):
         CaptionHandler().handle(None, FakeContext({"model": demo_model, "stages": 2}))

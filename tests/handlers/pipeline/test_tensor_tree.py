@@ -30,7 +30,7 @@ def nested(levels):
         ("x" * (16 << 20), "send large data as tensors"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_before_anything_is_sent(value, reason):
+def test_values_that_cannot_be_sent_are_refused(value, reason):
     with pytest.raises(WireError, match=reason):
         flatten({"value": value})
 
@@ -40,7 +40,7 @@ def test_a_tree_is_a_dict():
         flatten([1])
 
 
-def told(tree, **others):
+def encoded(tree, **others):
     return json.dumps({"version": 1, "tree": tree, **others}).encode()
 
 
@@ -52,31 +52,31 @@ def told(tree, **others):
         b'{"version": 1, "tree": {"dict": {}}',
         b"[" * 100_000,
         b"[]",
-        told({"dict": {}}, version=2),
-        told({"dict": {}}, more=1),
-        told([]),
-        told({"dict": []}),
-        told({"dict": {}, "tensor": ["int8", [1]]}),
-        told({"dict": {"a": {"set": []}}}),
-        told({"dict": {"a": {"tensor": ["complex64", [1]]}}}),
-        told({"dict": {"a": {"tensor": ["load", [1]]}}}),
-        told({"dict": {"a": {"tensor": ["int8", [-1]]}}}),
-        told({"dict": {"a": {"tensor": ["int8", [1.0]]}}}),
-        told({"dict": {"a": {"tensor": ["int8", [True]]}}}),
-        told({"dict": {"a": {"tensor": ["int8", ["1"]]}}}),
-        told({"dict": {"a": {"tensor": ["int8", 1]}}}),
-        told({"dict": {"a": {"tensor": ["int8"]}}}),
-        told({"dict": {"a": {"tensor": ["int64", [1 << 33]]}}}),
-        told({"dict": {"a": {"tensor": ["int64", [1 << 20, 1 << 20, 1 << 20]]}}}),
-        told({"dict": {"a": [{"tensor": ["int8", [0]]}] * (tensor_tree.MAX_TENSORS + 1)}}),
+        encoded({"dict": {}}, version=2),
+        encoded({"dict": {}}, more=1),
+        encoded([]),
+        encoded({"dict": []}),
+        encoded({"dict": {}, "tensor": ["int8", [1]]}),
+        encoded({"dict": {"a": {"set": []}}}),
+        encoded({"dict": {"a": {"tensor": ["complex64", [1]]}}}),
+        encoded({"dict": {"a": {"tensor": ["load", [1]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8", [-1]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8", [1.0]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8", [True]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8", ["1"]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8", 1]}}}),
+        encoded({"dict": {"a": {"tensor": ["int8"]}}}),
+        encoded({"dict": {"a": {"tensor": ["int64", [1 << 33]]}}}),
+        encoded({"dict": {"a": {"tensor": ["int64", [1 << 20, 1 << 20, 1 << 20]]}}}),
+        encoded({"dict": {"a": [{"tensor": ["int8", [0]]}] * (tensor_tree.MAX_TENSORS + 1)}}),
     ],
 )
-def test_metadata_that_is_damaged_is_refused(metadata):
+def test_a_damaged_description_is_refused(metadata):
     with pytest.raises(WireError):
         TreeSpec(metadata)
 
 
-def test_metadata_that_is_cut_anywhere_is_refused():
+def test_a_description_that_was_cut_anywhere_is_refused():
     metadata, _ = flatten({"a": torch.ones(2, 3), "b": [1.5, None, "é"]})
     for end in range(len(metadata)):
         with pytest.raises(WireError):

@@ -13,7 +13,7 @@ from support.fake_context import FakeContext
 from worker.request_batch import RequestBatch
 
 
-def test_what_is_added_is_taken_once():
+def test_values_are_taken_once():
     counters = Counters()
     counters.add("frames", 3)
     counters.add("frames", 4)
@@ -22,14 +22,14 @@ def test_what_is_added_is_taken_once():
     assert counters.take() == {}
 
 
-def test_the_time_of_what_fails_counts_too():
+def test_the_time_of_a_failing_block_counts():
     counters = Counters()
     with pytest.raises(ValueError, match="broken"), counters.timed("device_seconds"):
         raise ValueError("broken")
     assert counters.take()["device_seconds", ""] > 0
 
 
-def test_device_batches_and_their_items_are_counted_with_those_that_did_not_fit():
+def test_device_batches_and_items_are_counted_including_those_that_did_not_fit():
     def run(pieces: list[list[str]]) -> list[str]:
         items = [item for piece in pieces for item in piece]
         if len(items) > 2:
@@ -44,7 +44,7 @@ def test_device_batches_and_their_items_are_counted_with_those_that_did_not_fit(
     assert sums["device_seconds", ""] > 0
 
 
-def test_requests_are_counted_and_errors_by_their_type_but_not_who_asks_for_the_description():
+def test_requests_and_errors_by_type_are_counted_but_not_requests_for_the_description():
     counters = Counters()
     frame = {"body": b"".join(wire.pack(np.zeros((4, 6, 3), np.uint8)))}
     context = FakeContext(headers=[{}, {}, {}, {"describe": "True"}])

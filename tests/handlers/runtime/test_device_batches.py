@@ -50,16 +50,16 @@ def test_the_longest_come_first_and_answers_stay_in_their_places():
 
 
 def test_items_that_follow_each_other_are_one_view():
-    seen = []
+    slices = []
 
     def run(pieces: list[np.ndarray]) -> list[str]:
-        seen.extend(pieces)
+        slices.extend(pieces)
         return name(pieces)
 
     frames = request(1, 2, 3)
     assert DeviceBatches(run, size=8).map([frames, request(4)]) == [["1", "2", "3"], ["4"]]
-    assert [len(piece) for piece in seen] == [3, 1]
-    assert np.shares_memory(seen[0], frames)
+    assert [len(piece) for piece in slices] == [3, 1]
+    assert np.shares_memory(slices[0], frames)
 
 
 def test_no_requests_give_no_results():

@@ -29,7 +29,7 @@ def first_and_later_page_faults(how: str) -> list[int]:
     return [int(count) for count in subprocess.check_output(command, env=environment, text=True).split()]
 
 
-def test_memory_that_was_freed_is_used_again_without_asking_the_kernel():
+def test_freed_memory_is_reused_without_the_kernel():
     first, later = first_and_later_page_faults("keep")
     assert later * 5 < first
     first, later = first_and_later_page_faults("as glibc does")

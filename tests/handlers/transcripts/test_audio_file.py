@@ -39,7 +39,7 @@ def save(samples: np.ndarray, rate: int, kind: str, codec: str) -> bytes:
         ("OGG", "OPUS", 48_000, 1, 1500),
     ],
 )
-def test_files_of_every_kind_are_the_same_sound(kind, codec, rate, channels, tolerance):
+def test_files_of_every_kind_hold_the_same_audio(kind, codec, rate, channels, tolerance):
     body = save(tone(rate, channels), rate, kind, codec)
     assert is_audio_file(body)
     samples = read_audio_file(body, RATE, max_seconds=10)
@@ -55,13 +55,13 @@ def test_channels_are_averaged():
     assert np.abs(read_audio_file(save(left, RATE, "WAV", "PCM_16"), RATE, 10)).max() == pytest.approx(8192, abs=2)
 
 
-def test_what_a_rate_cannot_hold_is_not_folded_back():
+def test_frequencies_above_half_the_target_rate_are_not_aliased():
     high = 0.9 * np.sin(2 * np.pi * 10_000 * np.arange(48_000) / 48_000)
     samples = read_audio_file(save(high, 48_000, "WAV", "PCM_16"), RATE, 10)
     assert np.abs(samples[800:-800]).max() <= 3  # -80 dB
 
 
-def test_a_body_of_another_kind_is_no_sound_file():
+def test_a_body_of_another_kind_is_no_audio_file():
     assert not any(map(is_audio_file, [b"", b"RIFF", b"RIFF\0\0\0\0AVI ", b"ID3", b"\x93RSBODY"]))
 
 
@@ -93,28 +93,28 @@ def patched(body: bytes, at: int, layout: str, value: int) -> bytes:
         (save(tone(RATE) * 32768, RATE, "WAV", "FLOAT"), SpeechError, "floats are from -1 to 1, got 16384"),
     ],
 )
-def test_what_cannot_be_sound_of_speech_is_refused(body, error, reason):
+def test_audio_that_cannot_be_speech_is_refused(body, error, reason):
     with pytest.raises(error, match=reason):
         read_audio_file(body, RATE, 10)
 
 
-def test_a_file_that_says_it_is_too_long_is_not_decoded():
+def test_a_file_whose_header_claims_too_long_a_duration_is_not_decoded():
     with pytest.raises(LimitExceeded, match="at most 1 seconds, got 2"):
         read_audio_file(FLAC, RATE, 1)
 
 
-def test_a_flac_file_that_does_not_say_how_long_it_is_has_a_message_of_its_own():
+def test_a_flac_file_without_a_length_in_its_header_has_a_message_of_its_own():
     unknown = patched(patched(FLAC, 22, ">I", 0), 21, ">B", FLAC[21] & 0xF0)  # total samples of STREAMINFO: 36 bits
     with pytest.raises(UnsupportedFormat, match="FLAC from a pipe"):
         read_audio_file(unknown, RATE, 10)
 
 
-def test_a_wav_file_that_ends_before_it_said_is_damaged():
+def test_a_wav_file_shorter_than_its_header_claims_is_damaged():
     whole = save(tone(RATE), RATE, "WAV", "PCM_16")
     with pytest.raises(WireError, match=f"of the {len(whole)} bytes"):
         read_audio_file(whole[: len(whole) // 2], RATE, 10)
 
 
-def test_a_flac_file_that_ends_before_it_said_is_damaged():
+def test_a_flac_file_shorter_than_its_header_claims_is_damaged():
     with pytest.raises(WireError, match="a damaged one"):
         read_audio_file(FLAC[: len(FLAC) // 2], RATE, 10)

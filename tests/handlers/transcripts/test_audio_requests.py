@@ -18,7 +18,7 @@ TONE = (8000 * np.sin(np.arange(RATE) / 20)).astype(np.int16)
 
 @dataclass
 class Model:
-    """What a reader asks about one."""
+    """The capabilities of a model."""
 
     sample_rate: int = RATE
     languages: tuple[str, ...] = ("en", "de")
@@ -44,7 +44,7 @@ def file(samples: np.ndarray, rate: int = RATE, **kind) -> bytes:
     return target.getvalue()
 
 
-def heard(text: str, start: float = 0.0, end: float = 1.0) -> ChunkTranscript:
+def transcript(text: str, start: float = 0.0, end: float = 1.0) -> ChunkTranscript:
     return ChunkTranscript(text, "en", (SpeechSegment(start, end, text),), no_speech_prob=0.1, avg_logprob=-0.2)
 
 
@@ -65,7 +65,9 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         [RATE],
         [RATE],
     ]
-    answers = requests.responses([[heard("a")], [heard("b"), heard("c")], *[[heard(text)] for text in "def"]], {})
+    answers = requests.responses(
+        [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "def"]], {}
+    )
     texts = [[part["text"] for part in answer] if isinstance(answer, list) else answer["text"] for answer in answers]
     assert texts == ["a", ["b", "c"], "d", "e", "f"]
     assert set(context.content_types.values()) == {"application/json"}
@@ -73,26 +75,26 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
 
 
 @pytest.mark.parametrize("dtype", ["<i2", ">i2", "<f4", ">f4"])
-def test_samples_of_every_kind_are_the_same_sound(dtype):
+def test_samples_of_every_dtype_are_the_same_audio(dtype):
     sent = TONE.astype(dtype) if dtype[1] == "i" else (TONE / 32768).astype(dtype)
     (chunk,) = reader()(row(sent), {}).items
     assert chunk.samples.dtype == np.float32
     assert chunk.samples == pytest.approx(TONE / 32768, abs=1e-6)
 
 
-def test_what_is_asked_travels_with_every_chunk():
+def test_every_chunk_has_the_options_of_its_request():
     request = reader()(chunks([TONE, TONE], language="de", task="translate", word_times=True), {})
     assert [chunk.options for chunk in request.items] == [TranscriptionOptions("de", "translate", word_times=True)] * 2
     assert reader()(row(TONE), {}).items[0].options == TranscriptionOptions()
 
 
 @pytest.mark.parametrize("body", [file(TONE), b"".join(wire.pack(TONE))])
-def test_with_a_file_or_a_bare_array_headers_say_what_is_asked(body):
+def test_with_a_file_or_a_bare_array_headers_hold_the_options(body):
     request = reader()({"body": body}, {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
     assert request.items[0].options == TranscriptionOptions("en", word_times=True)
 
 
-def test_the_rate_is_the_models_own_unless_it_is_said():
+def test_the_default_sample_rate_is_that_of_the_model():
     (chunk,) = reader()(row({"chunks": TONE, "sample_rate": RATE}), {}).items
     (unsaid,) = reader()(row({"chunks": TONE}), {}).items
     assert np.array_equal(unsaid.samples, chunk.samples)
@@ -112,7 +114,7 @@ def test_a_long_file_is_cut_where_it_is_quiet_and_answered_as_one():
     first, second = request.items
     assert 4.0 < len(first.samples) / RATE < 4.5
     assert np.concatenate([first.samples, second.samples]) == pytest.approx(samples / 32768)
-    answer = request.response([heard("one", 0.5, 1.5), heard("two", 0.25, 2.0)])
+    answer = request.response([transcript("one", 0.5, 1.5), transcript("two", 0.25, 2.0)])
     assert answer["text"] == "one two"
     at = len(first.samples) / RATE
     times = [(segment["start"], segment["end"]) for segment in answer["segments"]]
@@ -169,14 +171,14 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
     requests = RequestBatch([row(TONE), bad, row(TONE)], context, reader())
-    first, error, last = requests.responses([[heard("a")], [heard("b")]], {})
+    first, error, last = requests.responses([[transcript("a")], [transcript("b")]], {})
     assert (first["text"], last["text"]) == ("a", "b")
     assert context.statuses == {1: status}
     assert error["error"]["type"] == kind
     assert reason in error["error"]["message"]
 
 
-def test_a_header_that_means_nothing_is_refused():
+def test_a_header_with_an_unknown_value_is_refused():
     context = FakeContext(headers=[{"X-Reelscribe-Word-Times": "maybe"}])
     (answer,) = RequestBatch([row(TONE)], context, reader()).responses([], {})
     assert context.statuses == {0: 422}
@@ -191,7 +193,7 @@ def test_a_header_that_means_nothing_is_refused():
         ({"word_times": True}, "cannot give the times of words"),
     ],
 )
-def test_what_a_model_cannot_do_is_refused(option, reason):
+def test_options_that_a_model_does_not_support_are_refused(option, reason):
     context = FakeContext()
     modest = Model(languages=(), tasks=("transcribe",), word_times=False)
     (answer,) = RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {})
@@ -204,12 +206,12 @@ def test_a_float_may_overshoot_a_little_as_lossy_codecs_do():
     assert chunk.samples.max() == np.float32(1.3)
 
 
-def test_a_call_takes_as_much_sound_as_one_request_may_have_and_sends_the_others_back():
+def test_a_call_takes_as_much_audio_as_one_request_may_hold_and_refuses_the_rest():
     context = FakeContext()
     requests = RequestBatch(
         [chunks([np.tile(TONE, 4)] * 3), chunks([np.tile(TONE, 5)] * 2), row(TONE)], context, reader()
     )
     assert [len(items) for items in requests.items] == [3, 1]
-    answers = requests.responses([[heard("a")] * 3, [heard("b")]], {})
+    answers = requests.responses([[transcript("a")] * 3, [transcript("b")]], {})
     assert context.statuses == {1: 503}
     assert answers[1]["error"]["type"] == "CallFull"

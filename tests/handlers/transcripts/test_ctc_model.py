@@ -1,4 +1,4 @@
-"""CTC models of several families, tiny and with random weights: what they say does not matter here."""
+"""CTC models of several families, tiny and with random weights: the text they generate does not matter here."""
 
 import re
 
@@ -43,8 +43,8 @@ def noise(seconds: float, seed: int) -> np.ndarray:
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0.003, 1])]
 
 
-def chunks(sounds: list[np.ndarray], **asked) -> list[Chunk]:
-    return [Chunk(sound, TranscriptionOptions(**asked)) for sound in sounds]
+def chunks(recordings: list[np.ndarray], **options) -> list[Chunk]:
+    return [Chunk(recording, TranscriptionOptions(**options)) for recording in recordings]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -52,8 +52,8 @@ def test_text_is_what_transformers_makes_of_each_chunk_alone(directories, family
     got = load(directories[family]).transcribe(chunks(NOISES[:4]))
     processor = AutoProcessor.from_pretrained(directories[family])
     model = AutoModelForCTC.from_pretrained(directories[family]).eval()
-    for sound, transcript in zip(NOISES, got, strict=False):
-        inputs = processor.feature_extractor(sound, sampling_rate=RATE, return_tensors="pt")
+    for recording, transcript in zip(NOISES, got, strict=False):
+        inputs = processor.feature_extractor(recording, sampling_rate=RATE, return_tensors="pt")
         with torch.inference_mode():
             best = model(**inputs).logits.argmax(-1)
         text = re.sub("<unk>|<s>|</s>", "", processor.batch_decode(best)[0])
@@ -62,7 +62,7 @@ def test_text_is_what_transformers_makes_of_each_chunk_alone(directories, family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_chunk_is_heard_alike_whatever_its_neighbours_are(directories, family):
+def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directories, family):
     model = load(directories[family])
     together = model.transcribe(chunks(NOISES, word_times=True))
     assert together == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, word_times=True)]
@@ -70,17 +70,17 @@ def test_a_chunk_is_heard_alike_whatever_its_neighbours_are(directories, family)
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_words_follow_each_other_within_their_chunk(directories, family):
-    for sound, transcript in zip(
+    for recording, transcript in zip(
         NOISES, load(directories[family]).transcribe(chunks(NOISES, word_times=True)), strict=True
     ):
         words = [word for segment in transcript.segments for word in segment.words]
         assert " ".join(word.text for word in words) == transcript.text
         times = [time for word in words for time in (word.start, word.end)]
         assert times == sorted(times)
-        assert all(0 <= time <= round(len(sound) / RATE, 3) for time in times)
+        assert all(0 <= time <= round(len(recording) / RATE, 3) for time in times)
 
 
-def test_a_long_pause_begins_a_segment(directories):
+def test_a_long_pause_starts_a_segment(directories):
     (chunk,) = chunks(NOISES[3:4], word_times=True)
     (whole,) = load(directories["wav2vec2"], pause_seconds=100).transcribe([chunk])
     assert len(whole.segments) == 1
@@ -90,7 +90,7 @@ def test_a_long_pause_begins_a_segment(directories):
     assert split.text == whole.text
 
 
-def test_what_is_a_mystery_to_such_a_model_is_left_out(directories):
+def test_scores_that_a_ctc_model_does_not_have_are_left_out(directories):
     model = load(directories["wav2vec2"])
     assert (model.languages, model.tasks, model.chunk_seconds) == ((), ("transcribe",), 30)
     (transcript,) = model.transcribe(chunks(NOISES[:1]))

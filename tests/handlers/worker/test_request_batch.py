@@ -77,7 +77,7 @@ def test_a_result_may_be_an_error():
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
 
 
-def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_others_back():
+def test_a_call_takes_as_many_frames_as_one_request_may_hold_and_refuses_the_rest():
     context = FakeContext()
     rows = [row(MANY), row(MANY), row(np.zeros((3, 4, 6, 3), np.uint8)), row(ONE), row(ONE), row(ONE)]
     requests = RequestBatch(rows, context, reader())
@@ -90,7 +90,7 @@ def test_a_call_takes_as_many_frames_as_one_request_may_have_and_sends_the_other
     }
 
 
-def test_so_it_does_with_the_pixels_of_stills(monkeypatch):
+def test_the_pixels_of_stills_in_a_call_are_limited(monkeypatch):
     monkeypatch.setattr(frame_requests, "STILL_PIXELS_PER_CALL", 50)
     file = io.BytesIO()
     Image.new("RGB", (4, 6)).save(file, "PNG")

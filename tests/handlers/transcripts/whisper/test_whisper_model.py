@@ -1,4 +1,4 @@
-"""Whisper's code with tiny models of random weights: what they say does not matter here."""
+"""Whisper's code with tiny models of random weights: the text they generate does not matter here."""
 
 import numpy as np
 import pytest
@@ -36,11 +36,11 @@ def noise(seconds: float, seed: int) -> np.ndarray:
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.5, 0.01, 4, 1, 1])]
 
 
-def chunks(sounds: list[np.ndarray], **asked) -> list[Chunk]:
-    return [Chunk(sound, TranscriptionOptions(**asked)) for sound in sounds]
+def chunks(recordings: list[np.ndarray], **options) -> list[Chunk]:
+    return [Chunk(recording, TranscriptionOptions(**options)) for recording in recordings]
 
 
-def test_windows_and_what_can_be_asked_come_from_the_model_s_own_files(tmp_path, demo_speech):
+def test_window_and_capabilities_come_from_the_files_of_the_model(tmp_path, demo_speech):
     as_large_ones = {"window_seconds": 30, "mels": 128}
     weights = save_whisper(tmp_path, AutoProcessor.from_pretrained(demo_speech), **as_large_ones)
     model = load(weights, **GREEDY, tokens_per_second=1)
@@ -52,30 +52,30 @@ def test_windows_and_what_can_be_asked_come_from_the_model_s_own_files(tmp_path,
 
 def test_features_are_those_of_the_feature_extractor_in_numpy(directory, demo_speech):
     for name, window in ((directory, 5 * RATE), (demo_speech, 10 * RATE)):
-        sounds = [*NOISES[:4], np.zeros(RATE, np.float32)]
+        recordings = [*NOISES[:4], np.zeros(RATE, np.float32)]
         extractor = AutoProcessor.from_pretrained(name).feature_extractor
-        padded = [np.pad(sound, (0, window - len(sound))) for sound in sounds]
+        padded = [np.pad(recording, (0, window - len(recording))) for recording in recordings]
         expected = extractor._np_extract_fbank_features(np.stack(padded), "cpu")
-        assert np.abs(load(name).features(sounds).numpy() - expected).max() < 1e-3
+        assert np.abs(load(name).features(recordings).numpy() - expected).max() < 1e-3
 
 
 def test_greedy_text_and_its_probability_are_those_of_transformers(directory):
     got = load(directory, **GREEDY, tokens_per_second=1).transcribe(chunks(NOISES[:2], language="de"))
     processor = AutoProcessor.from_pretrained(directory)
     model = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
-    for sound, transcript, budget in zip(NOISES[:2], got, [11, 13], strict=True):
-        features = processor(sound, sampling_rate=RATE, return_tensors="pt").input_features
+    for recording, transcript, budget in zip(NOISES[:2], got, [11, 13], strict=True):
+        features = processor(recording, sampling_rate=RATE, return_tensors="pt").input_features
         mask = torch.ones(features.shape[::2])
         options = {"language": "de", "task": "transcribe", "max_new_tokens": budget, "attention_mask": mask}
         output = model.generate(features, **options, output_scores=True, return_dict_in_generate=True)
         assert transcript.text == processor.decode(output.sequences[0], skip_special_tokens=True).strip()
         logprobs = [scores[0].log_softmax(-1).max().item() for scores in output.scores]
         assert transcript.avg_logprob == pytest.approx(sum(logprobs) / (budget + 1), abs=2e-3)
-        assert transcript.segments[0].end == len(sound) / RATE
+        assert transcript.segments[0].end == len(recording) / RATE
 
 
 @pytest.mark.parametrize("settings", [{"tokens_per_second": 3}, GREEDY])
-def test_a_chunk_is_heard_alike_whatever_its_neighbours_are(directory, settings):
+def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directory, settings):
     model = load(directory, **settings)
     together = model.transcribe(chunks(NOISES, word_times=True))
     assert together == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, word_times=True)]
@@ -86,8 +86,10 @@ def test_a_chunk_is_heard_alike_whatever_its_neighbours_are(directory, settings)
 def test_requests_of_several_kinds_run_together(directory):
     model = load(directory, **GREEDY)
     mixed = [
-        chunks([sound], **asked)[0]
-        for sound, asked in zip(NOISES, [{"language": "de"}, {"word_times": True}, {"task": "translate"}], strict=False)
+        chunks([recording], **options)[0]
+        for recording, options in zip(
+            NOISES, [{"language": "de"}, {"word_times": True}, {"task": "translate"}], strict=False
+        )
     ]
     assert model.transcribe(mixed) == [model.transcribe([chunk])[0] for chunk in mixed]
 
@@ -98,7 +100,7 @@ def test_the_language_is_given_or_set_or_detected(directory):
     assert load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))[0].language in ("en", "de")
 
 
-def test_only_doubtful_chunks_are_written_again_at_the_next_temperature(directory, monkeypatch):
+def test_only_chunks_below_a_threshold_are_decoded_again_at_the_next_temperature(directory, monkeypatch):
     certain = [t.avg_logprob for t in load(directory, **GREEDY).transcribe(chunks(NOISES))]
     passes = []
     generate = WhisperDecoder.generate
@@ -120,26 +122,26 @@ def test_only_doubtful_chunks_are_written_again_at_the_next_temperature(director
     assert [t.temperature for t in transcripts] == [0.5 if c < threshold else 0.0 for c in certain]
 
 
-def test_text_that_repeats_itself_is_doubtful(directory):
+def test_text_that_repeats_itself_is_decoded_again(directory):
     settings = {**GREEDY, "temperatures": (0.0, 1.0), "compression_ratio_threshold": 0.01}
     (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
     assert transcript.temperature == 1.0
 
 
-def test_no_speech_is_a_high_probability_of_it_and_a_low_one_of_the_text(directory):
-    (heard,) = load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))
-    assert heard.text
-    sure, unsure = heard.avg_logprob - 0.1, heard.avg_logprob + 0.1
+def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(directory):
+    (usual,) = load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))
+    assert usual.text
+    sure, unsure = usual.avg_logprob - 0.1, usual.avg_logprob + 0.1
     for logprob, no_speech, text in (
         (unsure, 0.0, ""),
-        (sure, 0.0, heard.text),
+        (sure, 0.0, usual.text),
         (None, 0.0, ""),
-        (unsure, 1.0, heard.text),
+        (unsure, 1.0, usual.text),
     ):
         settings = {**GREEDY, "logprob_threshold": logprob, "no_speech_threshold": no_speech}
         (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
         assert (transcript.text, bool(transcript.segments)) == (text, bool(text))
-        assert transcript.no_speech_prob == heard.no_speech_prob
+        assert transcript.no_speech_prob == usual.no_speech_prob
 
 
 def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
@@ -156,7 +158,7 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     return windows
 
 
-def test_what_a_model_left_unfinished_is_heard_again_from_there(directory, monkeypatch):
+def test_where_a_model_stopped_early_the_remainder_is_decoded_again(directory, monkeypatch):
     model = load(directory)
     first = ["<|0.50|>", "\u0120red", "<|2.00|>", "<|2.00|>", "\u0120star"]
     windows = scripted(monkeypatch, model, first, ["<|0.20|>", "\u0120star", "<|1.50|>"])
@@ -166,7 +168,7 @@ def test_what_a_model_left_unfinished_is_heard_again_from_there(directory, monke
     assert [(s.start, s.end, s.text) for s in transcript.segments] == [(0.5, 2.0, "red"), (2.2, 3.5, "star")]
 
 
-def test_a_model_that_never_comes_to_an_end_is_heard_once_a_second_at_most(directory, monkeypatch):
+def test_a_model_that_never_ends_advances_by_at_least_a_second(directory, monkeypatch):
     model = load(directory)
     windows = scripted(monkeypatch, model, ["<|0.00|>", "\u0120red", "<|0.02|>", "<|0.02|>"])
     (transcript,) = model.transcribe(chunks([noise(4.5, 1)]))
@@ -174,7 +176,7 @@ def test_a_model_that_never_comes_to_an_end_is_heard_once_a_second_at_most(direc
     assert [segment.start for segment in transcript.segments] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-def test_a_temperature_draws_tokens_as_often_as_they_are_probable(directory):
+def test_a_temperature_samples_tokens_by_their_probabilities(directory):
     model = load(directory)
     draws = 1000
     decoder = WhisperDecoder(model.model, {}, timestamps=False)
@@ -191,7 +193,7 @@ def test_a_temperature_draws_tokens_as_often_as_they_are_probable(directory):
         assert drawn.count(token) / draws == pytest.approx(probability, abs=4 * spread)
 
 
-def test_how_much_can_be_said_is_bounded_by_how_long_the_sound_is(directory):
+def test_the_number_of_tokens_is_limited_by_the_duration_of_the_audio(directory):
     texts = {}
     for tokens_per_second in (1, 50):
         model = load(directory, **GREEDY, tokens_per_second=tokens_per_second)
@@ -206,7 +208,7 @@ def test_a_long_text_stays_within_the_decoder_s_positions(directory):
     assert transcript.text
 
 
-def test_a_model_of_one_language_has_no_languages_to_ask_for(tmp_path, demo_speech):
+def test_a_model_of_one_language_offers_no_languages(tmp_path, demo_speech):
     processor = AutoProcessor.from_pretrained(demo_speech)
     names = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "alignment_heads": None}
     model = load(save_whisper(tmp_path, processor, **names))
@@ -226,7 +228,7 @@ def test_a_model_of_one_language_has_no_languages_to_ask_for(tmp_path, demo_spee
         ({"temperatures": [0, 3]}, "expected numbers from 0 to 2"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_when_it_loads(directory, settings, reason):
+def test_impossible_settings_are_refused_when_the_model_loads(directory, settings, reason):
     with pytest.raises(StartupError, match=reason):
         load(directory, **settings)
 

@@ -16,14 +16,14 @@ def at(seconds: float) -> int:
         ([], [], None),
         ([at(0.5), 1, 2, at(1.9)], [(0.5, 1.9, [1, 2])], None),
         ([at(0), 1, at(1), at(1.5), 2, 3, at(4)], [(0, 1, [1]), (1.5, 4, [2, 3])], None),
-        # What has begun and not ended is heard again, and what was written of it does not count.
+        # A segment without an end is dropped, and decoded again.
         ([at(0), 1, at(1), at(1.5)], [(0, 1, [1])], 1.5),
         ([at(0), 1, at(1), at(1.5), 2], [(0, 1, [1])], 1.5),
-        # Without any end it lasts as long as the sound.
+        # Without any end, it lasts as long as the audio.
         ([at(0.5), 1, 2], [(0.5, 5, [1, 2])], None),
         ([1, 2], [(0, 5, [1, 2])], None),
         ([at(0.5)], [], None),
-        # No time is after the sound's end, also where the window goes on.
+        # No time exceeds the audio, even if the window is longer.
         ([at(4), 1, at(8)], [(4, 5, [1])], None),
     ],
 )
