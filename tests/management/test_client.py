@@ -393,7 +393,7 @@ def test_who_takes_the_only_version_away_is_told_that_the_model_is_gone(monkeypa
 
     monkeypatch.setattr(ManagementClient, "unregister", unregister)
     result = CliRunner().invoke(app, ["models", "unregister", "captioner", "--management", "http://127.0.0.1:9"])
-    assert result.output == ("unregistered captioner 1.0; that was the only version: nobody answers to that name now\n")
+    assert result.output == "unregistered captioner 1.0; it was the only version, and requests for captioner fail now\n"
 
 
 def test_commands_say_which_server_they_expect(tmp_path):
