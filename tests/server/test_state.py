@@ -119,7 +119,7 @@ async def test_a_server_is_asked_with_a_key_that_has_expired_until_it_is_renewed
         server.add("captioner", "1.0", FakeVersion("captioner.mar"))
         state = await state_at(instance, server.url, "2020-01-01T00:00:00.123456789Z", renewed_by=server)
         assert (state.state, state.error) == ("ready", None)
-        assert "GET /token?type=management" in server.asked
+        assert "GET /token?type=management" in server.requests
 
 
 async def test_a_server_that_refuses_its_own_key_is_failing_and_that_is_said(instance):
