@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from reelscribe.cli import app, runs
 from reelscribe.cli._options import AudioOptions, FrameOptions, RunOptions, ServerOptions
 from reelscribe.errors import UsageError
 from reelscribe.run.options import CaptionOptions, SpeechOptions
@@ -15,6 +17,32 @@ RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
 def test_defaults_of_the_commands_are_those_of_the_library():
     assert FrameOptions().caption_options(RUN) == CaptionOptions()
     assert AudioOptions().speech_options(RUN) == SpeechOptions()
+
+
+def test_options_of_the_command_line_and_the_environment_reach_the_run(monkeypatch):
+    started = {}
+    monkeypatch.setattr(runs, "run_command", lambda run, cues, **models: started.update(run=run, cues=cues, **models))
+    monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "3")
+    words = ["annotate", "a.mp4", "b.mp4", "--out", "x", "--format", "vtt", "--format", "csv", "--cues", "captions"]
+    words += [
+        "--server",
+        "http://127.0.0.1:1",
+        "--fps",
+        "0.5",
+        "--no-stream",
+        "--language",
+        "en",
+        "--stall-seconds",
+        "5",
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    run, (captioner, captions), (speech_model, speech) = started["run"], started["captions"], started["speech"]
+    assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], Path("x"), ["vtt", "csv"])
+    assert started["cues"] == "captions"
+    assert (captioner.name, speech_model.name, captioner.servers) == ("captioner", "speech", speech_model.servers)
+    assert (captions.sampling.fps, captions.stream, captions.decode_workers) == (0.5, False, 3)
+    assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
 
 
 @pytest.fixture

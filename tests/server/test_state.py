@@ -53,7 +53,7 @@ def history(worker: int = 9000, **what: object) -> WorkerHistory:
         ([version(True, False)], [history(9001, was_ready=True)], "degraded"),
         ([version(False)], [history(was_ready=True)], "degraded"),
         ([version(False)], [history(was_ready=True, failed=True)], "failing"),
-        ([version(False)], [history(said="OSError: x")], "failing"),
+        ([version(False)], [history(reason="OSError: x")], "failing"),
         ([version(False), version(True, name="speech")], [history(was_ready=True)], "degraded"),
         ([version(True, False, False)], [history(9001, was_ready=True), history(9002, failed=True)], "failing"),
     ],

@@ -69,8 +69,8 @@ class WorkerHistory:
     """Whether it has ever been READY."""
     failed: bool = False
     """Whether its process ended while it was loading, and it has not been READY since."""
-    said: str | None = None
-    """The reason that our handler gave for giving up."""
+    reason: str | None = None
+    """The reason that a handler of reelscribe gave for giving up."""
     error: str | None = None
     """The last error in its output."""
     last_output: str | None = None
@@ -80,15 +80,15 @@ class WorkerHistory:
     def failure(self) -> str | None:
         """Why it does not become READY; None if the log gives no reason."""
         if not self.failed:
-            return self.said
-        return self.said or self.error or "the worker's process ended while it was loading, and said nothing: killed?"
+            return self.reason
+        return self.reason or self.error or "the worker's process ended while it was loading, and said nothing: killed?"
 
     def read(self, message: str) -> None:
         """Update the history from one message in the log."""
         if change := _STATE_CHANGE.fullmatch(message):
             self._change_state(*change.groups())
-        elif said := _CANNOT_LOAD.fullmatch(message):
-            self.said = said[1].strip()
+        elif reason := _CANNOT_LOAD.fullmatch(message):
+            self.reason = reason[1].strip()
         elif (error := _ERROR.fullmatch(message)) and not _NOT_THE_REASON.search(message):
             self.error = error[1].strip()
 
@@ -98,7 +98,7 @@ class WorkerHistory:
         self.state = new
         if "WORKER_MODEL_LOADED" in (old, new):
             self.was_ready, self.failed = True, False
-            self.said = self.error = None  # they belong to an earlier process
+            self.reason = self.error = None  # they belong to an earlier process
         elif new in ("WORKER_STOPPED", "WORKER_ERROR"):
             self.failed = True
 
@@ -156,7 +156,7 @@ def why_it_cannot_load(
         return reason
     for worker in worker_histories(instance, since):
         wanted = model is None or worker.model == f"{model}_{version}"
-        if wanted and (worker.said or (worker.failed and worker.error)):
+        if wanted and (worker.reason or (worker.failed and worker.error)):
             return worker.failure
     return why_it_was_not_accepted(instance, since) if model is None else None
 
