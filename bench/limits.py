@@ -52,7 +52,7 @@ from delivery import (
     make_sources,
     transport_alone,
 )
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.run.options import CaptionOptions

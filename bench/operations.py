@@ -49,7 +49,7 @@ from attacks import (
 from delivery import make_sources
 from pings import pinging
 from reelscribe import wire
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient

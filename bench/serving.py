@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.contract.frames import InputSize, PixelBudget
-from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import free_ports, read_properties
 

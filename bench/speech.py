@@ -45,7 +45,7 @@ import transformers
 
 from listener import MODEL, Listener, Spoken, long_recordings
 from peers.faster_whisper_peer import FasterWhisper, Windows
-from reelscribe.archive import build as archive
+from reelscribe.archive.build import build as archive
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.chunking import SILENCE_DB, is_silent

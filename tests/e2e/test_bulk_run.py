@@ -81,7 +81,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert decoders
     assert psutil.wait_procs(decoders, timeout=10)[1] == []
     assert not (out / "annotations.jsonl").exists()
-    assert "interrupted; the same command goes on" in told.decode()
+    assert "interrupted; run the same command again to continue" in told.decode()
     before = saved_frames(out)
     assert 0 < before < 360
     assert "interrupted: " in reelscribe("status", out)

@@ -69,7 +69,7 @@ def restart(running: Running, store: Path) -> None:
     addresses = {name: value for name, value in running.settings.items() if "address" in name or "port" in name}
     server.stop(running.instance)
     options = StartOptions(CONFIG, store, load_seconds=120, overrides=addresses)
-    server.start(running.instance, options, say=lambda _: None)
+    server.start(running.instance, options)
 
 
 def kill_a_worker(running: Running, chance: random.Random) -> bool:

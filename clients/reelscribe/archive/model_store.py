@@ -1,4 +1,4 @@
-"""The archives of a model store: which models and versions they say they hold."""
+"""The archives of a model store: which models and versions they hold, according to their manifests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,18 @@ class StoredModel:
 
 
 def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
-    """What TorchServe's `load_models` asks for: "all", or names of archives with commas between them.
+    """Read the archives that TorchServe's setting `load_models` selects.
 
-    By name, and the newest version of each first: TorchServe makes the first that it loads the default. Raises
-    StartupError if there is none, for a file that is no archive, and for two archives of the same version.
+    Args:
+        model_store: Folder of archives.
+        load_models: "all", or file names of archives, separated by commas.
+
+    Returns:
+        The models by name, with the newest version of each first, as TorchServe makes the version that it loads first
+        the default.
+
+    Raises:
+        StartupError: There is no archive, a file is not an archive, or two archives hold the same version.
     """
     wanted = [name.strip() for name in load_models.split(",") if name.strip()]
     everything = [name.lower() for name in wanted] == ["all"]
@@ -41,18 +49,20 @@ def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
     for model in map(_read, paths):
         first = models.setdefault((model.name, model.version), model)
         if first is not model:
-            raise StartupError(f"{first.path} and {model.path} are both {model}; take one away, or give it a version")
+            raise StartupError(
+                f"{first.path} and {model.path} are both {model}; remove one, or build it with another --version"
+            )
     newest_first = sorted(models.values(), key=lambda model: natural(model.version), reverse=True)
     return sorted(newest_first, key=lambda model: model.name)
 
 
 def _read(path: Path) -> StoredModel:
-    """TorchServe would only log that it skips a broken archive, and never get ready."""
+    """Read a manifest. TorchServe would only log that it skips a broken archive, and never become ready."""
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
         model = manifest.get("model") or {}
-        # Where the manifest has none, these are TorchServe's.
+        # TorchServe's own defaults for a manifest that lacks them.
         name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
         version = model.get("modelVersion") or "1.0"
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
