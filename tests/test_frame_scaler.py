@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clips import write_clip
 from reelscribe.frame_scaler import FrameScaler
 from reelscribe.media import FrameSize, VideoInfo
 from reelscribe.sampling import Sampling
 from reelscribe.video import Video, VideoTask
-from resize import write_clip
 from videos import read, read_with_av, write_pictures
 
 MODES = ["exact", "planes", "fast"]

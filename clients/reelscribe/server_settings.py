@@ -1,4 +1,4 @@
-"""TorchServe's settings, as `config.properties` holds them: read, checked, and made for ports that nobody uses."""
+"""TorchServe's settings, as `config.properties` holds them: read and checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import re
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from reelscribe.errors import StartupError
@@ -44,15 +43,6 @@ def read_properties(text: str) -> Settings:
 def write_properties(settings: Mapping[str, str]) -> str:
     """The text of a properties file in ASCII, for Java takes its bytes for ISO-8859-1."""
     return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
-
-
-def free_ports() -> Settings:
-    """Settings for an instance that stays out of every other one's way."""
-    names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [s.getsockname()[1] for s in sockets]
-    return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 def tokens_are_asked_for(settings: Mapping[str, str]) -> bool:

@@ -16,12 +16,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from demo_server import Serving, serve
 from reelscribe import archive
 from reelscribe.cli import app
 from reelscribe.client import CaptionClient
 from reelscribe.endpoint import Server
 from reelscribe.server_settings import read_properties
-from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.properties"

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
+from emulated_server import serve_emulated
 from odd_library import write
 from reelscribe.bulk import BulkRun, Captions
 from reelscribe.cli import app
@@ -27,7 +28,6 @@ from reelscribe.media import Caption, PixelBudget
 from reelscribe.options import CaptionOptions
 from reelscribe.sampling import Sampling
 from reelscribe.single_file import caption_file
-from serving import serve_emulated
 
 
 def reelscribe(*words: str | Path) -> str:

@@ -14,6 +14,7 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
+from emulated_server import serve_emulated
 from odd_library import write
 from reelscribe import archive
 from reelscribe.bulk import BulkRun, Captions
@@ -22,7 +23,6 @@ from reelscribe.client import CaptionClient
 from reelscribe.credentials import Credentials
 from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
 from reelscribe.management import ManagementClient, ServerAddresses
-from serving import serve_emulated
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
+from demo_server import free_ports
 from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
 from reelscribe import archive, server
 from reelscribe.errors import AccessRefused, StartupError
@@ -17,7 +18,6 @@ from reelscribe.instance import Instance
 from reelscribe.management import ManagementClient
 from reelscribe.media import FrameSize, ModelDescription
 from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"

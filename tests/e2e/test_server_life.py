@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
 from certificates import pem_of, self_signed
+from demo_server import free_ports
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
 from reelscribe import archive, server
 from reelscribe.cli import app
 from reelscribe.instance import Instance
 from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports
 from reelscribe.server_state import State, state_of
 
 SLOW_HANDLER = """
