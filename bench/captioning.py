@@ -273,7 +273,8 @@ def main() -> None:
             spreads = [each.spread(column) for column in COLUMNS]
             memory = (f"{each.peak.client:.0f}", f"{each.peak.server:.0f}")
             table.add(size, name, *spreads, *memory, each.same_captions(measured[options.ways[0]]))
-        table.notes.append(f"{size}: {options.clips} clips of {frames} frames")
+        different = len(set(measured[options.ways[0]].captions))
+        table.notes.append(f"{size}: {options.clips} clips of {frames} frames, {different} different captions")
         if OURS in measured:
             for row in compare(size, measured):
                 ratios.add(*row)

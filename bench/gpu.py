@@ -40,6 +40,7 @@ smallest and largest.
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -346,18 +347,15 @@ def main() -> int:
 
 def _device(word: str) -> torch.device:
     """The device of that name. Raises ArgumentTypeError if it is not one that this command can measure."""
-    try:
-        device = torch.device(word)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in CEILINGS:
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", word)
+    if match is None:
         raise argparse.ArgumentTypeError(f"expected cuda, cuda:NUMBER or cpu, got {word}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if word != "cpu" and int(match[1] or 0) >= torch.cuda.device_count():
         raise argparse.ArgumentTypeError(
             f"{word}: expected a GPU that torch sees, found {torch.cuda.device_count() or 'none'};"
             " --device cpu --size tiny tries the code"
         )
-    return device
+    return torch.device(word)
 
 
 def limits(ceilings: Mapping[DType, Ceilings], device: torch.device) -> Report:

@@ -1,6 +1,8 @@
 """Coverage-guided fuzzing of everything that reads a request's body; a finding ends it with a traceback.
 
-    PYTHONPATH=handlers python tests/fuzz_bodies.py -max_total_time=600 [other options of libFuzzer] [a folder to keep new inputs in]
+    PYTHONPATH=handlers .venv/bin/python tests/fuzz_bodies.py -max_total_time=600 [OPTIONS OF LIBFUZZER] [FOLDER]
+
+New inputs are kept in FOLDER, if it is given.
 
 Of each input: nothing but our own errors is raised, nothing but plain values and arrays comes out and can be packed
 again, no file, process, module or code is touched, and Python's memory and time stay bounded.
