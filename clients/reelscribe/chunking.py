@@ -14,7 +14,7 @@ from reelscribe.errors import UsageError
 from reelscribe.speech import SampleArray
 
 SILENCE_DB = -60.0
-"""Above digital silence, dither and the hum of a quiet recording, below any speech: bench/chunking.py."""
+"""Above digital silence, dither and the hum of a quiet recording, below any speech: scripts/bench defaults/chunking."""
 
 SHORTEST_SECONDS = 1.0
 """The last chunk of longer sound is never shorter, as models make up words for scraps; the one before it is cut earlier
