@@ -268,7 +268,7 @@ def _fits(variant: Variant, loaded: Loaded, run: Callable[[], object]) -> bool:
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return False
-    # The variant ran with its settings. Not the type of the whole model is checked, as BLIP-2's Q-Former has another.
+    # The variant ran with its settings. The type of the whole model is not checked: BLIP-2's Q-Former has another one.
     assert str(loaded.model.get_output_embeddings().weight.dtype) == f"torch.{variant.dtype}", variant
     assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == variant.attention, variant
     assert hasattr(loaded.generator, "_previous_max_cache_length") == variant.static, variant
@@ -365,7 +365,7 @@ def limits(ceilings: Mapping[DType, Ceilings], device: torch.device) -> Report:
     for dtype, ceiling in ceilings.items():
         report.add(dtype, ceiling.operations / 1e12, ceiling.bytes / 1e9)
     if device.type == "cpu":
-        report.notes.append("On a CPU, this shows that the benchmark runs. It says nothing about any GPU.")
+        report.notes.append("On a CPU, this shows that the benchmark runs. Its figures mean nothing for a GPU.")
     return report
 
 

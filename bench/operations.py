@@ -127,7 +127,7 @@ def latency(root: Path, seconds: float, in_flight: int) -> int:
         print(f"{'':10} {'':10} {'requests':>8} {'p50, ms':>8} {'p99, ms':>8} {'max, ms':>8}")
         with measured("idle", serving):
             time.sleep(seconds / 2)
-        process = get_context("spawn").Process(target=_send_load, args=arguments)
+        process = get_context("spawn").Process(target=_send_load, args=arguments, daemon=True)
         with measured("full load", serving) as percentiles:
             process.start()
             process.join()

@@ -2,9 +2,9 @@
 
     scripts/bench defaults/reuse
 
-Every frame of demo/media is captioned with the demo model. Then, for each threshold, frames take over the caption of
-the last captioned frame as in a run. `moving` are the same clips at 8 times their speed (every eighth frame). `grain`
-adds the noise of a camera in the dark to them (standard deviation of 6 of 255 in each pixel).
+Every frame of the videos of demo/media is captioned with the demo model. Then, for each threshold, frames take over the
+caption of the last captioned frame as in a run. `moving` are the same clips at 8 times their speed (every eighth
+frame). `grain` adds the noise of a camera in the dark to them (standard deviation of 6 of 255 in each pixel).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from reelscribe.video import Video, VideoTask
 
 LEVELS = (2, 4, 6, 8, 12, 16, 24)
 BATCH = 32
+VIDEOS = (".avi", ".mkv", ".mp4", ".webm")
 
 
 def read(path: Path, captioner: Captioner, every: int, grain: float) -> FrameArray:
@@ -57,7 +58,7 @@ def main() -> None:
     """Print the table."""
     command_parser(__doc__).parse_args()
     captioner = Captioner(CaptionSettings(str(CAPTIONER)), torch.device("cpu"))
-    clips = sorted(path for path in (ROOT / "demo" / "media").iterdir() if path.suffix != ".jsonl")
+    clips = sorted(path for path in (ROOT / "demo" / "media").iterdir() if path.suffix in VIDEOS)
     sets = {"demo": (1, 0.0), "moving": (8, 0.0), "grain": (1, 6.0)}
     print(f"{'':8} {'levels':>7} {'frames':>7} {'saved':>7} {'changed captions':>17}")
     for name, (every, grain) in sets.items():

@@ -49,7 +49,7 @@ def test_every_variant_runs_with_every_batch(tables_of):
         assert all(row[1]["values"][0] > 0 for row in table["rows"])
         assert all(0 <= int(row[3].removesuffix("%")) <= 100 for row in table["rows"])
     assert [row[0] for row in works[1]["rows"]] == ["spectrogram", "encoder", "language", "prompt", "3 more tokens"]
-    assert limits["notes"] == ["On a CPU, this shows that the benchmark runs. It says nothing about any GPU."]
+    assert limits["notes"] == ["On a CPU, this shows that the benchmark runs. Its figures mean nothing for a GPU."]
 
 
 def test_each_plot_is_drawn(run_bench, tmp_path):
