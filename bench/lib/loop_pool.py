@@ -93,4 +93,4 @@ class LoopOptions(SpeechOptions):
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
         """Return the pool without processes."""
-        return LoopPool(self.prebatch(description) * 2 * chunk_samples(description), requests_in_flight)
+        return LoopPool(self.batch_size(description) * 2 * chunk_samples(description), requests_in_flight)
