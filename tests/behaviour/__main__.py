@@ -109,7 +109,7 @@ def collect(
             partial.mkdir(parents=True)
             try:
                 CHECKS[name](tree, partial)
-            except Exception as error:  # noqa: BLE001 - a changed tree may break in any way
+            except Exception as error:  # a changed tree may break in any way
                 if strict:
                     raise
                 (partial / "error").write_text(f"{type(error).__name__}: {error}")

@@ -52,8 +52,8 @@ async def test_only_what_is_missing_is_done(out, media):
         frames = sum(len(request.names()) for request in captioner.received)
         chunks = sum(len(request.names()) for request in speech.received)
     records = [json.loads(line) for line in (out / "annotations.jsonl").read_text().splitlines()]
-    # Saved were: two of the three chunks of phrases.ogg, which has no pictures; 80 of the 120 frames of spoken.mp4, and its
-    # audio; all frames of old.avi, which has no audio.
+    # Saved were: two of the three chunks of phrases.ogg, which has no pictures; 80 of the 120 frames of spoken.mp4, and
+    # its audio; all frames of old.avi, which has no audio.
     assert [texts(record) for record in records] == [
         ([], ["before"] * 2 + ["after"]),
         (["before"] * 80 + ["after"] * 40, ["before"]),
