@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from difflib import unified_diff
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 
 from checkout import SOURCES, Checkout
@@ -20,7 +21,7 @@ from checks import CHECKS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SHOWN_LINES, SHOWN_CHARACTERS = 8, 160
+SHOWN_FILES, SHOWN_LINES, SHOWN_CHARACTERS = 5, 6, 160
 
 DESCRIPTION = """Compares the behaviour of this tree with that of another commit, from the outside: commands, files and
 HTTP bytes. COMMIT is checked out into a temporary git worktree. Each tree runs the same commands with its own
@@ -118,14 +119,21 @@ def collect(
 
 
 def differences(expected: Path, actual: Path) -> Iterator[str]:
-    """A few lines for each file that differs."""
+    """A few lines for each of the first files that differ; the error alone where the check failed."""
+    if (error := actual / "error").exists():
+        yield from read_lines(error)
+        return
     names = {path.relative_to(top) for top in (expected, actual) for path in top.rglob("*") if path.is_file()}
-    for name in sorted(names):
-        before, after = (read_lines(top / name) for top in (expected, actual))
-        if before != after:
-            yield f"{name}:"
-            changed = [line for line in unified_diff(before, after, n=0, lineterm="") if not line.startswith("@@")][2:]
-            yield from (f"  {line}" for line in shortened(changed))
+    lines = {name: (read_lines(expected / name), read_lines(actual / name)) for name in sorted(names)}
+    different = [name for name, (before, after) in lines.items() if before != after]
+    for name in different[:SHOWN_FILES]:
+        changed = list(changes(*lines[name]))
+        yield f"{name}:"
+        yield from (f"  {line}" for line in changed[:SHOWN_LINES])
+        if len(changed) > SHOWN_LINES:
+            yield f"  ... and {len(changed) - SHOWN_LINES} more lines"
+    if len(different) > SHOWN_FILES:
+        yield f"... and {len(different) - SHOWN_FILES} more files"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -135,17 +143,17 @@ def read_lines(path: Path) -> list[str]:
     )
 
 
-def shortened(lines: list[str]) -> Iterator[str]:
-    """The first lines of a diff; of long ones, what is around their first difference."""
-    old, new = ([line[1:] for line in lines if line.startswith(sign)] for sign in "-+")
-    pairs = zip(old[:1] or [""], new[:1] or [""], strict=True)
-    at = next((k for a, b in pairs for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
-    start = max(0, at - SHOWN_CHARACTERS // 2) if any(len(line) > SHOWN_CHARACTERS for line in lines) else 0
-    for line in lines[:SHOWN_LINES]:
-        rest = line[1:][start : start + SHOWN_CHARACTERS]
-        yield f"{line[0]}{'...' if start else ''}{rest}{'...' if len(line) > start + SHOWN_CHARACTERS else ''}"
-    if len(lines) > SHOWN_LINES:
-        yield f"... and {len(lines) - SHOWN_LINES} more lines"
+def changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    """A line of each side in turn; of long ones, what is around their first difference."""
+    for kind, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        for old, new in zip_longest(before[i:i_end], after[j:j_end]) if kind != "equal" else ():
+            a, b = old or "", new or ""
+            at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            start = max(0, at - SHOWN_CHARACTERS // 2)
+            for sign, line in (("-", old), ("+", new)):
+                if line is not None:
+                    rest = "..." if len(line) > start + SHOWN_CHARACTERS else ""
+                    yield f"{sign}{'...' if start else ''}{line[start : start + SHOWN_CHARACTERS]}{rest}"
 
 
 @contextmanager

@@ -50,6 +50,13 @@ def check_help(tree: Checkout, out: Path) -> None:
     write(out / "options", tree.probe("print_options"))
 
 
+def check_config(tree: Checkout, out: Path) -> None:
+    """The config files hold the same settings; their comments and the place of the handlers may change."""
+    for path in tree.root.glob("config*.properties"):
+        lines = [line for line in path.read_text().splitlines() if line[:1].isalpha()]
+        write(out / path.name, *(line for line in lines if not line.startswith("metrics_config=")))
+
+
 def check_wire(tree: Checkout, out: Path) -> None:
     """Bodies have the same bytes, and this tree reads those of the other commit as that one does."""
     bodies = out / "bodies"
