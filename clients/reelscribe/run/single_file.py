@@ -61,9 +61,8 @@ async def _parts(
                         video = part
                         continue
                     undecodable += len(part.undecodable)
-                    await client.in_flight.acquire()
                     request = asyncio.create_task(_caption(client, part))
-                    request.add_done_callback(partial(_release, client, part))
+                    request.add_done_callback(partial(_release, part))
                     sent.append(request)
                     while sent and sent[0].done():
                         yield await sent.popleft()
@@ -85,7 +84,6 @@ async def _caption(client: CaptionClient, part: DecodedFrameBatch) -> SavedFrame
     return captioned(part, await client.caption(part.frames) if part.frame_indices else [])
 
 
-def _release(client: CaptionClient, part: DecodedFrameBatch, _: asyncio.Task[SavedFrameBatch]) -> None:
+def _release(part: DecodedFrameBatch, _: asyncio.Task[SavedFrameBatch]) -> None:
     """Runs after every request, also one that is cancelled before it starts."""
     part.release()
-    client.in_flight.release()

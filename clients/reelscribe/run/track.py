@@ -142,7 +142,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         self._lane.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
 
     async def _read_and_send(self, path: str, job: Job) -> None:
-        sending = _Sending[Opened, Batch, Answers](self, path, job, self._client, self._held_parts)
+        sending = _Sending[Opened, Batch, Answers](self, path, job, self._held_parts)
         died: MediaError | None = None
         try:
             try:
@@ -189,10 +189,9 @@ class _Sending(Generic[Opened, Batch, Answers]):
         track: Track[Opened, Batch, Answers],
         path: str,
         job: Job,
-        client: ModelClient[Any],
         held_batches: int,
     ) -> None:
-        self._track, self._path, self._job, self._client = track, path, job, client
+        self._track, self._path, self._job = track, path, job
         self._most = held_batches
         self._held: list[Batch] = []
         self._tasks: dict[asyncio.Task[None], asyncio.Task[Answers]] = {}
@@ -201,14 +200,14 @@ class _Sending(Generic[Opened, Batch, Answers]):
         """Send it, as soon as it may be, with those that were held before it."""
         self._held.append(part)
         if len(self._held) >= self._most:
-            await self._send_held()
+            self._send_held()
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
             task.result()  # stop reading a source whose parts cannot be saved
 
     async def finish(self) -> None:
         """Send the rest, and wait until all is saved."""
-        await self._send_held()
+        self._send_held()
         await asyncio.gather(*self._tasks)
 
     def cancel(self) -> None:
@@ -222,18 +221,13 @@ class _Sending(Generic[Opened, Batch, Answers]):
             part.release()
         await asyncio.gather(*self._tasks, *self._tasks.values(), return_exceptions=True)
 
-    async def _send_held(self) -> None:
+    def _send_held(self) -> None:
         while self._held:
-            await self._client.in_flight.acquire()
-            try:
-                self._track.raise_if_stopping()
-            except Stopped:
-                self._client.in_flight.release()
-                raise
+            self._track.raise_if_stopping()
             part = self._held.pop(0)
             request = asyncio.create_task(self._track.ask(part))
             # Also if it is cancelled before it starts.
-            request.add_done_callback(partial(self._answered, part))
+            request.add_done_callback(partial(_release, part))
             self._tasks[asyncio.create_task(self._save(part, request))] = request
 
     async def _save(self, part: Batch, request: asyncio.Task[Answers]) -> None:
@@ -244,9 +238,9 @@ class _Sending(Generic[Opened, Batch, Answers]):
             raise
         await self._track.save(self._path, self._job, self.opened, part, answers)
 
-    def _answered(self, part: Batch, _: asyncio.Task[Answers]) -> None:
-        part.release()
-        self._client.in_flight.release()
+
+def _release(part: DecodedBatch, _: asyncio.Task[Any]) -> None:
+    part.release()
 
 
 def told(error: MediaError) -> Error:
