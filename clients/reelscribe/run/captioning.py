@@ -13,7 +13,7 @@ from reelscribe.contract.annotations import Caption, Failure
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading, OpenedVideo
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.errors import MediaError, RequestRefused
 from reelscribe.results.batches import UNDECODABLE, SavedFrameBatch
 from reelscribe.results.ledger import Job, LedgerReader
@@ -64,7 +64,7 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
         """The record of a source that cannot be read."""
         return replace(record, caption_result=CaptionResult(self._model, self._settings, error=told(error)))
 
-    def _reading(self, path: str) -> FrameReading:
+    def _reading(self, path: str) -> ReadFrames:
         return frame_reading(path, self._description, self._options)
 
     def _to_save(self, opened: OpenedVideo) -> tuple[dict[str, Any], int]:
@@ -93,10 +93,10 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
         return None
 
 
-def frame_reading(path: str, description: CaptionerDescription, options: CaptionOptions) -> FrameReading:
+def frame_reading(path: str, description: CaptionerDescription, options: CaptionOptions) -> ReadFrames:
     """What a decode process is asked for of the file at `path`."""
     task = VideoTask(path, description.input_size, options.sampling, options.resize)
-    return FrameReading(task, options.batch_size(description), options.reuse)
+    return ReadFrames(task, options.batch_size(description), options.reuse)
 
 
 def captioned(part: DecodedFrameBatch, texts: Sequence[str | RequestRefused]) -> SavedFrameBatch:

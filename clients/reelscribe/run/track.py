@@ -14,7 +14,7 @@ from reelscribe.client.balancer import ModelClient
 from reelscribe.client.endpoint import Answer, Description
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.process import Reading
+from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError
 from reelscribe.results.ledger import Job, Ledger, SavedBatch
@@ -119,7 +119,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         """What the model says of a part."""
 
     @abstractmethod
-    def _reading(self, path: str) -> Reading[Opened, Batch]:
+    def _reading(self, path: str) -> ReadCommand[Opened, Batch]:
         """What a decode process is asked for."""
 
     @abstractmethod

@@ -13,7 +13,7 @@ from reelscribe.contract.annotations import Silence, SpeechFailure, Utterance
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import ChunkTranscript
-from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio, Stretch
+from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.errors import MediaError, RequestRefused
 from reelscribe.results.batches import SavedAudioBatch
 from reelscribe.results.ledger import Job, LedgerReader
@@ -66,15 +66,15 @@ class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
         """The record of a source that cannot be read."""
         return replace(record, transcript_result=TranscriptResult(self._model, self._settings, error=told(error)))
 
-    def _reading(self, path: str) -> AudioReading:
-        return AudioReading(replace(self._task, path=path), self._chunks_per_part)
+    def _reading(self, path: str) -> ReadAudio:
+        return ReadAudio(replace(self._task, path=path), self._chunks_per_part)
 
     def _to_save(self, opened: OpenedAudio) -> tuple[dict[str, Any], int | None]:
         return {"info": asdict(opened.info), "cut": opened.cut}, opened.samples
 
     def _results(self, part: DecodedAudioBatch, answers: Transcripts) -> tuple[SavedAudioBatch, float]:
         heard, failures = [], []
-        for stretch, answer in zip(part.heard, answers, strict=True):
+        for stretch, answer in zip(part.audible, answers, strict=True):
             start, end = self._times(stretch)
             if isinstance(answer, ChunkTranscript):
                 heard.append((start, end, answer))
