@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -64,7 +65,7 @@ class CommandRun:
         progress = _progress(quiet=self.quiet, json_log=self.json_log)
         set_on_retry_hooks([])  # which would log each new try; the client says once that it waits
         try:
-            with self._watched(progress) as watched:
+            with self._watched(progress) as watched, _messages_shown(watched):
                 summary = asyncio.run(self._run(captions, speech, watched))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
@@ -101,17 +102,38 @@ class CommandRun:
         async with AsyncExitStack() as stack:
             if captions:
                 at, options = captions
-                client = CaptionClient(at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say)
+                client = CaptionClient(at.servers, at.model, requests_in_flight=at.requests_in_flight)
                 wanted.append(Captions(await stack.enter_async_context(client), options))
             if speech:
                 at, speech_options = speech
-                speech_client = SpeechClient(
-                    at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say
-                )
+                speech_client = SpeechClient(at.servers, at.model, requests_in_flight=at.requests_in_flight)
                 wanted.append(Transcripts(await stack.enter_async_context(speech_client), speech_options))
             run = BulkRun(wanted, self.out, progress=progress)
             _stop_on_interrupt(run.stop, progress.say)
             return await run.run(self.sources)
+
+
+class _MessageHandler(logging.Handler):
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.INFO)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.say(record.getMessage())
+
+
+@contextmanager
+def _messages_shown(progress: Progress) -> Iterator[None]:
+    """Show what reelscribe's loggers say, from INFO on, with the progress of the run."""
+    logger, handler = logging.getLogger("reelscribe"), _MessageHandler(progress)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:

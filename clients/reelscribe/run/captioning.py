@@ -37,7 +37,7 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
             client,
             description,
             options.settings(description),
-            options.pool(description, client.most_in_flight),
+            options.pool(description, client.requests_in_flight),
             held_batches=1 if options.stream else options.held_batches(description),
             retry_failed=options.retry_failed,
         )

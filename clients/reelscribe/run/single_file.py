@@ -31,7 +31,7 @@ async def caption_file(
     """
     options = replace(options or CaptionOptions(), decode_workers=1)
     description = await client.describe()
-    async with options.pool(description, client.most_in_flight) as pool:
+    async with options.pool(description, client.requests_in_flight) as pool:
         last: Caption | None = None
         try:
             async with aclosing(_parts(client, path, options, description, pool)) as parts:

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from reelscribe.client.balancer import ModelClient
-from reelscribe.client.endpoint import Answer, Description
+from reelscribe.client.endpoint import Answer
+from reelscribe.client.models import ModelClient
+from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
@@ -41,7 +42,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
     def __init__(
         self,
         client: ModelClient[Any],
-        description: Description,
+        description: ModelDescription,
         settings: Mapping[str, Any],
         pool: DecodePool,
         *,

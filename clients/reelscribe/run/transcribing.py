@@ -35,7 +35,7 @@ class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
             client,
             description,
             options.settings(description),
-            options.pool(description, client.most_in_flight),
+            options.pool(description, client.requests_in_flight),
             retry_failed=options.retry_failed,
         )
         self._speech, self._options = client, options
