@@ -1,4 +1,4 @@
-"""Key files, and their renewal through a management API that writes the file and answers nothing, as TorchServe does."""
+"""Key files, and their renewal through a management API that writes the file and answers nothing, like TorchServe."""
 
 import json
 from collections.abc import AsyncIterator
