@@ -27,7 +27,7 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.run.bulk import BulkRun, Summary
@@ -164,7 +164,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
 
             async def read(path: Path) -> None:
                 task = VideoTask(str(path), FRAME, resize=options.resize)
-                parts = pool.read(FrameReading(task, FRAMES_PER_REQUEST), [Span()])
+                parts = pool.read(ReadFrames(task, FRAMES_PER_REQUEST), [Span()])
                 async with aclosing(parts):
                     async for part in parts:
                         if isinstance(part, DecodedFrameBatch):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-
 from fake_torchserve import SPEECH, FakeTorchServe
 from reelscribe.speech import ChunkTranscript, SpeechSegment
 
