@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from reelscribe.errors import OutputError, UsageError
+from reelscribe.errors import OutputError
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
@@ -62,20 +63,27 @@ def is_locked(out: Path) -> bool:
 
 
 @contextmanager
-def whole_file(path: Path, written: list[Path]) -> Iterator[Path]:
-    """Gives the name to write to, `<path>.partial`, in a folder that is there.
+def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Write a file that appears under its name only when it is whole; then it replaces an older file.
 
-    If the block ends well it becomes `path`, which is added to `written`; if not, it is removed. Raises UsageError for
-    what the disk refuses, also within the block.
+    Args:
+        path: Path of the file, in a folder that exists.
+        durable: For what cannot be made again at once: the disk has all of the file before it gets its name, and if
+            the block fails, what it wrote stays under the partial name. By default it is removed.
+
+    Yields:
+        The path to write to, `<path>.partial`.
+
+    Raises:
+        OSError: The disk is full or fails, or the file cannot be replaced.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield partial
-            partial.replace(path)
-        finally:
+        yield partial
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        if not durable:
             partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
-    written.append(path)

@@ -1,10 +1,16 @@
-"""What came of a source: captions of its frames, and a transcript of its audio."""
+"""Annotations of one source: the captions of its frames, the transcript of its audio, and why one of them is missing.
+
+A frame ends as a `Caption` or a `Failure`, a stretch of audio as `Utterance`s, a `Silence` or a `SpeechFailure`. All
+times are presentation times in seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reelscribe.contract.speech import Word
+from reelscribe.errors import NoPictures, NoSound
 
 
 @dataclass(frozen=True)
@@ -12,56 +18,90 @@ class Caption:
     """The caption of one frame."""
 
     frame_index: int
-    """Its number in the video, from 0."""
+    """Number of the frame in the video, from 0."""
     pts_seconds: float
-    """Its presentation time."""
+    """Presentation time of the frame, in seconds."""
     text: str
     reused_from: int | None = None
-    """Index of the frame that was captioned in place of this one, which is nearly equal."""
+    """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a frame has no caption."""
+    """The reason why one frame has no caption."""
 
     frame_index: int
+    """Number of the frame in the video, from 0."""
     pts_seconds: float
+    """Presentation time of the frame, in seconds."""
     error: str
+
+
+FrameResult = Caption | Failure
+"""The result of one frame."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """One caption for as long as it stays the same, in seconds of presentation time."""
+    """A stretch of time with one text."""
 
     start: float
+    """Presentation time at which it starts, in seconds."""
     end: float
+    """Presentation time at which it ends, in seconds."""
     text: str
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """What was said from `start` to `end`, in seconds of presentation time."""
+    """A segment of speech."""
 
     start: float
+    """Presentation time at which it starts, in seconds."""
     end: float
+    """Presentation time at which it ends, in seconds."""
     text: str
     language: str | None
+    """Code of the language, such as "en"; None for a model of a single language."""
     no_speech_prob: float | None
+    """Probability (0 to 1) that nobody speaks in the chunk that this is from; None for models that do not give it."""
     words: tuple[Word, ...] | None = None
+    """The words with their presentation times; None unless the times of words were requested."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """Sound in which nothing can be heard, and which no model was asked about; in seconds of presentation time."""
+    """A stretch of audio in which nothing can be heard, so that no model transcribed it."""
 
     start: float
+    """Presentation time at which it starts, in seconds."""
     end: float
+    """Presentation time at which it ends, in seconds."""
 
 
 @dataclass(frozen=True)
 class SpeechFailure:
-    """Why nothing is known of some sound; in seconds of presentation time."""
+    """The reason why a stretch of audio has no transcript."""
 
     start: float
+    """Presentation time at which it starts, in seconds."""
     end: float
+    """Presentation time at which it ends, in seconds."""
     error: str
+
+
+AudioResult = Utterance | Silence | SpeechFailure
+"""The result of a stretch of audio."""
+
+
+class SourceError(NamedTuple):
+    """The error that a source ended with, as the ledger and the records hold it."""
+
+    type: str
+    """Class name of the error, such as "MediaError"."""
+    message: str
+
+    @property
+    def is_missing_stream(self) -> bool:
+        """Whether the source has no video or no audio stream at all, so that a retry cannot succeed."""
+        return self.type in (NoPictures.__name__, NoSound.__name__)

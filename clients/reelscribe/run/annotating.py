@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
-from reelscribe.results.ledger import Job, Ledger, file_stat
-from reelscribe.results.records import Error, Record
+from reelscribe.results.jobs import Job
+from reelscribe.results.ledger import Ledger, file_stat
+from reelscribe.results.records import Record
 from reelscribe.run.meter import Meter
 from reelscribe.run.track import Stopped, Track
 
@@ -57,13 +59,13 @@ class Annotator:
 
     async def _digest_file(self, path: str, stat: str | None) -> Source:
         """Size and digest, from the ledger if the file has not been touched since it was read for them."""
-        if stat and (sha256 := await self._ledger.recall(path, stat)):
+        if stat and (sha256 := await self._ledger.find_digest(path, stat)):
             return Source(path, int(stat.split()[0]), sha256)
         async with self._digesting:
             self._tracks[0].raise_if_stopping()
             source = await self._pool.digest_file(path)
         if stat:
-            await self._ledger.remember(path, stat, source)
+            await self._ledger.save_digest(path, stat, source)
         return source
 
     async def _jobs(self, source: Source, stat: str | None) -> list[Job]:
@@ -91,7 +93,7 @@ class Annotator:
             raise MediaError("it was changed while it was being read; run the same command again")
 
 
-async def _all(tasks: Sequence[asyncio.Task[Error | None]]) -> list[Error | None]:
+async def _all(tasks: Sequence[asyncio.Task[SourceError | None]]) -> list[SourceError | None]:
     """What they return. An error ends the others too, but when the run is to end they save what has been sent."""
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -16,7 +16,7 @@ from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.decode.source_file import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.results.jsonl import AnnotationsWriter
-from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger import Ledger, LedgerReader
 from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
@@ -104,7 +104,10 @@ class BulkRun:
         progress: Progress | None = None,
         on_record: Callable[[Record], None] = lambda _: None,
     ) -> None:
-        """`on_record` is called with each record when it has been written, in the order of the sources."""
+        """`on_record` is called with each record when it has been written, in the order of the sources.
+
+        A record reads its results from the ledger, so they can be read until the run ends.
+        """
         self._wanted, self._out = wanted, out
         self._progress = progress or Silent()
         self._on_record = on_record
@@ -132,9 +135,10 @@ class BulkRun:
                 await stack.enter_async_context(tracks[-1].pool)
             stack.enter_context(FolderLock(self._out))
             ledger = await stack.enter_async_context(Ledger(self._out))
+            reader = stack.enter_context(LedgerReader(self._out))
             stack.enter_context(self._progress)
             for track in tracks:
-                await track.begin(ledger, meter, self._out)
+                await track.begin(ledger, reader, meter)
             self._annotator = Annotator(tracks, ledger=ledger, meter=meter)
             if self._stopped:
                 self._annotator.stop()
@@ -148,10 +152,10 @@ class BulkRun:
             except (ReelscribeError, asyncio.CancelledError) as error:
                 state = f"ended: {error}" if isinstance(error, ReelscribeError) else state
                 with suppress(OutputError):
-                    await ledger.set_run(self._state(meter, state))
+                    await ledger.save_run_state(self._state(meter, state))
                 raise
             self._progress.show(meter.snapshot())
-            await ledger.set_run(self._state(meter, state))
+            await ledger.save_run_state(self._state(meter, state))
             replaced = sum(track.pool.failures for track in tracks)
             return Summary(meter.snapshot(), state == "interrupted", replaced)
 
@@ -167,7 +171,7 @@ class BulkRun:
     async def _report(self, meter: Meter, ledger: Ledger) -> None:
         while True:
             self._progress.show(meter.snapshot())
-            await ledger.set_run(self._state(meter, "running"))
+            await ledger.save_run_state(self._state(meter, "running"))
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
     def _state(self, meter: Meter, state: str) -> dict[str, Any]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.annotations import Caption, Failure
+from reelscribe.contract.annotations import Caption, Failure, SourceError
 from reelscribe.contract.model import CaptionerDescription
-from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading, OpenedVideo
 from reelscribe.errors import MediaError, RequestRefused
-from reelscribe.results.batches import UNDECODABLE, SavedFrameBatch
-from reelscribe.results.ledger import Job, LedgerReader
-from reelscribe.results.records import CaptionResult, Error, Record
+from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
+from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.records import CaptionResult, Record
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete, told
 
@@ -49,16 +47,16 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
 
     def add_to(self, record: Record, job: Job) -> Record:
         """The record, with captions."""
-        opened = job.opened or {}
-        seen = CaptionResult(
+        video = job.opened if isinstance(job.opened, SavedVideo) else None
+        result = CaptionResult(
             self._model,
             self._settings,
-            media=VideoInfo(**opened["info"]) if opened else None,
-            end_seconds=opened.get("end_seconds", 0.0),
+            video=video.info if video else None,
+            end_seconds=video.end_seconds if video else 0.0,
             error=job.error,
-            frames=partial(_frames, self._out, job.id),
+            results=partial(self._reader.frame_results, job.id),
         )
-        return replace(record, caption_result=seen)
+        return replace(record, caption_result=result)
 
     def add_error(self, record: Record, error: MediaError) -> Record:
         """The record of a source that cannot be read."""
@@ -67,9 +65,8 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
     def _reading(self, path: str) -> FrameReading:
         return frame_reading(path, self._description, self._options)
 
-    def _to_save(self, opened: OpenedVideo) -> tuple[dict[str, Any], int]:
-        value = {"info": asdict(opened.info), "end_seconds": opened.end_seconds, "cut": opened.cut}
-        return value, opened.chosen
+    def _to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
+        return SavedVideo(opened.info, opened.end_seconds, opened.cut), opened.chosen
 
     def _results(self, part: DecodedFrameBatch, answers: Captions) -> tuple[SavedFrameBatch, float]:
         done = captioned(part, answers)
@@ -79,17 +76,17 @@ class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)
         return share, share * max(0.0, opened.end_seconds - opened.info.start_seconds)
 
-    def _verdict(self, job: Job, failures: dict[str, int]) -> Error | None:
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Every chosen frame is accounted for, and has a caption."""
-        if job.opened is None or job.total is None or job.missing:
+        if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "frames")
         if job.total == 0:
-            return "MediaError", "no frame lies between --start and --end"
-        if reason := damage(job.opened["cut"], failures.pop(UNDECODABLE, 0), job.total):
-            return "MediaError", reason
+            return SourceError("MediaError", "no frame lies between --start and --end")
+        if reason := damage(job.opened.cut, failures.pop(UNDECODABLE, 0), job.total):
+            return SourceError("MediaError", reason)
         if failures:
             reason, _ = next(iter(failures.items()))
-            return "RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}"
+            return SourceError("RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}")
         return None
 
 
@@ -102,10 +99,12 @@ def frame_reading(path: str, description: CaptionerDescription, options: Caption
 def captioned(part: DecodedFrameBatch, texts: Sequence[str | RequestRefused]) -> SavedFrameBatch:
     """What came of each frame of a part; `texts` are the answers for those that were sent."""
     rows = list(zip(part.frame_indices, part.pts_seconds, texts, strict=True))
-    failures = [(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
-    failures += [(index, seconds, UNDECODABLE) for index, seconds in part.undecodable]
-    captions = [(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
-    return SavedFrameBatch(part.first, part.stop, part.anchor, captions, part.reused, sorted(failures))
+    captions = [Caption(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
+    failures = [Failure(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
+    failures += [Failure(index, seconds, UNDECODABLE) for index, seconds in part.undecodable]
+    failures.sort(key=lambda failure: failure.frame_index)
+    reused = [ReusedFrame(*frame) for frame in part.reused]
+    return SavedFrameBatch(part.first, part.stop, part.anchor, captions, reused, failures)
 
 
 def damage(cut: str | None, undecodable: int, chosen: int) -> str | None:
@@ -115,11 +114,6 @@ def damage(cut: str | None, undecodable: int, chosen: int) -> str | None:
     if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
         return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
     return None
-
-
-def _frames(out: Path, job: int) -> Iterator[Caption | Failure]:
-    with LedgerReader(out) as ledger:
-        yield from ledger.frames(job)
 
 
 async def _nothing() -> Captions:

@@ -16,7 +16,7 @@ from reelscribe.contract.source import Span
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
-from reelscribe.results.batches import SavedFrameBatch, unfold
+from reelscribe.results.batches import SavedFrameBatch, frame_results
 from reelscribe.run.captioning import captioned, damage, frame_reading
 from reelscribe.run.options import CaptionOptions
 
@@ -36,7 +36,7 @@ async def caption_file(
         try:
             async with aclosing(_parts(client, path, options, description, pool)) as parts:
                 async for part in parts:
-                    for result in unfold([part], last):
+                    for result in frame_results([part], last):
                         if isinstance(result, Caption) and result.reused_from is None:
                             last = result
                         yield result

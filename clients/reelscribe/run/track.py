@@ -7,18 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from reelscribe.client.balancer import ModelClient
 from reelscribe.client.endpoint import Answer, Description
+from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import Reading
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError
-from reelscribe.results.ledger import Job, Ledger, SavedBatch
-from reelscribe.results.records import MISSING, Error, Model, Record
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.ledger import Ledger, LedgerReader
+from reelscribe.results.records import Model, Record
 from reelscribe.run.meter import Counts, Lane, Meter
 
 Opened = TypeVar("Opened")
@@ -55,9 +57,9 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         self._reopened: set[int] = set()
         self._stopping = False
 
-    async def begin(self, ledger: Ledger, meter: Meter, out: Path) -> None:
-        """Where it saves, and who counts."""
-        self._ledger, self._out = ledger, out
+    async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
+        """Where it saves, what its records read, and who counts."""
+        self._ledger, self._reader = ledger, reader
         self._lane: Lane = meter.lane(
             self.counts,
             decode_workers=self.pool.workers,
@@ -68,7 +70,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         )
         self._client.on_answer = self._count
         model = [self._model.name, self._model.revision]
-        self._settings_id = await ledger.settings({"model": model, **self._settings})
+        self._settings_id = await ledger.settings_id({"model": model, **self._settings})
 
     def stop(self) -> None:
         """Decode no more; what has been sent is still saved, if there is a server. What is not done raises Stopped."""
@@ -88,14 +90,14 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
     async def job_to_do(self, source: Source) -> Job:
         """The same; one that failed in an earlier run is begun anew if that is wanted."""
         job = await self.job(source)
-        failed = job.done and job.error and job.error[0] not in MISSING
+        failed = job.done and job.error and not job.error.is_missing_stream
         if failed and self._retry_failed and job.id not in self._reopened:
             self._reopened.add(job.id)  # once in a run, however many copies there are
             await self._ledger.reopen(job.id)
             job = await self.job(source)
         return job
 
-    async def work(self, source: Source, job: Job) -> Error | None:
+    async def work(self, source: Source, job: Job) -> SourceError | None:
         """Do what is missing of a job; returns the error that it ends with."""
         try:
             if job.missing:
@@ -123,7 +125,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         """What a decode process is asked for."""
 
     @abstractmethod
-    def _to_save(self, opened: Opened) -> tuple[dict[str, Any], int | None]:
+    def _to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
         """What is saved of a source that was opened, and how many frames or samples it has, if that is known."""
 
     @abstractmethod
@@ -135,7 +137,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
         """How much of a source lies from `first` to before `stop`, and how many seconds that takes to be played."""
 
     @abstractmethod
-    def _verdict(self, job: Job, failures: dict[str, int]) -> Error | None:
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Whether a job of which nothing is missing any more went well."""
 
     def _count(self, answer: Answer) -> None:
@@ -166,7 +168,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
             await sending.close()
 
     async def _opened(self, path: str, job: Job, opened: Opened) -> None:
-        await self._ledger.opened(job.id, *self._to_save(opened))
+        await self._ledger.save_opened(job.id, *self._to_save(opened))
         if not self._lane.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._lane.opened(path, max(0.0, 1 - missing))
@@ -174,7 +176,7 @@ class Track(ABC, Generic[Opened, Batch, Answers]):
     async def save(self, path: str, job: Job, opened: Opened, part: Batch, answers: Answers) -> None:
         """Save what came of a part."""
         results, count = self._results(part, answers)
-        await self._ledger.add(job.id, results)
+        await self._ledger.save_batch(job.id, results)
         share, seconds = self._share(opened, part.first, part.stop)
         self._lane.saved(path, count, share, seconds)
 
@@ -249,12 +251,14 @@ class _Sending(Generic[Opened, Batch, Answers]):
         self._client.in_flight.release()
 
 
-def told(error: MediaError) -> Error:
+def told(error: MediaError) -> SourceError:
     """As a record has it."""
-    return type(error).__name__, str(error)
+    return SourceError(type(error).__name__, str(error))
 
 
-def incomplete(job: Job, what: str) -> Error:
+def incomplete(job: Job, what: str) -> SourceError:
     """Of a job whose decode process left something out."""
     left = ", ".join(f"{span.first} to {span.stop}" for span in job.missing)
-    return "MediaError", f"incomplete: nothing is known of the {what} {left}; try again with --retry-failed"
+    return SourceError(
+        "MediaError", f"incomplete: nothing is known of the {what} {left}; try again with --retry-failed"
+    )

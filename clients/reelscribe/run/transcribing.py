@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
-from dataclasses import asdict, replace
+from collections.abc import Coroutine
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from reelscribe.client.models import SpeechClient
-from reelscribe.contract.annotations import Silence, SpeechFailure, Utterance
+from reelscribe.contract.annotations import Silence, SourceError, SpeechFailure
 from reelscribe.contract.model import SpeechDescription
-from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio, Stretch
 from reelscribe.errors import MediaError, RequestRefused
-from reelscribe.results.batches import SavedAudioBatch
-from reelscribe.results.ledger import Job, LedgerReader
-from reelscribe.results.records import Error, Record, TranscriptResult
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio
+from reelscribe.results.records import Record, TranscriptResult
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete, told
 
@@ -52,15 +50,15 @@ class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
         """The record, with a transcript."""
         # Without its end, as far as all of it is done.
         samples = job.missing[0].first if job.total is None else job.total
-        heard = TranscriptResult(
+        result = TranscriptResult(
             self._model,
             self._settings,
-            audio=AudioInfo(**job.opened["info"]) if job.opened else None,
-            seconds=samples / self._rate,
+            audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
+            decoded_seconds=samples / self._rate,
             error=job.error,
-            sound=partial(_sound, self._out, job.id),
+            results=partial(self._reader.audio_results, job.id),
         )
-        return replace(record, transcript_result=heard)
+        return replace(record, transcript_result=result)
 
     def add_error(self, record: Record, error: MediaError) -> Record:
         """The record of a source that cannot be read."""
@@ -69,21 +67,21 @@ class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
     def _reading(self, path: str) -> AudioReading:
         return AudioReading(replace(self._task, path=path), self._chunks_per_part)
 
-    def _to_save(self, opened: OpenedAudio) -> tuple[dict[str, Any], int | None]:
-        return {"info": asdict(opened.info), "cut": opened.cut}, opened.samples
+    def _to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
+        return SavedAudio(opened.info, opened.cut), opened.samples
 
     def _results(self, part: DecodedAudioBatch, answers: Transcripts) -> tuple[SavedAudioBatch, float]:
-        heard, failures = [], []
+        transcripts, failures = [], []
         for stretch, answer in zip(part.heard, answers, strict=True):
             start, end = self._times(stretch)
             if isinstance(answer, ChunkTranscript):
-                heard.append((start, end, answer))
+                transcripts.append(TimedTranscript(start, end, answer))
             else:
-                failures.append((start, end, str(answer)))
-        silent = [self._times(stretch) for stretch in part.silent]
-        failed = sum(end - start for start, end, _ in failures)
+                failures.append(SpeechFailure(start, end, str(answer)))
+        silences = [Silence(*self._times(stretch)) for stretch in part.silent]
+        failed = sum(failure.end - failure.start for failure in failures)
         seconds = (part.stop - part.first) / self._rate - failed
-        return SavedAudioBatch(part.first, part.stop, heard, silent, failures), seconds
+        return SavedAudioBatch(part.first, part.stop, None, transcripts, silences, failures), seconds
 
     def _times(self, stretch: Stretch) -> tuple[float, float]:
         first, stop, start = stretch
@@ -96,21 +94,18 @@ class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
         share = ((samples if stop is None else stop) - first) / samples
         return min(1.0, max(0.0, share)), seconds
 
-    def _verdict(self, job: Job, failures: dict[str, int]) -> Error | None:
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Every sample is accounted for: it was heard, or is silent."""
-        if job.opened is None or job.total is None or job.missing:
+        if not isinstance(job.opened, SavedAudio) or job.total is None or job.missing:
             return incomplete(job, "samples")
-        if job.opened["cut"]:
-            return "MediaError", job.opened["cut"]
+        if job.opened.cut:
+            return SourceError("MediaError", job.opened.cut)
         if failures:
             reason, _ = next(iter(failures.items()))
-            return "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
+            return SourceError(
+                "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
+            )
         return None
-
-
-def _sound(out: Path, job: int) -> Iterator[Utterance | Silence | SpeechFailure]:
-    with LedgerReader(out) as ledger:
-        yield from ledger.sound(job)
 
 
 async def _nothing() -> Transcripts:
