@@ -1,4 +1,4 @@
-"""Files and folders that other processes see: folder locks, and files that appear only when they are whole."""
+"""Files and folders that several processes use: folder locks, and files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from reelscribe.errors import OutputError
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed; returns whether it was free. Raises OSError where files have no locks."""
+    """Lock an open file without waiting; the lock lasts until the file is closed.
+
+    Args:
+        file: The open file.
+        shared: Whether others may hold a shared lock at the same time.
+
+    Returns:
+        Whether the file is locked now; False if another process holds a conflicting lock.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -23,12 +34,19 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
 
 
 class FolderLock:
-    """OUT belongs to one run at a time. Use it as a context manager; raises OutputError."""
+    """Reserve an output folder for one run, as a context manager that creates the folder if it is missing.
+
+    Args:
+        out: The output folder.
+
+    Raises:
+        OutputError: On entry, if the folder cannot be written to or locked, or another run has locked it.
+    """
 
     def __init__(self, out: Path) -> None:
-        self._path = out / ".lock"
+        self._path = _lock_path(out)
 
-    def __enter__(self) -> FolderLock:
+    def __enter__(self) -> Self:
         out = self._path.parent
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -36,13 +54,13 @@ class FolderLock:
         except OSError as error:
             raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
         try:
-            free = try_lock(self._file)
+            locked = try_lock(self._file)
         except OSError as error:
             self._file.close()
             raise OutputError(
                 f"{out}: files there cannot be locked ({error}); choose an --out on a local disk"
             ) from None
-        if not free:
+        if not locked:
             self._file.close()
             raise OutputError(f"{out}: another run is writing there; choose another --out")
         return self
@@ -54,28 +72,32 @@ class FolderLock:
 
 
 def is_locked(out: Path) -> bool:
-    """Whether a run is writing to this folder."""
+    """Return whether a run holds the `FolderLock` of this folder; False if its lock file is missing or unreadable."""
     try:
-        with (out / ".lock").open() as file:
+        with _lock_path(out).open() as file:
             return not try_lock(file, shared=True)
     except OSError:
-        return False  # nobody has run there, or it is not ours to see
+        return False
+
+
+def _lock_path(out: Path) -> Path:
+    return out / ".lock"
 
 
 @contextmanager
-def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Write a file that appears under its name only when it is whole; then it replaces an older file.
+def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Write a file that appears under its own name only when it is complete.
+
+    The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
+    exception, that file is renamed to `path`, where it replaces an older file.
 
     Args:
-        path: Path of the file, in a folder that exists.
-        durable: For what cannot be made again at once: the disk has all of the file before it gets its name, and if
-            the block fails, what it wrote stays under the partial name. By default it is removed.
-
-    Yields:
-        The path to write to, `<path>.partial`.
+        path: Where the complete file goes, in a folder that exists.
+        durable: For a file that cannot be made again at once: the disk holds all of it before it is renamed, and if
+            the block raises an exception, `<path>.partial` stays. By default the partial file is removed then.
 
     Raises:
-        OSError: The disk is full or fails, or the file cannot be replaced.
+        OSError: The operating system refused to write or to rename the file.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:

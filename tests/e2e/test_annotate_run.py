@@ -21,7 +21,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger import LedgerReader
-from reelscribe.run.bulk import BulkRun, Transcripts
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.transcribing import TranscriptTrack
 from support.sounds import write
 
 
@@ -128,7 +129,7 @@ def test_every_sample_is_heard_or_silent(both, talk, tmp_path):
 
 def heard_parts(out: Path) -> int:
     with suppress(OutputError), LedgerReader(out) as ledger:
-        return len(list(ledger.sound(1)))
+        return len(list(ledger.audio_results(1)))
     return 0  # it is just being made
 
 
@@ -192,11 +193,13 @@ def test_the_readmes_curl_calls(both, media, annotated, tmp_path):
 
 
 async def test_a_transcript_in_a_program(both, media, tmp_path):
-    records = []
+    texts = []
+
+    def on_record(record):
+        texts.extend(utterance.text for utterance in record.transcript_result.utterances())
+
     async with SpeechClient([Server(both.url, both.token)], "speech") as client:
-        run = BulkRun([Transcripts(client)], tmp_path, on_record=records.append)
+        run = BulkRun([TranscriptTrack(client)], tmp_path, on_record=on_record)
         summary = await run.run([str(media / "spoken.mp4")])
     assert summary.failed == 0
-    assert [u.text for u in records[0].heard.transcript()] == [
-        u["text"] for u in read_records(tmp_path)[0]["transcript"]
-    ]
+    assert texts == [utterance["text"] for utterance in read_records(tmp_path)[0]["transcript"]]

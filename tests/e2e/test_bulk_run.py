@@ -24,9 +24,10 @@ from reelscribe.contract.frames import PixelBudget
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
-from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.one_source import caption_file
 from reelscribe.run.options import CaptionOptions
-from reelscribe.run.single_file import caption_file
 from serving import serve_emulated
 from support.odd_library import write
 
@@ -65,7 +66,7 @@ def begin(running: Running, clips: Path, out: Path, *options: str) -> subprocess
 
 def saved_frames(out: Path) -> int:
     with suppress(OutputError), LedgerReader(out) as ledger:
-        return sum(1 for job in range(1, 5) for _ in ledger.frames(job))
+        return sum(1 for job in range(1, 5) for _ in ledger.frame_results(job))
     return 0  # it is just being made
 
 
@@ -80,7 +81,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert decoders
     assert psutil.wait_procs(decoders, timeout=10)[1] == []
     assert not (out / "annotations.jsonl").exists()
-    assert "interrupted; the same command goes on" in told.decode()
+    assert "interrupted; run the same command again to continue" in told.decode()
     before = saved_frames(out)
     assert 0 < before < 360
     assert "interrupted: " in reelscribe("status", out)
@@ -297,10 +298,12 @@ async def test_two_files_at_a_time_share_a_client(running, media):
 
 
 async def test_a_run_in_a_program(running, media, tmp_path):
-    records = []
+    counts = []
+
+    def on_record(record):
+        counts.append(len(list(record.caption_result.captions())))
+
     async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
-        summary = await BulkRun([Captions(client)], tmp_path, on_record=records.append).run([str(media)])
+        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=on_record).run([str(media)])
     assert summary.failed == 0
-    assert [len(list(record.seen.captions())) for record in records] == [
-        len(record["captions"]) for record in read_records(tmp_path)
-    ]
+    assert counts == [len(record["captions"]) for record in read_records(tmp_path)]

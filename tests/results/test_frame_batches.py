@@ -60,11 +60,6 @@ def test_a_frame_that_reuses_the_caption_of_a_missing_batch_has_no_caption():
     assert [type(result) for result in frame_results(BATCHES[1:])] == [Failure, Failure, Caption]
 
 
-def test_a_frame_may_reuse_the_caption_before_the_batches():
-    before = Caption(2, 0.2, "a moon")
-    assert [result.text for result in frame_results(BATCHES[1:], before)] == ["a moon", "a moon", "a sun"]
-
-
 def test_no_batches_have_no_results():
     assert list(frame_results([])) == []
 

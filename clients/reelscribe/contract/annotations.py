@@ -22,6 +22,7 @@ class Caption:
     pts_seconds: float
     """Presentation time of the frame, in seconds."""
     text: str
+    """What the model says about the frame."""
     reused_from: int | None = None
     """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
 
@@ -35,6 +36,7 @@ class Failure:
     pts_seconds: float
     """Presentation time of the frame, in seconds."""
     error: str
+    """Message of the error."""
 
 
 FrameResult = Caption | Failure
@@ -61,10 +63,11 @@ class Utterance:
     end: float
     """Presentation time at which it ends, in seconds."""
     text: str
+    """What is spoken."""
     language: str | None
     """Code of the language, such as "en"; None for a model of a single language."""
     no_speech_prob: float | None
-    """Probability (0 to 1) that nobody speaks in the chunk that this is from; None for models that do not give it."""
+    """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it; None if the model gives none."""
     words: tuple[Word, ...] | None = None
     """The words with their presentation times; None unless the times of words were requested."""
 
@@ -88,6 +91,7 @@ class SpeechFailure:
     end: float
     """Presentation time at which it ends, in seconds."""
     error: str
+    """Message of the error."""
 
 
 AudioResult = Utterance | Silence | SpeechFailure

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reelscribe._files import whole_file
+from reelscribe._files import atomic_file
 from reelscribe.errors import UsageError
 
 
@@ -35,7 +35,7 @@ class ExportFolder:
         path = self._path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as partial:
+            with atomic_file(path) as partial:
                 yield partial
         except OSError as error:
             raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None

@@ -95,30 +95,34 @@ class SavedFrameBatch(SavedBatch):
         )
 
 
-def frame_results(batches: Iterable[SavedFrameBatch], after: Caption | None = None) -> Iterator[FrameResult]:
-    """Yield the result of each frame of successive batches, in the order of the frames.
+class FrameTimeline:
+    """Puts the results of successive batches in the order of their frames."""
 
-    Args:
-        batches: Batches in the order of their frames.
-        after: The last caption before the batches that the model wrote itself, which their frames may reuse.
-    """
-    last = after
-    for batch in batches:
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self._last: Caption | None = None
+
+    def add(self, batch: SavedFrameBatch) -> list[FrameResult]:
+        """Return the result of each frame of the next batch; reused frames have got their captions."""
         results: list[FrameResult | ReusedFrame] = [*batch.captions, *batch.reused, *batch.failures]
-        for result in sorted(results, key=attrgetter("frame_index")):
-            if isinstance(result, ReusedFrame):
-                yield _reuse(result, last)
-                continue
-            if isinstance(result, Caption):
-                last = result
-            yield result
+        results.sort(key=attrgetter("frame_index"))
+        return [self._result(result) for result in results]
+
+    def _result(self, result: FrameResult | ReusedFrame) -> FrameResult:
+        if isinstance(result, Caption):
+            self._last = result
+        if not isinstance(result, ReusedFrame):
+            return result
+        if self._last and self._last.frame_index == result.reused_from:
+            return Caption(result.frame_index, result.pts_seconds, self._last.text, result.reused_from)
+        error = f"nearly equal to frame {result.reused_from}, which has no caption"
+        return Failure(result.frame_index, result.pts_seconds, error)
 
 
-def _reuse(frame: ReusedFrame, last: Caption | None) -> FrameResult:
-    if last and last.frame_index == frame.reused_from:
-        return Caption(frame.frame_index, frame.pts_seconds, last.text, frame.reused_from)
-    error = f"nearly equal to frame {frame.reused_from}, which has no caption"
-    return Failure(frame.frame_index, frame.pts_seconds, error)
+def frame_results(batches: Iterable[SavedFrameBatch]) -> Iterator[FrameResult]:
+    """Yield the result of each frame of successive batches, in the order of the frames."""
+    timeline = FrameTimeline()
+    return (result for batch in batches for result in timeline.add(batch))
 
 
 class TimedTranscript(NamedTuple):
@@ -166,29 +170,46 @@ class SavedAudioBatch(SavedBatch):
         )
 
 
-def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
-    """Yield the results of successive batches in the order of time; adjacent silences become one.
+class AudioTimeline:
+    """Puts the results of successive batches in the order of time; adjacent silences become one."""
 
-    Args:
-        batches: Batches in the order of their samples.
-    """
-    silence: Silence | None = None
-    for batch in batches:
-        results: list[TimedTranscript | Silence | SpeechFailure]
-        results = [*batch.transcripts, *batch.silences, *batch.failures]
-        for result in sorted(results, key=attrgetter("start", "end")):
-            if isinstance(result, Silence) and silence and abs(result.start - silence.end) < _TOUCHING_SECONDS:
-                silence = Silence(silence.start, result.end)
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self._silence: Silence | None = None
+        """The silence at the end of the batches so far, which may continue in the next batch."""
+
+    def add(self, batch: SavedAudioBatch) -> list[AudioResult]:
+        """Return the results up to the end of the next batch, but for a silence that may continue after it."""
+        chunks: list[TimedTranscript | Silence | SpeechFailure]
+        chunks = [*batch.transcripts, *batch.silences, *batch.failures]
+        chunks.sort(key=attrgetter("start", "end"))
+        results: list[AudioResult] = []
+        for chunk in chunks:
+            silence = self._silence
+            if isinstance(chunk, Silence) and silence and abs(chunk.start - silence.end) < _TOUCHING_SECONDS:
+                self._silence = Silence(silence.start, chunk.end)
                 continue
-            if silence:
-                yield silence
-            silence = result if isinstance(result, Silence) else None
-            if isinstance(result, TimedTranscript):
-                yield from (_utterance(result, segment) for segment in result.transcript.segments if segment.text)
-            elif isinstance(result, SpeechFailure):
-                yield result
-    if silence:
-        yield silence
+            results += self.end()
+            if isinstance(chunk, Silence):
+                self._silence = chunk
+            elif isinstance(chunk, TimedTranscript):
+                results += [_utterance(chunk, segment) for segment in chunk.transcript.segments if segment.text]
+            else:
+                results.append(chunk)
+        return results
+
+    def end(self) -> list[Silence]:
+        """Return the silence at the end of the batches, if there is one."""
+        silence, self._silence = self._silence, None
+        return [silence] if silence else []
+
+
+def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
+    """Yield the results of successive batches in the order of time; adjacent silences become one."""
+    timeline = AudioTimeline()
+    for batch in batches:
+        yield from timeline.add(batch)
+    yield from timeline.end()
 
 
 def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from reelscribe._files import whole_file
+from reelscribe._files import atomic_file
 from reelscribe.errors import OutputError
 from reelscribe.results.records import Record
 
@@ -31,7 +31,7 @@ class AnnotationsWriter:
         with _output_errors(self._path), ExitStack() as stack:
             if self._path.is_dir():
                 raise OutputError(f"{self._path}: a folder; expected a file or nothing there")
-            partial = stack.enter_context(whole_file(self._path, durable=True))
+            partial = stack.enter_context(atomic_file(self._path, durable=True))
             # The path of a source need not be UTF-8.
             self._file = stack.enter_context(partial.open("w", encoding="utf-8", errors="backslashreplace"))
             self._stack = stack.pop_all()
