@@ -60,11 +60,11 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
 
     def _prepare(self, description: SpeechDescription) -> tuple[Mapping[str, Any], DecodePool]:
         self.options.check(description)
+        self._task = self.options.task(description)  # raises UsageError before anything is written
         return self.options.settings(description), self.options.pool(description, self._client.requests_in_flight)
 
     def _read_command(self, path: str) -> ReadAudio:
-        task = replace(self.options.task(self._description), path=path)
-        return ReadAudio(task, self.options.batch_size(self._description))
+        return ReadAudio(replace(self._task, path=path), self.options.batch_size(self._description))
 
     async def _ask(self, batch: DecodedAudioBatch) -> Transcripts:
         if not batch.chunks:
