@@ -91,7 +91,7 @@ def feed(orders: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: i
     """Follow the order; returns how many seconds of sound were decoded. Raises MediaError."""
     wanted_sound = AudioTask.from_json(task)
     with Audio(wanted_sound, orders.heartbeat) as audio:
-        if audio.info is None and not audio.pictures:
+        if audio.info is None and not audio.has_video:
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
@@ -114,7 +114,7 @@ def feed(orders: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: i
                 if not wanted or (wanted[-1].stop is not None and wanted[-1].stop <= chunk.stop):
                     break
             else:
-                orders.say(opened={"info": info, "samples": audio.samples, "cut": audio.cut})
+                orders.say(opened={"info": info, "samples": audio.samples_read, "cut": audio.why_incomplete})
         except MediaError:
             _hand_over(orders, part, part.stop)  # what came before it
             raise

@@ -108,7 +108,7 @@ def feed(orders: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: i
                 "input_size": asdict(video.input_size),
                 "chosen": chosen,
                 "end_seconds": video.end_seconds,
-                "cut": video.cut,
+                "cut": video.why_incomplete,
             }
         )
         most = items_per_request(orders.slot_bytes, video.input_size.nbytes, frames_per_batch)
