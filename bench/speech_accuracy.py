@@ -84,9 +84,15 @@ def tally(recording: Recording, batch: SavedAudioBatch, examples: list[str]) -> 
     expected = recording.words
     words = [word for utterance in utterances(batch) for word in utterance.text.split()]
     outcome = jiwer.process_words(" ".join(expected), " ".join(words))
+<<<<<<< HEAD
     counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in batch.transcripts]
     ends = list(accumulate(counts))
     cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], batch.transcripts, strict=False)}
+=======
+    counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in part.transcripts]
+    ends = list(accumulate(counts))
+    cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], part.transcripts, strict=False)}
+>>>>>>> refs/heads/results
     at_cuts = 0
     for chunk in outcome.alignments[0]:
         first, stop = chunk.hyp_start_idx, chunk.hyp_end_idx

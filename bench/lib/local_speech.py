@@ -56,14 +56,24 @@ class LocalSpeech:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
+<<<<<<< HEAD
         return SavedAudioBatch(
             chunks[0].first,
             chunks[-1].stop,
             transcripts=[TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent],
             silences=[Silence(*times(chunk)) for chunk in chunks if chunk.silent],
         )
+=======
+        transcribed = [TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
+        silences = [Silence(*times(chunk)) for chunk in chunks if chunk.silent]
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcripts=transcribed, silences=silences)
+>>>>>>> refs/heads/results
 
 
 def utterances(batch: SavedAudioBatch) -> list[Utterance]:
     """The utterances of a file on its timeline."""
+<<<<<<< HEAD
     return [event for event in audio_results([batch]) if isinstance(event, Utterance)]
+=======
+    return [result for result in audio_results([part]) if isinstance(result, Utterance)]
+>>>>>>> refs/heads/results
