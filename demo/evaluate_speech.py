@@ -33,7 +33,7 @@ Chunk = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Heard:
+class TranscriptResult:
     """What the model made of a chunk."""
 
     text: str
@@ -55,7 +55,7 @@ class Transcriber:
         """The text of each."""
         return [heard.text for heard in self.listen(chunks, timestamps=False)]
 
-    def listen(self, chunks: list[Chunk], timestamps: bool = True) -> list[Heard]:
+    def listen(self, chunks: list[Chunk], timestamps: bool = True) -> list[TranscriptResult]:
         """Text and segments of each."""
         heard = []
         for at in range(0, len(chunks), BATCH):
@@ -72,10 +72,10 @@ class Transcriber:
     def _features(self, chunks: list[Chunk]) -> Any:
         return self.processor(audio=chunks, sampling_rate=SAMPLE_RATE, return_tensors="pt", return_attention_mask=True)
 
-    def _read(self, row: list[int]) -> Heard:
+    def _read(self, row: list[int]) -> TranscriptResult:
         stamps = [(number - self.first_timestamp) / ENCODER_RATE for number in row if number >= self.first_timestamp]
         text = self.processor.tokenizer.decode(row, skip_special_tokens=True)
-        return Heard(" ".join(text.split()), stamps[::2])
+        return TranscriptResult(" ".join(text.split()), stamps[::2])
 
     def no_speech_probability(self, chunk: Chunk) -> float:
         """Of <|nospeech|> where the language would be named."""

@@ -1,6 +1,7 @@
 """The demo: its scenes, its media and their truth, its model, and the scripts that made them."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -12,10 +13,10 @@ import pytest
 
 from make_media import CLIPS, RECORDING_SECONDS, RECORDING_SEED, encode, truth, truth_of_recording
 from phrases import recording
-from reelscribe.media import FrameSize
+from reelscribe.contract.frames import InputSize
 from scenes import BACKGROUNDS, all_captions, draw, random_scene
 from speech_synthesis import speak
-from videos import read
+from support.videos import read
 
 DEMO = Path(__file__).parents[1] / "demo"
 
@@ -45,7 +46,7 @@ def test_the_truth_is_what_the_clips_are_made_from(media):
 def test_a_clip_can_be_made_anew(tmp_path, media):
     clip = next(clip for clip in CLIPS if clip.variable_rate)
     encode(clip, tmp_path / clip.name)
-    made, kept = (read(directory / clip.name, FrameSize(64, 64)) for directory in (tmp_path, media))
+    made, kept = (read(directory / clip.name, InputSize(64, 64)) for directory in (tmp_path, media))
     assert [seconds for _, seconds, _ in made] == [seconds for _, seconds, _ in kept]
 
 
@@ -62,7 +63,9 @@ def test_what_is_committed_is_small(media):
 
 def run(script: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", str(DEMO / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    path = os.pathsep.join([str(DEMO.parent / "handlers"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_model_is_right_about_scenes_it_never_saw():

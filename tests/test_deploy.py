@@ -15,10 +15,10 @@ import typer
 import yaml
 
 from reelscribe.cli import app
-from reelscribe.progress import Silent
-from reelscribe.run_metrics import RunMetrics
-from reelscribe.server_settings import read_properties
-from test_progress import BAD, FRAMES, SNAPSHOT, SOUND
+from reelscribe.run.metrics import RunMetrics
+from reelscribe.run.progress import Silent
+from reelscribe.server.settings import read_properties
+from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

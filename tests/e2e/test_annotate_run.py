@@ -17,12 +17,13 @@ import pytest
 from compare_with_truth import said_and_heard, scenes_with_captions, word_error_rate
 from e2e.conftest import ROOT, read_records, run_with_curl, wait_until
 from phrases import SAMPLE_RATE, recording
-from reelscribe.bulk import BulkRun, Transcripts
-from reelscribe.client import SpeechClient
-from reelscribe.endpoint import Server
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
 from reelscribe.errors import OutputError
-from reelscribe.ledger import LedgerReader
-from sounds import write
+from reelscribe.results.ledger import LedgerReader
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.transcribing import TranscriptTrack
+from support.sounds import write
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_captions_and_words_are_true(annotated):
     assert sum(captions[scene["caption"]] for scene, captions in scenes_with_captions(records)) / frames >= 0.95
     texts = said_and_heard(records)
     assert {name for name, *_ in texts} == {"spoken.mp4", "phrases.ogg"}
-    assert word_error_rate(texts) <= 0.1  # 136 words; bench/speech_accuracy.py measures with thousands
+    assert word_error_rate(texts) <= 0.1  # 136 words; scripts/bench speech_accuracy measures with thousands
 
 
 def test_captions_are_those_of_a_run_without_sound(both, media, annotated, tmp_path):
@@ -128,7 +129,7 @@ def test_every_sample_is_heard_or_silent(both, talk, tmp_path):
 
 def heard_parts(out: Path) -> int:
     with suppress(OutputError), LedgerReader(out) as ledger:
-        return len(list(ledger.sound(1)))
+        return len(list(ledger.audio_results(1)))
     return 0  # it is just being made
 
 
@@ -192,11 +193,13 @@ def test_the_readmes_curl_calls(both, media, annotated, tmp_path):
 
 
 async def test_a_transcript_in_a_program(both, media, tmp_path):
-    records = []
+    texts = []
+
+    def on_record(record):
+        texts.extend(utterance.text for utterance in record.transcript_result.utterances())
+
     async with SpeechClient([Server(both.url, both.token)], "speech") as client:
-        run = BulkRun([Transcripts(client)], tmp_path, on_record=records.append)
+        run = BulkRun([TranscriptTrack(client)], tmp_path, on_record=on_record)
         summary = await run.run([str(media / "spoken.mp4")])
     assert summary.failed == 0
-    assert [u.text for u in records[0].heard.transcript()] == [
-        u["text"] for u in read_records(tmp_path)[0]["transcript"]
-    ]
+    assert texts == [utterance["text"] for utterance in read_records(tmp_path)[0]["transcript"]]

@@ -19,9 +19,9 @@ from PIL import Image
 from e2e.conftest import ROOT, Running, post, run_with_curl
 from e2e.scraping import growth, scrape
 from reelscribe import wire
-from reelscribe.management import ManagementClient
-from reelscribe.media import FrameSize
-from videos import read
+from reelscribe.contract.frames import InputSize
+from reelscribe.management.client import ManagementClient
+from support.videos import read
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -171,7 +171,7 @@ def frames_with_captions(media: Path, name: str, width: int, height: int, count:
     """The first frames of a clip at full size, and what they show."""
     scenes = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
     scenes = [scene for scene in scenes if scene["source"] == name]
-    rows = [row for row, _ in zip(read(media / name, FrameSize(width, height)), range(count), strict=False)]
+    rows = [row for row, _ in zip(read(media / name, InputSize(width, height)), range(count), strict=False)]
     truth = [next(scene["caption"] for scene in scenes if seconds < scene["end"]) for _, seconds, _ in rows]
     return np.stack([frame for *_, frame in rows]), truth
 

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from e2e.conftest import Running, post
 from e2e.scraping import growth, scrape
-from fake_torchserve import FakeTorchServe, Received, captions
 from reelscribe import wire
-from test_run_metrics import free_port
+from support.fake_torchserve import FakeTorchServe, Received, captions
+from support.snapshots import free_port
 
 
 async def test_prometheus_sees_what_the_workers_did_and_which_errors_they_gave(both, media):

@@ -1,22 +1,21 @@
-"""Attacks on the real server: each is refused, and the server answers as before.
-
-bench/attacks.py is the list; `bench/operations.py --attacks` prints it with what came of each.
-"""
+"""Attacks on the real server: each is refused, and the server answers as before. support/attacks.py lists them."""
 
 import http.client
 import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote, urlsplit
 
 import pytest
 
-import raw_http
-from attacks import (
+from demo_server import serve
+from e2e.conftest import CONFIG, ROOT, Running
+from reelscribe.archive import build as archive
+from support import raw_http
+from support.attacks import (
     FLOODS,
-    HELD,
     KEY,
     MALFORMED,
     MANAGE,
@@ -24,16 +23,14 @@ from attacks import (
     PATHS,
     REGISTRATIONS,
     TOKENS,
+    UNFINISHED,
     Attack,
     Target,
     planted,
     request,
     was_connected,
 )
-from e2e.conftest import CONFIG, ROOT, Running
-from raw_http import SILENCE, status, statuses
-from reelscribe import archive
-from serving import serve
+from support.raw_http import NO_ANSWER, status, statuses
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
@@ -104,11 +101,11 @@ def test_but_whoever_may_register_registers_any_folder_of_the_disk(registering):
 
 def test_an_expired_token_is_refused(registering):
     entry = json.loads(registering.serving.instance.key_file.read_text())["inference"]
-    expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=timezone.utc)
+    expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=UTC)
     url, ping = registering.url("inference"), registering.fill(request("GET /ping", KEY))
-    while datetime.now(timezone.utc) < expires:
+    while datetime.now(UTC) < expires:
         assert status(url, ping) == "200"
-    while datetime.now(timezone.utc) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
+    while datetime.now(UTC) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
         assert status(url, ping) in ("200", "400")
     assert status(url, ping) == "400"
     assert renewed(registering, "inference").ordinary() == "200"
@@ -116,7 +113,7 @@ def test_an_expired_token_is_refused(registering):
 
 def test_bodies_that_are_held_back_cost_no_more_memory_than_is_allowed(registering):
     target = renewed(registering, "inference")
-    assert HELD.send(target) in HELD.refusals
+    assert UNFINISHED.send(target) in UNFINISHED.refusals
     assert target.ordinary() == "200"
 
 
@@ -138,7 +135,7 @@ def test_what_anybody_may_read_without_a_token_names_no_key(target: Target):
 def test_a_server_that_says_nothing_has_not_refused(monkeypatch):
     monkeypatch.setattr(raw_http, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
-        assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == SILENCE
+        assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == NO_ANSWER
 
 
 def read(target: Target, api: str, path: str) -> str:

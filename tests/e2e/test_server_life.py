@@ -17,14 +17,15 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
-from certificates import pem_of, self_signed
+from demo_server import free_ports
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
-from reelscribe import archive, server
+from reelscribe.archive import build as archive
 from reelscribe.cli import app
-from reelscribe.instance import Instance
-from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports
-from reelscribe.server_state import State, state_of
+from reelscribe.server import launcher as server
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import StartOptions
+from reelscribe.server.state import State, state_of
+from support.certificates import pem_of, self_signed
 
 SLOW_HANDLER = """
 import pathlib, time
@@ -142,7 +143,7 @@ def beside(encrypted, tmp_path):
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
     options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
-    server.start(other, options, say=print)
+    server.start(other, options)
     yield Running(other, "slow")
     assert len(server.stop(other)) == 3
     assert state_of(other).state == "stopped"

@@ -1,0 +1,105 @@
+"""A TorchServe handler with an emulated speech model: the whole speech handler, but its model only sleeps.
+
+The model transcribes `speed` seconds of audio in a second, whatever the machine; the YAML has that speed under
+`handler:`. The text of a transcript is the number of samples of its chunk, so their sum shows what reached the model.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from runtime.device_batches import DeviceBatches
+from runtime.second_stage import SecondStage
+from runtime.settings import ModelSettings
+from transcripts.audio_requests import AudioLimits, AudioReader
+from transcripts.chunks import Chunk
+from worker.handler import LoadedModel, ModelHandler
+
+
+@dataclass(frozen=True)
+class EmulatedSettings(ModelSettings):
+    """The settings under `handler:` in the YAML."""
+
+    speed: float = 2000
+    """Seconds of audio transcribed in a second."""
+
+
+class EmulatedModel:
+    """The attributes of a speech model that the reader of requests and the description need."""
+
+    sample_rate = 16_000
+    chunk_seconds = 30.0
+    languages = ("en", "de")
+    tasks = ("transcribe",)
+    word_times = False
+    max_chunks = 64
+    max_file_seconds = 600
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self.generation: dict[str, Any] = {}
+        self.model = None
+
+    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
+        """Return one segment for each chunk, after the time that a device of this speed takes."""
+        lengths = [len(chunk.samples) for chunk in chunks]
+        time.sleep(sum(lengths) / self.sample_rate / self._speed)
+        return [self._transcript(length) for length in lengths]
+
+    def _transcript(self, samples: int) -> ChunkTranscript:
+        text = f"{samples} samples"
+        return ChunkTranscript(text, "en", (SpeechSegment(0.0, samples / self.sample_rate, text),))
+
+
+class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
+    """The speech handler with the emulated model."""
+
+    settings = EmulatedSettings
+
+    def load_model(
+        self,
+        settings: EmulatedSettings,
+        _device: torch.device,
+        workers: int,
+        response_seconds: float,
+        _second_stage: SecondStage | None = None,
+    ) -> LoadedModel:
+        """Return the model, its description and its reader of requests; no weights are loaded."""
+        model = EmulatedModel(settings.speed)
+        description = SpeechDescription(
+            name=settings.model,
+            revision="1",
+            sample_rate=model.sample_rate,
+            chunk_seconds=model.chunk_seconds,
+            languages=model.languages,
+            tasks=model.tasks,
+            language=None,
+            word_times=model.word_times,
+            generation=model.generation,
+            dtype="float32",
+            device_batch=settings.device_batch,
+            max_chunks=model.max_chunks,
+            workers=workers,
+            response_seconds=response_seconds,
+        )
+        limits = AudioLimits(model.max_chunks, model.chunk_seconds, model.max_file_seconds)
+        return LoadedModel(
+            description.to_json(),
+            lambda: AudioReader(limits, model),
+            DeviceBatches(
+                lambda requests: model.transcribe([chunk for request in requests for chunk in request]),
+                settings.device_batch,
+                item="chunk",
+                length=lambda chunk: len(chunk.samples),
+            ),
+        )
+
+
+handle = EmulatedSpeechHandler().handle
+"""TorchServe's entry point."""

@@ -1,0 +1,228 @@
+"""Whole caption runs and their parts alone, timed: the client's run against servers, decoding, decord, transport.
+
+limits.py and scaling.py vary what is delivered to which server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import decord
+import numpy as np
+
+from demo_server import Serving
+from emulated_server import FRAME
+from lib.report import Spread
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.source import Span
+from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import RequestRefused
+from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.options import CaptionOptions
+
+RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
+FRAMES_PER_REQUEST = 32
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Figures of one whole run."""
+
+    files: int
+    frames: int
+    seconds: float
+    """From the start of the run, before any decode process, to its end, when all records are written."""
+    between: float
+    """Frames per second between the first answers and the last."""
+    client_cpu_seconds: float
+    """CPU seconds of the client's process and the decode processes."""
+    server_cpu_seconds: float
+    """CPU seconds of Java and the workers."""
+
+    @property
+    def per_second(self) -> float:
+        """Frames per second of the whole run, its start and its end included."""
+        return self.frames / self.seconds
+
+    @property
+    def cores(self) -> float:
+        """How many cores were busy on average."""
+        return (self.client_cpu_seconds + self.server_cpu_seconds) / self.seconds
+
+    @property
+    def client_cpu_per_thousand(self) -> float:
+        """CPU seconds of the client for 1,000 frames."""
+        return 1000 * self.client_cpu_seconds / self.frames
+
+    @property
+    def server_cpu_per_thousand(self) -> float:
+        """CPU seconds of the server for 1,000 frames."""
+        return 1000 * self.server_cpu_seconds / self.frames
+
+
+class TimedClient(CaptionClient):
+    """A client that records when each request was answered."""
+
+    def __init__(self, servers: Sequence[Server], model: str) -> None:
+        super().__init__(servers, model)
+        self.answers: list[tuple[float, int]] = []
+        """Time and number of frames of each answer."""
+        self.workers = 1
+
+    async def describe(self) -> CaptionerDescription:
+        """Return the model's description, and keep its number of workers."""
+        description = await super().describe()
+        self.workers = description.workers
+        return description
+
+    async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
+        """Return the captions of a request, and record when they came."""
+        captions = await super().caption(frames)
+        self.answers.append((time.monotonic(), len(captions)))
+        return captions
+
+
+def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:
+    """Items per second after the first events.
+
+    `at_once` devices or processes begin together, so their first events also come together. The rate counts from the
+    last of those on. Two devices that each give 32 frames a second:
+
+    >>> rate_after_start([(10.0, 32), (10.0, 32), (11.0, 32), (11.0, 32), (12.0, 32), (12.0, 32)], at_once=2)
+    64.0
+
+    A short run has a rate as soon as there are two events:
+
+    >>> rate_after_start([(1.0, 32), (3.0, 8)], at_once=4)
+    4.0
+
+    Args:
+        events: Times in seconds and the number of items that came then; two or more.
+        at_once: How many devices or processes work at the same time.
+    """
+    start = max(1, min(at_once, len(events) - 1))
+    return sum(count for _, count in events[start:]) / (events[-1][0] - events[start - 1][0])
+
+
+def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions) -> Delivered:
+    """Caption the files into the empty folder `out`, and return the figures of the run."""
+    client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
+    start = time.monotonic()
+    client, summary = asyncio.run(_run(servings, paths, out, options))
+    seconds = time.monotonic() - start
+    assert summary.failed == 0, f"{summary.failed} files failed; see {out}"
+    return Delivered(
+        files=len(paths),
+        frames=summary.snapshot.frames,
+        seconds=seconds,
+        between=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
+        client_cpu_seconds=_client_cpu_seconds() - client_before,
+        server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
+    )
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """A run of the same files to the same servers, which `report.take_turns` repeats."""
+
+    servings: Sequence[Serving]
+    paths: Sequence[Path]
+    options: CaptionOptions = field(default_factory=CaptionOptions)
+    runs: list[Delivered] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        """Run it once more; returns the frames per second between its answers."""
+        with tempfile.TemporaryDirectory() as out:
+            self.runs.append(deliver(self.servings, self.paths, Path(out), self.options))
+        return self.runs[-1].between
+
+    def spread(self, figure: Callable[[Delivered], float]) -> Spread:
+        """One figure of all runs."""
+        return Spread(tuple(map(figure, self.runs)))
+
+
+def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
+    """Frames per second of the decode processes after their first batches, when nothing is done with the frames."""
+    events: list[tuple[float, int]] = []
+
+    async def read_all() -> None:
+        async with DecodePool(options.decode_workers, FRAMES_PER_REQUEST * FRAME.nbytes, 4) as pool:
+
+            async def read(path: Path) -> None:
+                task = VideoTask(str(path), FRAME, resize=options.resize)
+                parts = pool.read(ReadFrames(task, FRAMES_PER_REQUEST), [Span()])
+                async with aclosing(parts):
+                    async for part in parts:
+                        if isinstance(part, DecodedFrameBatch):
+                            events.append((time.monotonic(), len(part.frames)))
+                            part.release()
+
+            await asyncio.gather(*map(read, paths))
+
+    asyncio.run(read_all())
+    return rate_after_start(events, options.decode_workers)
+
+
+def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
+    """Frames per second of decord at the model's size, after its first frames.
+
+    It gets as many readers of one thread each as there would be decode processes.
+    """
+    events: list[tuple[float, int]] = []
+
+    def read(path: Path) -> None:
+        reader = decord.VideoReader(str(path), width=FRAME.width, height=FRAME.height, num_threads=1)
+        for _ in range(len(reader)):
+            reader.next().asnumpy()
+            events.append((time.monotonic(), 1))
+
+    with ThreadPoolExecutor(options.decode_workers) as readers:  # decord computes outside of Python's lock
+        list(readers.map(read, paths))
+    return rate_after_start(events, options.decode_workers)
+
+
+async def transport_alone(serving: Serving, in_flight: int, seconds: float) -> float:
+    """Frames per second of full requests, `in_flight` at a time, to a model that takes no time."""
+    frames = np.zeros((FRAMES_PER_REQUEST, FRAME.height, FRAME.width, 3), np.uint8)
+    async with TimedClient([Server(serving.url, serving.token)], serving.model) as client:
+        end = time.monotonic() + seconds
+
+        async def keep_sending() -> None:
+            while time.monotonic() < end:
+                await client.caption(frames)
+
+        await asyncio.gather(*(keep_sending() for _ in range(in_flight)))
+        return rate_after_start(client.answers, in_flight)
+
+
+async def _run(
+    servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions
+) -> tuple[TimedClient, Summary]:
+    servers = [Server(serving.url, serving.token) for serving in servings]
+    async with TimedClient(servers, servings[0].model) as client:
+        return client, await BulkRun([CaptionTrack(client, options)], out).run([*map(str, paths)])
+
+
+def _client_cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _server_cpu_seconds(servings: Sequence[Serving]) -> float:
+    times = [process.cpu_times() for serving in servings for process in serving.instance.processes()]
+    return sum(time.user + time.system for time in times)

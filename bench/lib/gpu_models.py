@@ -1,0 +1,183 @@
+"""BLIP-2 opt-2.7b and Whisper large-v3-turbo with random weights, saved as on a hub, and tiny models of both kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import (
+    AddedToken,
+    AutoModelForImageTextToText,
+    AutoModelForSpeechSeq2Seq,
+    Blip2Config,
+    Blip2Processor,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperProcessor,
+    WhisperTokenizer,
+)
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+Size = Literal["full", "tiny"]
+
+# fmt: off
+VISION: dict[Size, dict[str, Any]] = {
+    "full": {"hidden_size": 1408, "intermediate_size": 6144, "num_hidden_layers": 39, "num_attention_heads": 16,
+             "image_size": 224, "patch_size": 14},
+    "tiny": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "image_size": 56, "patch_size": 14},
+}
+QFORMER: dict[Size, dict[str, Any]] = {
+    "full": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+             "cross_attention_frequency": 2, "vocab_size": 30522, "max_position_embeddings": 512},
+    "tiny": {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 2,
+             "cross_attention_frequency": 2, "vocab_size": 8, "max_position_embeddings": 8},
+}
+OPT: dict[Size, dict[str, Any]] = {
+    "full": {"hidden_size": 2560, "word_embed_proj_dim": 2560, "ffn_dim": 10240, "num_hidden_layers": 32,
+             "num_attention_heads": 32, "vocab_size": 50304, "max_position_embeddings": 2048},
+    "tiny": {"hidden_size": 40, "word_embed_proj_dim": 40, "ffn_dim": 80, "num_hidden_layers": 2,
+             "num_attention_heads": 2, "vocab_size": 104, "max_position_embeddings": 128},
+}
+BLIP2: dict[Size, dict[str, Any]] = {
+    "full": {"num_query_tokens": 32, "image_token_index": 50265, "image_text_hidden_size": 256},
+    "tiny": {"num_query_tokens": 8, "image_token_index": 100, "image_text_hidden_size": 32},
+}
+WHISPER: dict[Size, dict[str, Any]] = {
+    "full": {"d_model": 1280, "encoder_layers": 32, "decoder_layers": 4, "num_mel_bins": 128,
+             "encoder_attention_heads": 20, "decoder_attention_heads": 20, "encoder_ffn_dim": 5120,
+             "decoder_ffn_dim": 5120, "max_source_positions": 1500, "max_target_positions": 448},
+    "tiny": {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "num_mel_bins": 16,
+             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64,
+             "decoder_ffn_dim": 96, "max_source_positions": 250, "max_target_positions": 64},
+}
+# fmt: on
+TEXT_TOKENS: dict[Size, int] = {"full": 50257, "tiny": 50}
+"""Text tokens of Whisper's vocabulary; special tokens and timestamps follow them."""
+
+TIMESTAMPS = 1501
+RANDOM = 0.02
+"""Standard deviation of the weights. Zeros would cost a GPU less power, so it would be faster."""
+
+
+def blip2_config(size: Size) -> Blip2Config:
+    """The configuration of Salesforce/blip2-opt-2.7b, or one with the same parts and few weights."""
+    return Blip2Config(
+        vision_config={**VISION[size], "initializer_range": RANDOM},
+        qformer_config=QFORMER[size],
+        text_config={"model_type": "opt", **OPT[size], "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1},
+        initializer_range=RANDOM,
+        **BLIP2[size],
+    )
+
+
+def whisper_config(size: Size) -> WhisperConfig:
+    """The configuration of openai/whisper-large-v3-turbo, or one with the same parts and few weights."""
+    end = TEXT_TOKENS[size]
+    return WhisperConfig(
+        vocab_size=end + len(_special_tokens()) + 1 + TIMESTAMPS,
+        decoder_start_token_id=end + 1,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        init_std=RANDOM,
+        **WHISPER[size],
+    )
+
+
+def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
+    config = blip2_config(size)
+    _save(AutoModelForImageTextToText, config, folder, device)
+    side, queries = VISION[size]["image_size"], BLIP2[size]["num_query_tokens"]
+    images = BlipImageProcessorPil(size={"height": side, "width": side})
+    Blip2Processor(images, _words(BLIP2[size]["image_token_index"]), num_query_tokens=queries).save_pretrained(folder)
+
+
+def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
+    config = whisper_config(size)
+    _save(AutoModelForSpeechSeq2Seq, config, folder, device)
+    tokenizer = _whisper_tokenizer(TEXT_TOKENS[size])
+    number = tokenizer.convert_tokens_to_ids
+    GenerationConfig(
+        decoder_start_token_id=config.decoder_start_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+        lang_to_id={f"<|{code}|>": number(f"<|{code}|>") for code in LANGUAGES},
+        task_to_id={task: number(f"<|{task}|>") for task in ("transcribe", "translate")},
+        is_multilingual=True,
+        no_timestamps_token_id=number("<|notimestamps|>"),
+    ).save_pretrained(folder)
+    shape = WHISPER[size]
+    extractor = WhisperFeatureExtractor(
+        feature_size=shape["num_mel_bins"], chunk_length=shape["max_source_positions"] // 50
+    )
+    WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+
+
+def _save(family: Any, config: Any, folder: Path, device: torch.device) -> None:
+    torch.manual_seed(0)
+    with device:
+        model = family.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+
+
+def _words(count: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of so many tokens; the token after them stands for an image."""
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocabulary = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(len(names), count))])}
+    backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a token of text
+    backend.pre_tokenizer = Whitespace()
+    special = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, padding_side="left", **special)
+
+
+def _special_tokens() -> list[str]:
+    """The special tokens after the end of the text, in Whisper's order."""
+    tasks = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")
+    return [f"<|{name}|>" for name in ("startoftranscript", *LANGUAGES, *tasks)]
+
+
+def _whisper_tokenizer(text_tokens: int) -> WhisperTokenizer:
+    end = "<|endoftext|>"
+    vocabulary = {**{f"w{i}": i for i in range(text_tokens)}, end: text_tokens}
+    names = dict.fromkeys(("unk_token", "bos_token", "eos_token", "pad_token"), end)
+    tokenizer = WhisperTokenizer(vocab=vocabulary, merges=[], **names)
+    tokenizer.add_special_tokens({"extra_special_tokens": _special_tokens()})
+    stamps = [f"<|{i / 50:.2f}|>" for i in range(TIMESTAMPS)]
+    tokenizer.add_tokens([AddedToken(stamp, special=False, normalized=False) for stamp in stamps])
+    return tokenizer
+
+
+FULL_SIZES: tuple[tuple[str, Any, int], ...] = (
+    ("BLIP-2 opt-2.7b", blip2_config("full"), 3_744_761_856),
+    ("Whisper large-v3-turbo", whisper_config("full"), 808_878_080),
+)
+"""Name, configuration and published number of parameters of the real models."""
+
+
+def parameters(config: Any) -> int:
+    """Number of parameters of a model; no memory is allocated for them."""
+    return int(_without_memory(config).num_parameters())
+
+
+def whisper_encoder_parameters() -> int:
+    """Number of parameters of the encoder of Whisper large-v3-turbo."""
+    return int(_without_memory(whisper_config("full")).get_encoder().num_parameters())
+
+
+def _without_memory(config: Any) -> Any:
+    family: Any = AutoModelForSpeechSeq2Seq if isinstance(config, WhisperConfig) else AutoModelForImageTextToText
+    with torch.device("meta"):
+        return family.from_config(config)

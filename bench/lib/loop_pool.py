@@ -1,0 +1,96 @@
+"""A decode pool without processes, which decodes in the event loop: speech_delivery.py compares the two."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.source import Source, Span
+from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.decode.source_file import digest_file
+from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import NoSound
+from reelscribe.run.options import SpeechOptions, chunk_samples
+
+
+class LoopPool(DecodePool):
+    """Reads one file after the other, and lets the loop do something else between two chunks.
+
+    It always reads the whole file, so it is only for runs that do not resume.
+    """
+
+    def __init__(self, slot_bytes: int, batches_held: int) -> None:
+        super().__init__(1, slot_bytes, batches_held)
+        self._busy_seconds = 0.0
+        self._decoded = 0.0
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds that the loop spent decoding."""
+        return self._busy_seconds
+
+    @property
+    def decoded(self) -> float:
+        """Seconds of audio that were decoded."""
+        return self._decoded
+
+    async def digest_file(self, path: str) -> Source:
+        """Return the digest of a file; a thread reads and hashes it, so that the loop goes on."""
+        return await asyncio.to_thread(digest_file, path)
+
+    async def read(self, reading: Any, spans: Sequence[Span]) -> AsyncGenerator[Any, None]:
+        """Yield the description of a source and its batches, as a decode process does."""
+        assert isinstance(reading, ReadAudio)
+        assert list(spans) == [Span()]
+        async with self._permits:
+            began = time.monotonic()
+            with Audio(reading.task) as audio:
+                if audio.info is None:
+                    raise NoSound("it has no sound")
+                yield OpenedAudio(audio.info, None, None)
+                chunks: list[AudioChunk] = []
+                for chunk in audio.chunks():
+                    chunks.append(chunk)
+                    self._busy_seconds += time.monotonic() - began
+                    await asyncio.sleep(0)
+                    if sum(not chunk.silent for chunk in chunks) == reading.chunks_per_batch:
+                        yield await self._batch(chunks)
+                        chunks = []
+                    began = time.monotonic()
+                if chunks:
+                    yield await self._batch(chunks)
+                self._decoded += audio.read_seconds
+                yield OpenedAudio(audio.info, audio.samples_read, audio.why_incomplete)
+
+    async def _batch(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
+        audible = [chunk for chunk in chunks if not chunk.silent]
+        ends = np.cumsum([len(chunk.samples) for chunk in audible]).tolist()
+        slot = await self._slots.take() if audible else None
+        samples = self._slots.array(slot or 0, (ends[-1] if ends else 0,), np.int16)
+        if audible:
+            np.concatenate([chunk.samples for chunk in audible], out=samples)
+        return DecodedAudioBatch(
+            first=chunks[0].first,
+            stop=chunks[-1].stop,
+            chunks=np.split(samples, ends[:-1]) if audible else [],
+            audible=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in audible],
+            silent=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
+            slot=slot,
+            slots=self._slots,
+        )
+
+
+@dataclass(frozen=True)
+class LoopOptions(SpeechOptions):
+    """Options of a run that decodes in the event loop."""
+
+    def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
+        """Return the pool without processes."""
+        return LoopPool(self.batch_size(description) * 2 * chunk_samples(description), requests_in_flight)

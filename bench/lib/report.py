@@ -1,0 +1,110 @@
+"""The figures of a benchmark: variants that take turns, medians with their spread, tables, and one JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+PACKAGES = (
+    *("av", "decord", "numpy", "torch", "torchserve", "transformers"),
+    *("faster-whisper", "flask", "litserve"),
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The values that were measured, one for each round."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The median of all rounds."""
+        return median(self.values)
+
+    def over(self, other: Spread) -> Spread:
+        """The ratios, round by round: a disturbance of a shared machine in one round slows both.
+
+        >>> Spread((2.0, 6.0)).over(Spread((1.0, 2.0))).values
+        (2.0, 3.0)
+        """
+        return Spread(tuple(a / b for a, b in zip(self.values, other.values, strict=True)))
+
+    def __str__(self) -> str:
+        digits = 0 if self.median >= 100 else 1 if self.median >= 10 else 2
+        low, high = min(self.values), max(self.values)
+        return f"{self.median:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
+
+
+@dataclass
+class Report:
+    """One table."""
+
+    title: str
+    columns: tuple[str, ...]
+    """Headings; the first column names the rows."""
+    rows: list[tuple[str | Spread, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Lines below the table."""
+
+    def add(self, *cells: str | float | Spread) -> None:
+        """Add a row; numbers get three significant digits."""
+        self.rows.append(tuple(f"{cell:.3g}" if isinstance(cell, int | float) else cell for cell in cells))
+
+    def __str__(self) -> str:
+        cells = [self.columns, *([str(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([self.title, "", *(line.rstrip() for line in lines), *self.notes])
+
+
+def take_turns(rounds: int, variants: Mapping[str, Callable[[], float]]) -> dict[str, Spread]:
+    """Run every variant once a round, in the order A B A B, and return what each measured.
+
+    Neighbours in time share whatever else the machine does.
+    """
+    values: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, run in variants.items():
+            values[name].append(run())
+    return {name: Spread(tuple(measured)) for name, measured in values.items()}
+
+
+def machine() -> dict[str, str]:
+    """The machine and the versions of the packages with which the figures were measured."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": _processor(),
+        "cores": str(cores),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def publish(reports: Iterable[Report], json_file: Path | None) -> None:
+    """Print the tables. With `json_file`, write them there with the machine and the command line."""
+    tables = list(reports)
+    print("\n\n".join(map(str, tables)))
+    if json_file:
+        words = [word for word in sys.argv[1:] if word not in ("--json", str(json_file), f"--json={json_file}")]
+        value = {"command": " ".join(["scripts/bench", Path(sys.argv[0]).stem, *words]), "machine": machine()}
+        json_file.write_text(json.dumps({**value, "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
+
+
+def _processor() -> str:
+    """The processor's name as Linux has it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,111 @@
+"""Files and folders that several processes use: folder locks, and files that appear only when they are complete."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from reelscribe.errors import OutputError
+
+
+def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
+    """Lock an open file without waiting; the lock lasts until the file is closed.
+
+    Args:
+        file: The open file.
+        shared: Whether others may hold a shared lock at the same time.
+
+    Returns:
+        Whether the file is locked now; False if another process holds a conflicting lock.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class FolderLock:
+    """Reserve an output folder for one run, as a context manager that creates the folder if it is missing.
+
+    Args:
+        out: The output folder.
+
+    Raises:
+        OutputError: On entry, if the folder cannot be written to or locked, or another run has locked it.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self._path = _lock_path(out)
+
+    def __enter__(self) -> Self:
+        out = self._path.parent
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a")
+        except OSError as error:
+            raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
+        try:
+            locked = try_lock(self._file)
+        except OSError as error:
+            self._file.close()
+            raise OutputError(
+                f"{out}: files there cannot be locked ({error}); choose an --out on a local disk"
+            ) from None
+        if not locked:
+            self._file.close()
+            raise OutputError(f"{out}: another run is writing there; choose another --out")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def is_locked(out: Path) -> bool:
+    """Return whether a run holds the `FolderLock` of this folder; False if its lock file is missing or unreadable."""
+    try:
+        with _lock_path(out).open() as file:
+            return not try_lock(file, shared=True)
+    except OSError:
+        return False
+
+
+def _lock_path(out: Path) -> Path:
+    return out / ".lock"
+
+
+@contextmanager
+def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Write a file that appears under its own name only when it is complete.
+
+    The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
+    exception, that file is renamed to `path`, where it replaces an older file.
+
+    Args:
+        path: Where the complete file goes, in a folder that exists.
+        durable: For a file that cannot be made again at once: the disk holds all of it before it is renamed, and if
+            the block raises an exception, `<path>.partial` stays. By default the partial file is removed then.
+
+    Raises:
+        OSError: The operating system refused to write or to rename the file.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        yield partial
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        if not durable:
+            partial.unlink(missing_ok=True)

@@ -1,0 +1,149 @@
+"""The run behind `reelscribe caption`, `transcribe` and `annotate`: its clients, progress, interrupts and exports."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import typer
+
+from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
+from reelscribe.cli._logging import log_messages
+from reelscribe.cli._options import RunOptions, one_of
+from reelscribe.errors import UsageError
+
+if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
+    from reelscribe.client.endpoint import Server
+    from reelscribe.run.bulk import Summary
+    from reelscribe.run.options import CaptionOptions, SpeechOptions
+    from reelscribe.run.progress import Progress
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model, and the servers that share its requests."""
+
+    name: str
+    servers: list[Server]
+    requests_in_flight: int
+
+
+def run_command(
+    options: RunOptions,
+    cues: str,
+    *,
+    captions: tuple[ServedModel, CaptionOptions] | None = None,
+    speech: tuple[ServedModel, SpeechOptions] | None = None,
+) -> None:
+    """Process all sources, report on standard error, and export what --format names.
+
+    Args:
+        options: The sources, the folder, and how the run reports.
+        cues: What exported subtitles show.
+        captions: The captioner and what it captions; None for a run without captions.
+        speech: The speech model and what it transcribes; None for a run without transcripts.
+
+    Raises:
+        UsageError: An option is wrong.
+        ServerError: The model is not there, or its servers stopped answering.
+        OutputError: The results cannot be saved.
+        KeyboardInterrupt: The run was interrupted; what is done has been saved.
+        typer.Exit: The run is complete, and some sources failed.
+    """
+    from stamina.instrumentation import set_on_retry_hooks
+
+    from reelscribe.export.formats import CUES, check_formats, export
+    from reelscribe.results.jsonl import NAME
+
+    formats = options.formats or []
+    check_formats(formats)
+    cues = one_of(cues, CUES, "--cues")
+    progress = _progress(options)
+    set_on_retry_hooks([])  # stamina would log each retry; the client says once that it waits
+    try:
+        with _metrics_served(progress, options.metrics_port) as watched, log_messages(watched.say):
+            summary = asyncio.run(_run(options, captions, speech, watched))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    annotations = options.out / NAME
+    exporting = formats and not summary.interrupted
+    exported = export(annotations, options.out, formats, cues) if exporting else []
+    if not options.quiet:
+        show = progress.say if options.json_log else typer.echo
+        show(f"{summary}: {options.out if summary.interrupted else annotations}")
+        for path in exported:
+            show(f"wrote {path}")
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    if summary.failed:
+        raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+async def _run(
+    options: RunOptions,
+    captions: tuple[ServedModel, CaptionOptions] | None,
+    speech: tuple[ServedModel, SpeechOptions] | None,
+    progress: Progress,
+) -> Summary:
+    from reelscribe.client.models import CaptionClient, SpeechClient
+    from reelscribe.run.bulk import BulkRun
+    from reelscribe.run.captioning import CaptionTrack
+    from reelscribe.run.transcribing import TranscriptTrack
+
+    tracks: list[CaptionTrack | TranscriptTrack] = []
+    async with AsyncExitStack() as stack:
+        if captions:
+            at, caption_options = captions
+            client = CaptionClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
+            tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
+        if speech:
+            at, speech_options = speech
+            speech_client = SpeechClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
+            tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
+        run = BulkRun(tracks, options.out, progress=progress)
+        _stop_on_interrupt(run.stop, progress.say)
+        return await run.run(options.sources)
+
+
+def _progress(options: RunOptions) -> Progress:
+    from reelscribe.run.progress import Failures, JsonLines, Lines, TerminalBars
+
+    if options.quiet and options.json_log:
+        raise UsageError("--quiet and --json-log: expected one of them, got both")
+    if options.json_log:
+        return JsonLines()
+    if options.quiet:
+        return Failures()
+    return TerminalBars() if sys.stderr.isatty() else Lines()
+
+
+def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:
+    if port is None:
+        return nullcontext(progress)
+    from reelscribe.run.metrics import metrics_served
+
+    return metrics_served(progress, port)
+
+
+def _stop_on_interrupt(stop: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Finish what is in progress at the first SIGINT or SIGTERM, and cancel the run at the second."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def cancel() -> None:
+        task.cancel()
+
+    def finish() -> None:
+        for sig in signals:
+            loop.add_signal_handler(sig, cancel)
+        say("finishing what is in progress; interrupt again to stop at once")
+        stop()
+
+    for sig in signals:
+        loop.add_signal_handler(sig, finish)

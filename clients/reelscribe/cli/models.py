@@ -1,0 +1,277 @@
+"""`reelscribe models`: list, register, scale, replace and unregister the models of a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli._flatten import flatten
+from reelscribe.errors import UsageError
+from reelscribe.management.model_version import LOAD_SECONDS
+from reelscribe.server.options import DIRECTORY
+
+if TYPE_CHECKING:
+    from reelscribe.client.credentials import Credentials
+    from reelscribe.management.client import ManagementClient, Why
+    from reelscribe.management.model_version import ModelVersion
+    from reelscribe.server.instance import Instance
+
+
+T = TypeVar("T")
+
+app = typer.Typer(no_args_is_help=True, help="List, register, scale and replace the models of a running server.")
+
+Model = Annotated[str, typer.Argument(help="Name of the model.")]
+Version = Annotated[str | None, typer.Argument(help="Version of the model; by default its default version.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every worker is READY.")]
+LoadSeconds = Annotated[float, typer.Option(help="Give up if the workers are not READY after this many seconds.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerChoice:
+    """The server that a command manages."""
+
+    directory: Annotated[Path, typer.Option(help="Folder of a server on this machine.")] = DIRECTORY
+    management: Annotated[
+        str | None,
+        typer.Option(help="Management address of a server elsewhere, for example at the near end of an ssh tunnel."),
+    ] = None
+    key_file: Annotated[
+        Path | None, typer.Option(help="Copy of that server's key_file.json, with mode 600. Needs --management.")
+    ] = None
+
+    def connect(self) -> _ManagedServer:
+        """Return the server, to which nothing is sent yet.
+
+        Raises:
+            UsageError: No server was started in the directory, or the options contradict each other.
+        """
+        from reelscribe.client.credentials import Credentials
+
+        if self.management:
+            # This key is not renewed: the file may be a copy, and TorchServe writes a new key to its own file only.
+            keys = Credentials(self.key_file, api="management") if self.key_file else None
+            return _ManagedServer(self.management, keys)
+        if self.key_file:
+            raise UsageError("--key-file: expected the --management address of its server with it")
+        from reelscribe.server.instance import Instance
+
+        instance = Instance(self.directory)
+        if not instance.config.exists():
+            raise UsageError(
+                f"{self.directory}: no server was started there; give its --directory, or a --management address"
+            )
+        address = instance.address("management_address")
+        keys = Credentials(instance.key_file, address, api="management") if instance.key_file.exists() else None
+        return _ManagedServer(address, keys, instance)
+
+
+@app.command("list")
+@flatten
+def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
+    """List every version of every model."""
+    with errors_as_one_line():
+        models = server.connect().run(lambda client: client.models())
+        if as_json:
+            typer.echo(json.dumps([asdict(model) for model in models], indent=2))
+        else:
+            for model in models:
+                typer.echo(f"{_title(model)}: {_workers(model)}")
+
+
+@app.command()
+@flatten
+def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
+    """Show a model, its workers, its queue and, if a worker is READY, what its handler says of itself."""
+
+    async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
+        described = await client.describe(model, version)
+        ready = any(worker.ready for worker in described.workers)
+        return described, await client.handler_description(model, version) if ready else {}
+
+    with errors_as_one_line():
+        described, handler = server.connect().run(request)
+        if as_json:
+            typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
+        else:
+            typer.echo("\n".join([_title(described), *_details(described, handler)]))
+
+
+@app.command()
+@flatten
+def register(
+    server: ServerChoice,
+    archive: Annotated[
+        str, typer.Argument(help="File name of an archive in the server's model store, or an address in allowed_urls.")
+    ],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of workers, instead of what the archive says.")
+    ] = None,
+    wait: Wait = True,
+    load_seconds: LoadSeconds = LOAD_SECONDS,
+) -> None:
+    """Load an archive. If it cannot be loaded, say why and unregister it again.
+
+    It becomes the model's default version only if the model has no other version.
+    """
+    with errors_as_one_line():
+        managed = server.connect()
+        managed.check_archive(archive)
+        why, seconds = managed.why(with_rejected_archives=True), load_seconds if wait else None
+        made = managed.run(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
+        typer.echo(f"registered {_title(made)}: {_workers(made)}")
+
+
+@app.command("wait")
+@flatten
+def wait_for(
+    server: ServerChoice, model: Model, version: Version = None, load_seconds: LoadSeconds = LOAD_SECONDS
+) -> None:
+    """Wait until every worker of a model is READY. If one cannot be, say why."""
+    with errors_as_one_line():
+        managed = server.connect()
+        why = managed.why()
+        ready = managed.run(lambda client: client.wait_ready(model, version, seconds=load_seconds, why=why))
+        typer.echo(f"{_title(ready)}: {_workers(ready)}")
+
+
+@app.command()
+@flatten
+def scale(
+    server: ServerChoice,
+    model: Model,
+    workers: Annotated[int, typer.Argument(min=0, help="Smallest number of workers.")],
+    maximum: Annotated[
+        int | None, typer.Option("--max", min=0, help="Largest number of workers; by default the smallest number.")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the model; by default its default version.")] = None,
+    wait: Wait = True,
+    load_seconds: LoadSeconds = LOAD_SECONDS,
+) -> None:
+    """Change the number of a model's workers. Requests that a removed worker was processing go to other workers."""
+    with errors_as_one_line():
+        managed = server.connect()
+        why = managed.why()
+        scaled = managed.run(
+            lambda client: client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
+        )
+        typer.echo(f"{_title(scaled)}: {_workers(scaled)}")
+
+
+@app.command("set-default")
+@flatten
+def set_default(
+    server: ServerChoice, model: Model, version: Annotated[str, typer.Argument(help="Version of the model.")]
+) -> None:
+    """Make a version the one that answers requests which name no version."""
+    with errors_as_one_line():
+        server.connect().run(lambda client: client.set_default(model, version))
+        typer.echo(f"{model} {version} is the default")
+
+
+@app.command()
+@flatten
+def unregister(
+    server: ServerChoice,
+    model: Model,
+    version: Version = None,
+    now: Annotated[bool, typer.Option("--now", help="Drop the requests that it has not answered yet.")] = False,
+) -> None:
+    """Unregister a version after it has answered the requests that it already has.
+
+    A version with several workers stays for as long as one request may compute (responseTimeout in its YAML), because
+    the server does not say which workers are idle. Requests that arrive meanwhile may be lost: make another version the
+    default first.
+    """
+    with errors_as_one_line():
+        from reelscribe.management.client import DRAIN_SECONDS
+
+        seconds = 0.0 if now else DRAIN_SECONDS
+        gone = server.connect().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
+        # TorchServe unregisters a default version only if it is the last one.
+        last = f"; it was the only version, and requests for {gone.name} fail now" if gone.is_default else ""
+        typer.echo(f"unregistered {gone.name} {gone.version}{last}")
+
+
+@dataclass(frozen=True)
+class _ManagedServer:
+    address: str
+    credentials: Credentials | None
+    instance: Instance | None = None
+    """None for a server elsewhere, whose log and archives cannot be read."""
+
+    def run(self, work: Callable[[ManagementClient], Awaitable[T]]) -> T:
+        """Connect, do `work`, and return its result."""
+        from reelscribe.management.client import ManagementClient
+
+        async def connected() -> T:
+            trusted = self.instance.tls() if self.instance else None
+            async with ManagementClient(self.address, self.credentials, ssl_context=trusted) as client:
+                return await work(client)
+
+        return asyncio.run(connected())
+
+    def why(self, *, with_rejected_archives: bool = False) -> Why:
+        """Return a function that finds reasons for a failure in what the server logs from now on.
+
+        With `with_rejected_archives` it also reports that TorchServe rejected any archive, as the log does not say
+        which archive it was.
+        """
+        if self.instance is None:
+            return lambda *_: None
+        from reelscribe.server.logs import log_end, why_it_cannot_load, why_it_was_not_accepted
+
+        instance, since = self.instance, log_end(self.instance)
+
+        def why(model: str, version: str) -> str | None:
+            reason = why_it_cannot_load(instance, model, version, since=since)
+            return reason or (why_it_was_not_accepted(instance, since) if with_rejected_archives else None)
+
+        return why
+
+    def check_archive(self, archive: str) -> None:
+        """Raise StartupError for a damaged archive, of which TorchServe would only say that it cannot save it."""
+        if self.instance is None or not self.instance.options.exists():
+            return
+        from reelscribe.archive.model_store import stored_models
+        from reelscribe.server.options import StartOptions
+
+        store = StartOptions.load(self.instance.options).model_store
+        if (store / archive).is_file():
+            stored_models(store, archive)
+
+
+def _title(model: ModelVersion) -> str:
+    return f"{model.name} {model.version}{' (default)' if model.is_default else ''} from {model.archive}"
+
+
+def _workers(model: ModelVersion) -> str:
+    most = "" if model.min_workers == model.max_workers else f" to {model.max_workers}"
+    return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
+
+
+def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:
+    lines = [f"workers: {_workers(model)}"]
+    for worker in model.workers:
+        gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
+        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB")
+    if model.stages > 1:
+        lines.append(f"stages: {model.stages} processes for each worker, of which the first is shown")
+    if model.device_ids:
+        lines.append(f"GPUs: {', '.join(map(str, model.device_ids))}")
+    lines += [
+        f"queue: {model.queue_pending} waiting, room for {model.queue_capacity}",
+        f"limits: {model.response_seconds} s to answer, {model.startup_seconds} s to load",
+        f"joined requests: up to {model.batch_size}, waiting up to {model.batch_delay_ms} ms",
+    ]
+    return lines + [
+        f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in handler.items()
+    ]

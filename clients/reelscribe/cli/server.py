@@ -1,0 +1,209 @@
+"""`reelscribe server`: start, stop and watch a TorchServe on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
+from reelscribe.cli._flatten import flatten
+from reelscribe.cli._logging import log_messages
+from reelscribe.cli._options import one_of
+from reelscribe.errors import UsageError
+from reelscribe.management.model_version import LOAD_SECONDS
+from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
+
+if TYPE_CHECKING:
+    from reelscribe.server.instance import Instance
+    from reelscribe.server.state import ModelState, ServerState
+
+
+EXIT_STOPPED = 3
+"""Service managers take it for "not running"."""
+
+app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
+
+Directory = Annotated[Path, typer.Option(help="Folder of the server: its logs, keys and temporary files.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenOptions:
+    """The options of `start` and `restart`; None for those that are not given."""
+
+    config: Annotated[Path | None, typer.Option(help="TorchServe's settings file.", show_default=str(CONFIG))] = None
+    model_store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of model archives (*.mar). The server serves all of them.", show_default=str(MODEL_STORE)
+        ),
+    ] = None
+    load_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Give up if the models are not ready after this many seconds.", show_default=f"{LOAD_SECONDS:.0f}"
+        ),
+    ] = None
+    model_api: Annotated[
+        bool | None,
+        typer.Option(
+            "--model-api/--no-model-api",
+            help="Allow `reelscribe models` to register and unregister models while the server runs. A restart keeps"
+            " this choice.",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure/--secure",
+            help="Listen beyond loopback even without TLS and tokens, which the server otherwise refuses. A restart"
+            " keeps this choice.",
+        ),
+    ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file for https addresses: the server's own certificate, followed by those that signed it."
+        ),
+    ] = None
+    private_key: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate's RSA key, unencrypted and with mode 600.")
+    ] = None
+    pass_environment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass-env",
+            help="Name of an environment variable to pass to the server and its workers, such as HF_TOKEN; secrets are"
+            " not passed otherwise. May be repeated.",
+        ),
+    ] = None
+
+    def applied_to(self, options: StartOptions) -> StartOptions:
+        """Return `options` with those that were given in their place.
+
+        Raises:
+            UsageError: A certificate has no key, or a key has no certificate.
+        """
+        given: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
+        if self.pass_environment is not None:
+            given["pass_environment"] = tuple(self.pass_environment)
+        return replace(options, **given)
+
+
+@app.command("start")
+@flatten
+def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
+    """Start TorchServe and wait until every worker is READY. If one cannot be, say why and leave nothing running."""
+    with errors_as_one_line(), log_messages(typer.echo):
+        from reelscribe.server import launcher
+        from reelscribe.server.instance import Instance
+
+        instance = Instance(directory)
+        launcher.start(instance, given.applied_to(StartOptions()))
+        typer.echo(_where(instance))
+
+
+@app.command("restart")
+@flatten
+def restart_server(
+    *,
+    directory: Directory = DIRECTORY,
+    given: GivenOptions,
+    no_tls: Annotated[
+        bool, typer.Option("--no-tls", help="Drop the certificate of the last start, to serve http addresses only.")
+    ] = False,
+) -> None:
+    """Stop TorchServe if it runs, and start it with the options of its last start, except those given here."""
+    with errors_as_one_line(), log_messages(typer.echo):
+        from reelscribe.server import launcher
+        from reelscribe.server.instance import Instance
+
+        instance = Instance(directory)
+        last = StartOptions.load(instance.options)
+        if no_tls:
+            last = replace(last, certificate=None, private_key=None)
+        launcher.restart(instance, given.applied_to(last))
+        typer.echo(_where(instance))
+
+
+@app.command("stop")
+def stop_server(directory: Directory = DIRECTORY) -> None:
+    """Stop TorchServe and all of its workers."""
+    with errors_as_one_line():
+        from reelscribe.server import launcher
+        from reelscribe.server.instance import Instance
+
+        typer.echo(launcher.describe_stop(launcher.stop(Instance(directory))))
+
+
+@app.command("status")
+def show_status(
+    directory: Directory = DIRECTORY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the state of the server and of each version of each model.
+
+    A state is stopped, starting, loading, ready, degraded (a worker is restarting, or a model has no workers) or
+    failing (with the last error from the log). The exit status is 0 for ready, 3 for stopped and 1 for any other state.
+    """
+    with errors_as_one_line():
+        import json
+
+        from reelscribe.server.instance import Instance
+        from reelscribe.server.state import state_of
+
+        state = state_of(Instance(directory))
+        typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(_described(state)))
+        if state.state != "ready":
+            raise typer.Exit(EXIT_STOPPED if state.state == "stopped" else EXIT_FAILED)
+
+
+@app.command("logs")
+def show_logs(
+    directory: Directory = DIRECTORY,
+    which: Annotated[
+        str,
+        typer.Option(
+            help="model: output of the workers; server: log of TorchServe, with that output; access: one line for each"
+            " request; console: output of Java."
+        ),
+    ] = "server",
+    lines: Annotated[int, typer.Option(min=0, help="Number of lines to show, from the end of the log.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new lines until Ctrl-C.")] = False,
+) -> None:
+    """Show the last lines of a log."""
+    with errors_as_one_line():
+        from reelscribe.server.instance import Instance
+        from reelscribe.server.logs import LOGS
+
+        log = Instance(directory).logs / LOGS[one_of(which, tuple(LOGS), "--which")]
+        if not log.exists():
+            raise UsageError(f"{log}: no such log; was a server started in {directory}?")
+        if follow:
+            with suppress(KeyboardInterrupt):
+                subprocess.run(["tail", "-n", str(lines), "-F", log], check=False)  # noqa: S607 - coreutils, from PATH
+        else:
+            with log.open(errors="replace") as file:
+                for line in deque(file, maxlen=lines):
+                    typer.echo(line.rstrip("\n"))
+
+
+def _where(instance: Instance) -> str:
+    keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys required"
+    return f"serving at {instance.address('inference_address')}, {keys}"
+
+
+def _described(state: ServerState) -> list[str]:
+    return [f"server: {state.state}{_reason(state)}"] + [
+        f"{model.name} {model.version}: {model.state}, {model.ready} of {model.wanted} workers ready{_reason(model)}"
+        for model in state.models
+    ]
+
+
+def _reason(state: ServerState | ModelState) -> str:
+    return f": {state.error}" if state.error else ""

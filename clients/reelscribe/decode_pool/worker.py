@@ -1,0 +1,86 @@
+"""The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `process.py`.
+
+It reads commands from standard input and writes replies to standard output, one JSON object per line. Arrows point
+away from whoever writes: ``<-`` is a command of the parent, ``->`` a reply of the process.
+
+Digest a file::
+
+    <- {"digest_file": path}
+    -> {"source": {"path", "bytes", "sha256"}}                    or an error
+
+Read the frames or the audio of a file::
+
+    <- {"slot": number}                                           the slot to fill next, granted before the first file
+    <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
+    -> {"opened": {...}}                                          what the file is; audio sends it again at its end
+    -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if nothing lies in one
+    <- {"slot": number}                                           after each batch that used up its slot
+    -> {"end": {"decoded": frames or seconds of audio}}           or an error
+
+A file that cannot be read::
+
+    -> {"error": {"type": class name of the error, "message"}}
+
+At any time between a command and its last reply, about once a second while the process makes progress::
+
+    -> {"heartbeat": {}}
+
+Frames and samples are written to memory that both processes map through the file descriptor FD: SLOTS slots of
+SLOT_BYTES bytes each. The process exits when its parent does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from reelscribe.decode.source_file import digest_file
+from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.errors import MediaError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def follow(channel: WorkerChannel) -> None:
+    """Carry out the parent's commands until the parent is gone, then exit."""
+    while command := channel.next_command():
+        try:
+            if "digest_file" in command:
+                # In a process, so that a huge file or a dead disk can be given up by killing it.
+                channel.send(source=asdict(digest_file(command["digest_file"], channel.heartbeat)))
+            else:
+                channel.send(end={"decoded": _read(channel, command)})
+        except MediaError as error:
+            channel.send(error={"type": type(error).__name__, "message": str(error)})
+
+
+def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
+    """Read a file, and return how many frames or seconds of audio were decoded."""
+    # Each feed is imported when it is needed: a process serves one of them all its life, and starts faster so.
+    if "read_audio" in command:
+        from reelscribe.decode_pool import audio_feed
+
+        return audio_feed.feed(channel, **command["read_audio"])
+    from reelscribe.decode_pool import frame_feed
+
+    return frame_feed.feed(channel, **command["read_frames"])
+
+
+def main() -> None:
+    """Serve the parent process over standard input and output."""
+    # A process that hangs in a codec reads no commands, so it would not notice that its parent is gone.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    fd, slot_bytes, slots = map(int, sys.argv[1:])
+    # Codecs print to standard output as they like, so replies get a copy of it, and it becomes standard error.
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        follow(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The options of a run: what is captioned and transcribed of each source, and how."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from reelscribe.contract.chunking import SILENCE_DB, Cutting
+from reelscribe.contract.frames import Resize
+from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.audio import AudioTask
+from reelscribe.decode.reuse import REUSE_LEVELS
+from reelscribe.decode.sampling import Sampling
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
+from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
+from reelscribe.errors import UsageError
+
+HELD_BYTES = 2**30
+"""Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
+
+MAX_CHUNKS_PER_REQUEST = 8
+"""Chunks of audio in one request, 8 MB where each is 30 s long. How many a GPU computes at once the server decides."""
+
+
+@dataclass(frozen=True)
+class CaptionOptions:
+    """Which frames are captioned, and how they are decoded and sent."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    """Which frames; by default every frame."""
+    resize: Resize = "fast"
+    """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
+    reuse: bool = False
+    """Whether a frame that is nearly equal to the last captioned one takes over its caption."""
+    frames_per_request: int = MAX_FRAMES_PER_REQUEST
+    """Largest number of frames in one request; fewer where they would exceed 8 MB."""
+    stream: bool = True
+    """Whether frames are sent while their source is still being decoded."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+    stall_seconds: float = STALL_SECONDS
+    """Seconds without a heartbeat after which a decode process is killed."""
+    retry_failed: bool = False
+    """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def settings(self, description: CaptionerDescription) -> dict[str, Any]:
+        """Return everything but the weights that decides what captions say: part of the key of a job."""
+        return {
+            "sampling": self.sampling.to_json(),
+            "resize": self.resize,
+            "reuse_levels": REUSE_LEVELS if self.reuse else None,
+            "frame": asdict(description.input_size),
+            "dtype": description.dtype,
+            "prompt": description.prompt,
+            "generation": dict(description.generation),
+        }
+
+    def batch_size(self, description: CaptionerDescription) -> int:
+        """Return the largest number of frames in one request, before their size is considered."""
+        return min(self.frames_per_request, description.max_frames)
+
+    def pool(self, description: CaptionerDescription, requests_in_flight: int) -> DecodePool:
+        """Return a pool of processes that decode for these options.
+
+        Args:
+            description: The model, whose input size decides how large a slot is.
+            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
+                being filled.
+        """
+        slot_bytes = request_bytes(description.input_size.nbytes, self.batch_size(description))
+        held = 0 if self.stream else self.held_batches(description) * self.decode_workers
+        return DecodePool(self.decode_workers, slot_bytes, requests_in_flight + held, stall_seconds=self.stall_seconds)
+
+    def held_batches(self, description: CaptionerDescription) -> int:
+        """Return how many batches of a source are decoded before the first is sent, with `stream=False`."""
+        return max(1, HELD_BYTES // request_bytes(description.input_size.nbytes, self.batch_size(description)))
+
+
+@dataclass(frozen=True)
+class SpeechOptions:
+    """How audio is transcribed, cut into chunks, decoded and sent."""
+
+    transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
+    """Language, task, and whether word times are wanted."""
+    cutting: Cutting = field(default_factory=Cutting)
+    """Where audio is cut that is longer than the model's longest chunk."""
+    silence_db: float | None = SILENCE_DB
+    """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
+    vad: bool = False
+    """Whether chunks without a voice, as a voice-activity model hears it, are not sent either."""
+    chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
+    """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
+    audio_workers: int = 2
+    """Number of processes that decode audio."""
+    stall_seconds: float = STALL_SECONDS
+    """Seconds without a heartbeat after which a decode process is killed."""
+    retry_failed: bool = False
+    """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def check(self, description: SpeechDescription) -> None:
+        """Raise UsageError for what the model cannot do."""
+        language, task = self.transcription.language, self.transcription.task
+        if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
+            raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
+        if language is not None and language not in description.languages:
+            known = ", ".join(description.languages) or "none, as the model knows a single language"
+            raise UsageError(
+                f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
+            )
+        if task not in description.tasks:
+            raise UsageError(
+                f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
+            )
+        if self.transcription.word_times and not description.word_times:
+            raise UsageError(
+                f"word times: {description.name} cannot tell when a word was spoken; leave them out, or use another"
+                " model"
+            )
+
+    def settings(self, description: SpeechDescription) -> dict[str, Any]:
+        """Return everything but the weights that decides what is transcribed: part of the key of a job."""
+        return {
+            **asdict(self.transcription),
+            "language": self.transcription.language or description.language,
+            "cutting": asdict(self.cutting),
+            "silence_db": self.silence_db,
+            "vad": self.vad,
+            "sample_rate": description.sample_rate,
+            "chunk_seconds": description.chunk_seconds,
+            "dtype": description.dtype,
+            "generation": dict(description.generation),
+        }
+
+    def task(self, description: SpeechDescription) -> AudioTask:
+        """Return what a decode process reads of a file, whose path is to be filled in."""
+        samples = chunk_samples(description)
+        return AudioTask("", description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
+
+    def batch_size(self, description: SpeechDescription) -> int:
+        """Return the largest number of chunks in one request."""
+        most = min(self.chunks_per_request, description.max_chunks)
+        chunk_bytes = 2 * chunk_samples(description)
+        return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
+
+    def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
+        """Return a pool of processes that decode for these options.
+
+        Args:
+            description: The model, whose longest chunk decides how large a slot is.
+            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
+                being filled.
+        """
+        slot_bytes = self.batch_size(description) * 2 * chunk_samples(description)
+        return DecodePool(self.audio_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
+
+
+def chunk_samples(description: SpeechDescription) -> int:
+    """Return the number of int16 samples in the model's longest chunk."""
+    return int(description.chunk_seconds * description.sample_rate)

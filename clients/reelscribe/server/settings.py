@@ -1,0 +1,223 @@
+"""TorchServe's settings: `config.properties` is read, completed, checked and written."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from reelscribe.errors import StartupError
+
+Settings = dict[str, str]
+
+HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
+GRPC_NAMES = ("grpc_inference", "grpc_management")
+
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_ADDRESS = re.compile(r"(?:(https?)://)?([\w.-]+):(\d+)", re.IGNORECASE | re.ASCII)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
+_ESCAPED = re.compile(r"[^ -~]|\\")
+_TLS_OF_ITS_OWN = ("keystore", "keystore_pass", "keystore_type", "certificate_file", "private_key_file")
+
+
+def read_properties(text: str) -> Settings:
+    r"""Parse the text of a Java properties file.
+
+    Java accepts more than is accepted here, so that TorchServe reads exactly what was checked. In values, two
+    backslashes stand for one and `\u00e4` stands for a character, as in Java; other escapes are refused.
+
+    Raises:
+        StartupError: A line is not `name=value`, a comment or empty.
+    """
+    settings = {}
+    for line in text.split("\n"):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not _NAME.fullmatch(name):
+            raise StartupError(f"config.properties: expected lines like name=value, got {line.strip()!r}")
+        settings[name] = _unescaped(value)
+    return settings
+
+
+def write_properties(settings: Mapping[str, str]) -> str:
+    """Format a properties file, in ASCII, as Java reads such files as ISO-8859-1."""
+    return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
+
+
+def tokens_required(settings: Mapping[str, str]) -> bool:
+    """Return whether the inference and management APIs refuse requests without a token."""
+    return settings.get("disable_token_authorization", "false").lower() != "true"
+
+
+def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
+    """Add the settings that must not be left to TorchServe's defaults.
+
+    Args:
+        settings: What `config` holds.
+        config: The file, whose folder relative paths in it start from.
+        model_api: Whether models can be registered and unregistered while the server runs.
+
+    Raises:
+        StartupError: A setting cannot be used here, or names a file that does not exist.
+    """
+    if own := [name for name in _TLS_OF_ITS_OWN if name in settings]:
+        raise StartupError(
+            f"{config}: {', '.join(own)}: no settings for a file that others can read; use --certificate and"
+            " --private-key, from which a keystore is made"
+        )
+    if _ESCAPED.search(settings.get("vmargs", "")):
+        raise StartupError(
+            f"{config}: vmargs: expected ASCII without backslashes, got {settings['vmargs']!r}: TorchServe's launcher"
+            " reads this setting itself, and knows no escapes"
+        )
+    # Without allowed_urls, TorchServe would load archives from any file and any address.
+    completed = {"allowed_urls": "", **settings}
+    if model_api:
+        completed["enable_model_api"] = "true"
+    if metrics := settings.get("metrics_config"):
+        path = config.parent / metrics
+        if not path.is_file():
+            raise StartupError(f"{config}: metrics_config: expected a file, got {path}; it does not exist")
+        completed["metrics_config"] = str(path.resolve())
+    return completed
+
+
+def check_addresses(settings: Mapping[str, str], config: Path) -> None:
+    """Raise StartupError for an address of the wrong form."""
+    for name, address in _addresses(settings).items():
+        if not _ADDRESS.fullmatch(address) or address.startswith("http") != (name in HTTP_ADDRESSES):
+            raise StartupError(f"{config}: {name}: expected an address like http://127.0.0.1:8080, got {address!r}")
+
+
+def check_ports(settings: Mapping[str, str], config: Path) -> None:
+    """Raise StartupError for an address at which another program listens."""
+    for name, address in _addresses(settings).items():
+        _, host, port = _parts(address)
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                raise StartupError(f"{name}: port {port} of {host} is taken; free it or change it in {config}")
+
+
+def check_tls(settings: Mapping[str, str], config: Path, *, certificate: bool) -> None:
+    """Raise StartupError for an https address without a certificate, and for a certificate without one."""
+    encrypted = [name for name in HTTP_ADDRESSES if _parts(settings[name])[0] == "https"]
+    if encrypted and not certificate:
+        raise StartupError(
+            f"{config}: {encrypted[0]} is https: give --certificate and --private-key; TorchServe would invent a"
+            " certificate that no client can check"
+        )
+    if certificate and not encrypted:
+        raise StartupError(
+            f"{config}: no address is https, so --certificate would be of no use; write https://..., or leave it"
+            " out (`reelscribe server restart` keeps that of the last start unless --no-tls is given)"
+        )
+
+
+def exposed(settings: Mapping[str, str]) -> list[str]:
+    """Find the addresses that other machines can reach without TLS and tokens.
+
+    The metrics API never requires a token (ServerInitializer.java). gRPC does, but its TLS is separate and is not set
+    up here. So only the inference and management APIs may listen beyond loopback.
+
+    Returns:
+        For each such address, one line that says what is wrong with it.
+    """
+    tokens = tokens_required(settings)
+    lines = []
+    for name, address in _addresses(settings).items():
+        scheme, host, _ = _parts(address)
+        if _is_loopback(host):
+            continue
+        if name == "metrics_address":
+            lines.append(f"{name} {address}: TorchServe requires no token there")
+        elif name in GRPC_NAMES:
+            lines.append(f"{name}_address {address}: its traffic, tokens included, would not be encrypted")
+        elif scheme != "https":
+            lines.append(f"{name} {address}: its traffic, tokens included, would not be encrypted")
+        elif not tokens:
+            lines.append(f"{name} {address}: disable_token_authorization=true lets everybody in")
+    return lines
+
+
+def risks(settings: Mapping[str, str], config: Path) -> list[str]:
+    """Find settings that are allowed, but that an operator should know of.
+
+    Returns:
+        For each, one line that says what it permits.
+    """
+    lines = []
+    if not tokens_required(settings):
+        lines.append("disable_token_authorization=true: every local user and program can use and change the server")
+    if settings.get("enable_model_api", "").lower() == "true":
+        lines.append(
+            "the model API is on: whoever has the management key can serve any folder of this machine as a model, and"
+            " so run any program there"
+        )
+    if allowed := settings["allowed_urls"]:
+        lines.append(f"{config}: allowed_urls={allowed}: archives from there, and the programs in them, can be run")
+    return lines
+
+
+def models_without_batching(settings: Mapping[str, str], names: list[str]) -> list[str]:
+    """Find the models for which `models=` has no settings, although it has some for other models.
+
+    Their requests are not joined into batches, which would only show as slowness.
+
+    Args:
+        settings: Completed settings.
+        names: Names of the models that are going to be served.
+
+    Raises:
+        StartupError: `models=` is not JSON.
+    """
+    try:
+        models = json.loads(settings.get("models", "null"))
+    except ValueError as error:
+        raise StartupError(
+            f"models=: expected JSON of settings by model and version, got {settings['models']} ({error})"
+        ) from None
+    return [name for name in names if name not in models] if isinstance(models, dict) else []
+
+
+def _escape(match: re.Match[str]) -> str:
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+
+def _unescaped(value: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        if match[1]:
+            return chr(int(match[1], 16))
+        if match[2] == "\\":
+            return "\\"
+        raise StartupError(
+            f"config.properties: expected lines like name=value with two backslashes for one, got {value!r}"
+        )
+
+    # Java writes a character beyond U+FFFF as a surrogate pair.
+    return _ESCAPE.sub(character, value).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def _addresses(settings: Mapping[str, str]) -> dict[str, str]:
+    addresses = {name: settings.get(name, "") for name in HTTP_ADDRESSES}
+    for name in GRPC_NAMES:
+        addresses[name] = ":".join(settings.get(f"{name}_{part}", "") for part in ("address", "port"))
+    return addresses
+
+
+def _parts(address: str) -> tuple[str, str, str]:
+    """Split an address that was checked into scheme, host and port; addresses of gRPC have no scheme."""
+    match = _ADDRESS.fullmatch(address)
+    assert match
+    return (match[1] or "").lower(), match[2], match[3]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,274 @@
+"""The body of a request: a pickle with the data of its arrays beside it, so that nothing large is copied.
+
+This is the specification of the format, version 1. Integers are unsigned and little-endian::
+
+    offset  size      content
+    0       7         magic: the byte 93 (hexadecimal), then "RSBODY" in ASCII
+    7       1         version: 1
+    8       4         P: size of the pickle in bytes
+    12      4         B: number of buffers, at most 4,096
+    16      8 * B     size of each buffer in bytes
+    16+8*B  P         the pickle, protocol 5
+    ...               the buffers, in order; each begins at the next offset from the start of the body that is a
+                      multiple of 64, and the bytes that are skipped are 0
+
+The body ends with the last byte of the last buffer, or of the pickle if there are no buffers.
+
+The pickle holds one tree of dict (whose keys are str), list, tuple, str, bytes, int, float, bool, None and arrays. An
+array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
+
+- `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
+  a reader accepts either, whatever the size.
+- `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
+  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order. Long double is missing because it
+  differs between machines.
+- `shape` has up to 32 lengths of 0 or more.
+- `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
+
+A pickle has at most 200,000 opcodes, 100,000 values and 32 levels. An int has at most 32 bytes. The str with which a
+pickle exceeds 4 MiB of UTF-8 text, and every later one, has only characters up to U+00FF.
+
+A reader builds these values and nothing else, whatever the bytes say (see `_safe_pickle`). It refuses a body that
+breaks a rule or exceeds a limit, has a byte too few or too many, has a buffer that the pickle does not use, or has
+another version. A writer refuses a value whose body a reader would refuse. Both raise WireError.
+
+`unpack` also reads what other clients send: ``pickle.dumps(array)`` of protocols 2 to 5, and ``.npy`` files of format
+versions 1.0 and 2.0 (see `numpy.lib.format`).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from reelscribe.errors import WireError
+from reelscribe.wire._arrays import ITEM_SIZES, Array, checked_array
+from reelscribe.wire._safe_pickle import MAX_DEPTH, MAX_VALUES, Tree, load
+
+MAGIC = b"\x93RSBODY"
+"""First bytes of a body."""
+
+VERSION = 1
+"""Version of the format."""
+
+ALIGNMENT = 64
+"""Every buffer begins at a multiple of this offset, in bytes."""
+
+INLINE_BYTES = 4096
+"""Arrays with less data than this, in bytes, have it in the pickle instead of in a buffer."""
+
+MAX_BUFFERS = 4096
+"""Largest number of buffers in a body."""
+
+MAX_PICKLE_BYTES = 2**32 - 1
+"""Largest size of the pickle in a body, in bytes."""
+
+_HEADER = struct.Struct("<7sBII")
+_PICKLE_START = b"\x80"
+_NPY_START = b"\x93NUMPY"
+STARTS = (MAGIC, _PICKLE_START, _NPY_START)
+"""Whatever `unpack` can read begins with one of these."""
+
+COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
+"""HTTP header of a response: the seconds that the handler computed for it."""
+
+IDENTITY_HEADER = "X-Reelscribe-Identity"
+"""HTTP header of a response: the `identity` of the model that gave it (see `reelscribe.contract.model`)."""
+
+_NPY_HEADER_BYTES = 2000
+"""Largest size of an .npy header, in bytes; those that numpy writes have about 100."""
+_NPY_HEADER = re.compile(
+    rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
+    rb" 'shape': \(((?:\d{1,20}, ?)*(?:\d{1,20})?)\),? ?}\s*"
+)
+
+Segment = bytes | memoryview
+"""Consecutive bytes of a body."""
+
+
+def pack(tree: Tree) -> list[Segment]:
+    """Make the body of a tree.
+
+    Contiguous arrays are not copied; other arrays and `bytes` are copied once.
+
+    Args:
+        tree: Values as the module's docstring specifies them. Arrays must not change until the body is sent.
+
+    Returns:
+        The body as segments to be sent in order: bytes, and views of the arrays' own memory.
+
+    Raises:
+        WireError: The tree holds another value, or a reader would refuse it.
+    """
+    buffers: list[memoryview] = []
+    stream = io.BytesIO()
+    _check_values(tree)
+    _Pickler(stream, buffers).dump(tree)
+    if len(buffers) > MAX_BUFFERS:
+        raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
+    pickled = stream.getvalue()
+    if len(pickled) > MAX_PICKLE_BYTES:
+        raise WireError(f"body: {len(pickled)} bytes beside its arrays; send large data as arrays")
+    # Reading the pickle refuses here, where the caller can still react, whatever the reader would refuse.
+    load(memoryview(pickled), buffers)
+    sizes = struct.pack(f"<{len(buffers)}Q", *(buffer.nbytes for buffer in buffers))
+    segments: list[Segment] = [_HEADER.pack(MAGIC, VERSION, len(pickled), len(buffers)) + sizes + pickled]
+    end = len(segments[0])
+    for buffer in buffers:
+        gap = -end % ALIGNMENT
+        segments += [bytes(gap), buffer] if gap else [buffer]
+        end += gap + buffer.nbytes
+    return segments
+
+
+def size_of(segments: list[Segment]) -> int:
+    """Return the size of a body in bytes, its Content-Length."""
+    return sum(memoryview(segment).nbytes for segment in segments)
+
+
+def unpack(body: bytes | bytearray | memoryview) -> Tree:
+    """Read a body, a pickled array or an .npy file.
+
+    Args:
+        body: Contiguous bytes.
+
+    Returns:
+        The tree in the body, or the array. Arrays are views of `body`; arrays of another byte order than the machine's
+        are not converted.
+
+    Raises:
+        WireError: The bytes are none of the three, break a rule of the format, or exceed a limit.
+    """
+    view = memoryview(body).cast("B")
+    if view[: len(MAGIC)] == MAGIC:
+        return _unpack_body(view)
+    if view[:1] == _PICKLE_START:
+        return load(view)
+    if view[: len(_NPY_START)] == _NPY_START:
+        return _unpack_npy(view)
+    raise WireError(
+        "body: expected a reelscribe body, pickle.dumps(array) of protocol 2 or newer, or .npy,"
+        f" got {view.nbytes} bytes that start with {bytes(view[:8])!r}"
+    )
+
+
+def array(data: Segment, dtype: str, shape: tuple[int, ...], order: str) -> Array:
+    """Make an array; pickles in bodies name this function, and its name is part of the format.
+
+    Args:
+        data: The array's data.
+        dtype: Code of the dtype with its byte order, such as "<f4".
+        shape: Length of each dimension.
+        order: "C" or "F".
+
+    Returns:
+        An array that is a view of `data`.
+
+    Raises:
+        WireError: The arguments do not fit each other, or are not allowed in a body.
+    """
+    return checked_array(data, dtype, shape, order)
+
+
+def _unpack_body(view: memoryview) -> Tree:
+    if view.nbytes < _HEADER.size:
+        raise WireError(f"body: the header takes {_HEADER.size} bytes, got {view.nbytes}; send it again whole")
+    _, version, pickle_size, count = _HEADER.unpack_from(view)
+    if version != VERSION:
+        raise WireError(
+            f"body: format version {version} is not known here, only {VERSION}; use the newer reelscribe on both sides"
+        )
+    if count > MAX_BUFFERS:
+        raise WireError(f"body: {count} buffers; at most {MAX_BUFFERS} fit one request")
+    start = _HEADER.size + 8 * count
+    if view.nbytes < start + pickle_size:
+        raise WireError(f"body: header and pickle take {start + pickle_size} bytes, got {view.nbytes}")
+    sizes = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
+    end, buffers = start + pickle_size, []
+    for size in sizes:
+        begin = end + -end % ALIGNMENT
+        if bytes(view[end:begin]).strip(b"\0"):
+            raise WireError(f"body: expected zeros between its parts, from {end} to {begin}")
+        end = begin + size
+        buffers.append(view[begin:end])
+    if end != view.nbytes:
+        raise WireError(f"body: the header announces {end} bytes, got {view.nbytes}; send it again whole")
+    return load(view[start : start + pickle_size], buffers)
+
+
+def _unpack_npy(view: memoryview) -> Array:
+    version = bytes(view[6:8])
+    if version not in (b"\1\0", b"\2\0"):
+        raise WireError(f"npy: expected format version 1.0 or 2.0, got {'.'.join(map(str, version))}")
+    start = 10 if version == b"\1\0" else 12
+    end = start + int.from_bytes(view[8:start], "little")
+    # numpy evaluates the header as a Python literal. This accepts only the notation in which numpy writes it.
+    header = _NPY_HEADER.fullmatch(view[start:end]) if end <= min(view.nbytes, start + _NPY_HEADER_BYTES) else None
+    if header is None:
+        raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
+    dtype, fortran, shape = (part.decode("ascii") for part in header.groups())
+    lengths = tuple(int(length) for length in shape.replace(",", " ").split())
+    return checked_array(view[end:], dtype, lengths, "F" if fortran == "True" else "C")
+
+
+def _check_values(tree: Any) -> None:
+    """Refuse values of other types, by name, and trees without end; the reader checks most other limits."""
+    remaining = [(tree, 0)]
+    values = 0
+    while remaining:
+        value, depth = remaining.pop()
+        values += 1
+        if values > MAX_VALUES or depth > MAX_DEPTH:
+            raise WireError(f"body: over {MAX_VALUES} values or {MAX_DEPTH} levels; send large data as arrays")
+        kind = type(value)
+        if kind is list or kind is tuple:
+            remaining += [(item, depth + 1) for item in value]
+        elif kind is dict:
+            if not all(type(key) is str for key in value):
+                raise WireError("body: expected dict keys of text, got others")
+            remaining += [(item, depth + 1) for item in value.values()]
+        elif kind is np.ndarray:
+            if value.dtype.str[1:] not in ITEM_SIZES:
+                raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
+        elif kind not in (type(None), bool, int, float, str, bytes):
+            raise WireError(
+                f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"
+            )
+
+
+class _Pickler(pickle.Pickler):
+    """Write the pickle of a body, and append the data of large arrays to `buffers`."""
+
+    def __init__(self, stream: io.BytesIO, buffers: list[memoryview]) -> None:
+        def is_inline(buffer: pickle.PickleBuffer) -> bool:
+            raw = buffer.raw()
+            inline = raw.nbytes < INLINE_BYTES
+            if not inline:
+                buffers.append(raw)
+            return inline
+
+        super().__init__(stream, protocol=5, buffer_callback=is_inline)
+
+    def reducer_override(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | Any:
+        """Say how a value is pickled that is not a plain value; `pickle` calls this."""
+        if type(value) is np.ndarray:
+            return array, _array_arguments(value)
+        return NotImplemented  # the function `array` itself, which is pickled by its name
+
+
+def _array_arguments(value: Array) -> tuple[pickle.PickleBuffer, str, tuple[int, ...], str]:
+    fortran = value.flags.f_contiguous and not value.flags.c_contiguous
+    flat = np.ascontiguousarray(value.T if fortran else value).reshape(-1)
+    data = flat.view(np.uint8)
+    # Pickle marks read-only buffers. The data is always made read-only, so that equal arrays give equal bytes. The
+    # buffer is that of the array and not that of a memoryview: CPython 3.11 crashes when its garbage collector meets a
+    # cycle that holds a memoryview from which another one was made.
+    data.flags.writeable = False
+    buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]  # arrays are buffers; numpy says so from 3.12 on
+    return buffer, value.dtype.str, value.shape, "F" if fortran else "C"

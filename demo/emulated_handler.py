@@ -1,0 +1,97 @@
+"""A TorchServe handler with an emulated device: it reads requests as the caption handler does, and then sleeps.
+
+A device captions `frames_per_second`, whatever the machine. Workers that share a device wait for each other. While it
+sleeps, the cores are free, as they are beside a GPU. The YAML has under `handler:` that rate, the number of `devices`
+among which the workers are divided, and the `frame` size that the model wants. A caption is the size of its frame.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from captions.frame_requests import FrameLimits, FrameReader
+from reelscribe import wire
+from reelscribe.contract.frames import input_size_from_json
+from reelscribe.contract.model import CaptionerDescription
+from worker.request_batch import Context, RequestBatch
+
+LIMITS = FrameLimits(frames=512, side=8192)
+
+
+class EmulatedHandler:
+    """One worker of an emulated device."""
+
+    def load(self, context: Context) -> None:
+        """Read the settings, and join a device."""
+        settings = context.model_yaml_config["handler"]
+        self._frame = input_size_from_json(settings["frame"])
+        self._seconds = 1 / settings["frames_per_second"]
+        self._workers = context.model_yaml_config["minWorkers"]
+        model = context.manifest["model"]["modelName"]
+        # The file stays open, and so locked, for as long as the worker lives.
+        self._worker_lock, number = _lock_worker_number(model)
+        self._device = _lock_file(f"{model}-device-{number % settings['devices']}")
+
+    def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+        """Return a caption for each frame, after the time that the device takes for all of them."""
+        began = time.monotonic()
+        requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
+        captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.items]
+        fcntl.flock(self._device, fcntl.LOCK_EX)
+        time.sleep(self._seconds * sum(map(len, captions)))
+        fcntl.flock(self._device, fcntl.LOCK_UN)
+        # Divided among the requests, so that the headers of all of them add up to the worker's time.
+        seconds = (time.monotonic() - began) / len(data)
+        for i in range(len(data)):
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+        return requests.responses(captions, self._description().to_json())
+
+    def _description(self) -> CaptionerDescription:
+        return CaptionerDescription(
+            name="emulated",
+            revision="1",
+            prompt="",
+            generation={},
+            input_size=self._frame,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            dtype="float32",
+            device_batch=32,
+            max_frames=LIMITS.frames,
+            max_side=LIMITS.side,
+            workers=self._workers,
+        )
+
+
+def _lock_worker_number(model: str) -> tuple[IO[str], int]:
+    """The smallest number that no other worker of the model has. It is free again when the worker ends."""
+    number = 0
+    while True:
+        file = _lock_file(f"{model}-worker-{number}")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            number += 1
+        else:
+            return file, number
+
+
+def _lock_file(name: str) -> IO[str]:
+    """An open file to be locked. The folder of temporary files is not shared with other servers."""
+    return (Path(tempfile.gettempdir()) / name).open("a")
+
+
+_handler = EmulatedHandler()
+
+
+def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
+    """TorchServe's entry point; `data` is None when the worker starts."""
+    if data is None:
+        _handler.load(context)
+        return None
+    return _handler.answer(data, context)

@@ -1,0 +1,165 @@
+"""One endpoint, which sends each request once."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from reelscribe import wire
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Endpoint, Server
+from reelscribe.contract.model import CaptionerDescription
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from support.fake_torchserve import DESCRIPTION, Broken, FakeTorchServe, captions, refused, worker_died, write_key_file
+from support.sending import FRAMES
+
+BODY = wire.pack({"frames": FRAMES})
+
+
+@pytest_asyncio.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[FakeTorchServe]:
+    async with FakeTorchServe() as server:
+        yield server
+
+
+def endpoint_of(server, session, credentials=None, *, request_seconds=None):
+    return Endpoint(
+        Server(server.url, credentials),
+        "captioner",
+        session,
+        CaptionerDescription.from_json,
+        request_seconds=request_seconds,
+    )
+
+
+async def test_a_description_has_the_number_of_workers(server, session):
+    endpoint = endpoint_of(server, session)
+    assert endpoint.workers == 1
+    server.description = replace(DESCRIPTION, workers=3)
+    assert await endpoint.describe() == server.description == endpoint.description
+    assert endpoint.workers == 3
+
+
+async def test_an_address_may_end_in_a_slash(server, session):
+    endpoint = Endpoint(
+        Server(server.url + "/"), "captioner", session, CaptionerDescription.from_json, request_seconds=None
+    )
+    assert endpoint.url == f"{server.url}/predictions/captioner"
+    assert await endpoint.describe() == DESCRIPTION
+
+
+async def test_requests_are_outstanding_until_they_are_answered_or_fail(server, session):
+    endpoint = endpoint_of(server, session)
+    counted = []
+
+    async def answer(request):
+        counted.append(endpoint.outstanding)
+        if len(counted) == 2:
+            raise Broken
+        return await captions(request)
+
+    server.answer = answer
+    await endpoint.predict(BODY)
+    with pytest.raises(ServerUnreachable, match="is the server running"):
+        await endpoint.predict(BODY)
+    assert counted == [1, 1]
+    assert endpoint.outstanding == 0
+
+
+async def test_without_a_key_no_token_is_sent(server, session):
+    await endpoint_of(server, session).predict(BODY)
+    assert "Authorization" not in server.received[0].headers
+
+
+@pytest.mark.parametrize(
+    ("answer", "final", "message"),
+    [
+        (worker_died(500), False, "status 500: no luck"),
+        (worker_died(503), False, "status 503: no luck"),
+        (worker_died(507), False, "status 507: no luck"),
+        (web.Response(status=502, text="<html>Bad gateway</html>"), False, "status 502: <html>Bad gateway</html>"),
+        (web.Response(status=504, body=b"\xff"), False, "status 504: \ufffd"),
+        (web.json_response({"error": "no dict"}, status=500), False, 'status 500: {"error": "no dict"}'),
+        (web.json_response([1], status=500), False, "status 500: [1]"),
+        (refused(503, "CallFull", "try again"), False, "status 503: try again"),
+        (refused(400, "WireError", "no body"), True, "status 400: no body"),
+        (refused(507, "OutOfDeviceMemory", "too large"), False, "status 507: too large"),
+    ],
+)
+async def test_a_request_is_refused_for_now_or_for_good(server, session, answer, final, message):
+    async def respond(_):
+        return answer
+
+    server.answer = respond
+    with pytest.raises(RequestRefused) as error:
+        await endpoint_of(server, session).predict(BODY)
+    assert (str(error.value), error.value.final, error.value.deadly) == (message, final, False)
+
+
+@pytest.mark.parametrize(
+    ("status", "passes", "advice"),
+    [(400, True, "no token was given"), (404, True, "'captioner' built and loaded"), (413, False, "max_request_size")],
+)
+async def test_access_is_refused_with_advice(server, session, status, passes, advice):
+    async def respond(_):
+        return web.Response(status=status)
+
+    server.answer = respond
+    with pytest.raises(AccessRefused, match=advice) as error:
+        await endpoint_of(server, session).predict(BODY)
+    assert error.value.passes == passes
+
+
+async def test_json_that_is_no_description_is_an_error(server, session):
+    server.description = SimpleNamespace(to_json=lambda: {"name": "a/b"})
+    with pytest.raises(ServerError, match="expected the description of a caption handler"):
+        await endpoint_of(server, session).describe()
+
+
+async def test_a_response_that_is_not_json_is_an_error(server, session):
+    async def respond(_):
+        return web.Response(text="a star")
+
+    server.answer = respond
+    with pytest.raises(ServerError, match="expected JSON, got 'a star'"):
+        await endpoint_of(server, session).predict(BODY)
+
+
+async def test_all_requests_that_were_refused_together_see_the_new_key(server, session, tmp_path):
+    key_file = write_key_file(tmp_path / "key_file.json", "old")
+    endpoint = endpoint_of(server, session, Credentials(key_file))
+    server.key = "new"
+    with pytest.raises(AccessRefused, match="keys expire"):
+        await endpoint.predict(BODY)
+    assert not endpoint.key_has_changed()
+    write_key_file(key_file, "new")
+    assert [endpoint.key_has_changed() for _ in range(3)] == [True] * 3
+    assert (await endpoint.predict(BODY)).value[7] == "frame 7"
+
+
+async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):
+    key_file = write_key_file(tmp_path / "key_file.json", "old")
+    endpoint = endpoint_of(server, session, Credentials(key_file))
+    server.key = "new"
+    with pytest.raises(AccessRefused, match="keys expire"):
+        await endpoint.predict(BODY)
+    key_file.unlink()
+    assert not endpoint.key_has_changed()
+
+
+async def test_a_key_without_a_file_never_changes(server, session):
+    server.key = "new"
+    endpoint = endpoint_of(server, session, "old")
+    with pytest.raises(AccessRefused, match="keys expire"):
+        await endpoint.predict(BODY)
+    assert not endpoint.key_has_changed()

@@ -1,0 +1,71 @@
+"""Transcripts and transcription options, and how they travel as JSON."""
+
+import json
+
+import pytest
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
+
+TRANSCRIPT = ChunkTranscript(
+    text="go left",
+    language="en",
+    segments=(
+        SpeechSegment(0.5, 1.5, "go", words=(Word(0.5, 1.25, "go"),)),
+        SpeechSegment(2.0, 3.0, "left"),
+    ),
+    no_speech_prob=0.125,
+    avg_logprob=-0.25,
+    compression_ratio=1.5,
+    temperature=0.0,
+)
+TRANSCRIPT_JSON = TRANSCRIPT.to_json()
+
+
+def as_received(value):
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    "transcript",
+    [
+        TRANSCRIPT,
+        ChunkTranscript("", None, ()),
+        ChunkTranscript("«étoile» \ud83d", None, (SpeechSegment(0.0, 1 / 3, "«étoile» \ud83d", words=()),)),
+    ],
+)
+def test_a_transcript_is_the_same_after_it_was_sent(transcript):
+    assert ChunkTranscript.from_json(as_received(transcript.to_json())) == transcript
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, [], "text", 5, {}, {"text": "go", "language": None}),
+        {**TRANSCRIPT_JSON, "text": 5},
+        {**TRANSCRIPT_JSON, "more": 5},
+        {**TRANSCRIPT_JSON, "segments": None},
+        {**TRANSCRIPT_JSON, "segments": ["go"]},
+        {**TRANSCRIPT_JSON, "segments": [{"start": 0.0, "end": 1.0, "text": "go"}]},
+        {**TRANSCRIPT_JSON, "segments": [{"start": None, "end": 1.0, "text": "go", "words": None}]},
+        {**TRANSCRIPT_JSON, "segments": [{"start": "soon", "end": 1.0, "text": "go", "words": None}]},
+        {**TRANSCRIPT_JSON, "segments": [{"start": 0.0, "end": 1.0, "text": "go", "words": [{"text": "go"}]}]},
+    ],
+    ids=str,
+)
+def test_any_other_value_is_refused(value):
+    with pytest.raises((TypeError, KeyError, ValueError)):
+        ChunkTranscript.from_json(as_received(value))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (TranscriptionOptions(), {"task": "transcribe", "word_times": False}),
+        (
+            TranscriptionOptions("fr", "translate", word_times=True),
+            {"language": "fr", "task": "translate", "word_times": True},
+        ),
+    ],
+)
+def test_a_request_has_the_options_that_are_set(options, expected):
+    assert options.to_json() == expected

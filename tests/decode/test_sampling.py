@@ -1,0 +1,130 @@
+"""Which frames of a video a sampling chooses."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reelscribe.decode.sampling import Sampling
+from reelscribe.errors import UsageError
+
+TIMES = [5 + k / 10 for k in range(40)]
+"""4 seconds at 10 frames a second; the clock does not begin with 0."""
+KEYS = [k % 8 == 0 for k in range(40)]
+END = 9.0
+
+
+def choose(**options) -> list[int]:
+    return list(Sampling(**options).choose(TIMES, KEYS, END))
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ({}, range(40)),
+        ({"every": 7}, range(0, 40, 7)),
+        ({"every": 100}, [0]),
+        ({"fps": 2}, range(0, 40, 5)),
+        ({"fps": 10}, range(40)),
+        ({"fps": 3}, [0, 3, 6, 10, 13, 16, 20, 23, 26, 30, 33, 36]),
+        ({"fps": 0.1}, [0]),
+        ({"frames": 4}, [0, 13, 26, 39]),
+        ({"keyframes": True}, [0, 8, 16, 24, 32]),
+        ({"start": 1, "end": 1.3}, [10, 11, 12]),
+        ({"every": 2, "start": 1, "end": 1.3}, [10, 12]),
+        ({"fps": 2, "start": 1.2, "end": 2.3}, [12, 17, 22]),
+        ({"frames": 4, "start": 3}, [30, 33, 36, 39]),
+        ({"keyframes": True, "start": 0.9, "end": 2.4}, [16]),
+        ({"start": 4}, []),
+        ({"frames": 4, "start": 4}, []),
+        ({"fps": 1, "start": 4}, []),
+    ],
+)
+def test_each_way_of_sampling_chooses_its_frames(options, chosen):
+    assert choose(**options) == list(chosen)
+
+
+@pytest.mark.parametrize(("there", "chosen"), [(1, [0]), (2, [0, 1]), (3, [0, 2]), (7, [0, 1, 2, 4, 5, 6])])
+def test_of_too_few_frames_the_largest_even_number_is_chosen(there, chosen):
+    assert list(Sampling(frames=8).choose(TIMES[:there], KEYS[:there], END)) == chosen
+
+
+def test_at_a_variable_frame_rate_the_frame_shown_at_each_tick_is_chosen():
+    times = [0.0, 0.1, 0.2, 2.5, 2.9, 3.0]  # one frame stands for 2.3 seconds
+    assert list(Sampling(fps=1).choose(times, [True] * 6, 3.1)) == [0, 2, 5]
+    assert list(Sampling(fps=2).choose(times, [True] * 6, 4.0)) == [0, 2, 3, 5]
+
+
+def test_a_frame_that_is_shown_for_hours_is_chosen_once():
+    assert list(Sampling(fps=25).choose([0.0], [True], 7200.0)) == [0]
+
+
+@given(
+    st.lists(st.fractions(Fraction(1, 100), 3, max_denominator=100), min_size=1, max_size=30),
+    st.fractions(Fraction(1, 5), 60, max_denominator=10),
+    st.fractions(0, 5, max_denominator=20),
+)
+def test_sampling_by_fps_equals_going_through_the_ticks_one_by_one(durations, fps, start):
+    exact = [sum(durations[:k], Fraction(0)) for k in range(len(durations) + 1)]
+    times, end = exact[:-1], exact[-1]
+    in_span = [k for k, time in enumerate(times) if time >= start]
+    ticks = [start + k / fps for k in range(math.ceil((end - start) * fps))] if in_span else []
+    shown = {max([k for k in in_span if times[k] <= tick], default=in_span[0]) for tick in ticks}
+    sampling = Sampling(fps=float(fps), start=float(start))
+    assert list(sampling.choose([float(t) for t in times], [True] * len(times), float(end))) == sorted(shown)
+
+
+def test_the_indices_of_hours_of_frames_take_little_memory():
+    times = np.arange(108_000) / 60
+    chosen = Sampling(fps=30).choose(times, np.ones(108_000, bool), 1800.0)
+    assert list(chosen) == list(range(0, 108_000, 2))
+    assert type(chosen[5]) is int
+    assert memoryview(chosen).nbytes == 8 * 54_000
+
+
+def test_the_span_ends_with_its_end_or_with_the_file():
+    assert Sampling().span_end(TIMES, END) == END
+    assert Sampling(end=1.5).span_end(TIMES, END) == 6.5
+    assert Sampling(end=100).span_end(TIMES, END) == END
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"every": 0}, "every: expected 1 or more, got 0"),
+        ({"fps": 0}, "fps: expected more than 0"),
+        ({"fps": math.inf}, "fps: expected more than 0"),
+        ({"fps": math.nan}, "fps: expected more than 0"),
+        ({"frames": 2}, "frames: expected an even number from 4 to 768, got 2"),
+        ({"frames": 5}, "frames: expected an even number"),
+        ({"frames": 770}, "frames: expected an even number"),
+        ({"start": -1}, "start: expected 0 seconds or more, got -1"),
+        ({"start": math.nan}, "start: expected 0 seconds"),
+        ({"end": 0}, "end: expected more seconds than the start"),
+        ({"start": 2, "end": 2}, "end: expected more seconds than the start, 2, got 2"),
+        ({"end": math.inf}, "end: expected more seconds"),
+        ({"every": 2, "fps": 1.0}, "expected one of .* got every 2 and fps 1.0"),
+        ({"frames": 4, "keyframes": True}, "expected one of .* got frames 4 and keyframes True"),
+    ],
+)
+def test_values_out_of_range_are_refused(options, reason):
+    with pytest.raises(UsageError, match=reason):
+        Sampling(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "value"),
+    [
+        ({}, {"every": 1}),
+        ({"every": 3}, {"every": 3}),
+        ({"fps": 0.5, "start": 0.0, "end": 9.5}, {"fps": 0.5, "start": 0.0, "end": 9.5}),
+        ({"frames": 32}, {"frames": 32}),
+        ({"keyframes": True}, {"keyframes": True}),
+    ],
+)
+def test_the_json_of_a_sampling_has_the_fields_that_are_set(options, value):
+    assert Sampling(**options).to_json() == value
+    assert Sampling.from_json(value) == Sampling(**options)

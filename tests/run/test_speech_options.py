@@ -1,0 +1,60 @@
+"""What is asked of a speech model, before anything is sent."""
+
+from dataclasses import replace
+
+import pytest
+
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.errors import UsageError
+from reelscribe.run.options import SpeechOptions, chunk_samples
+from support.fake_torchserve import SPEECH
+
+ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (
+            SpeechOptions(TranscriptionOptions(language="en")),
+            "language: expected one that .* knows, got 'en'; it knows none, as the model knows a single language",
+        ),
+        (
+            SpeechOptions(TranscriptionOptions(task="translate")),
+            "task: expected one that .* can do, transcribe; got 'translate'",
+        ),
+        (SpeechOptions(TranscriptionOptions(word_times=True)), "word times: .* cannot tell when a word was spoken"),
+        (SpeechOptions(silence_db=float("nan")), "silence_db: expected -200 to 0 dB"),
+        (SpeechOptions(silence_db=float("-inf")), "silence_db: expected -200 to 0 dB"),
+        (SpeechOptions(silence_db=3.0), "silence_db: expected -200 to 0 dB"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused(options, rule):
+    with pytest.raises(UsageError, match=rule):
+        options.check(ENGLISH_ONLY)
+
+
+def test_everything_that_decides_what_is_heard_is_in_the_settings():
+    options = SpeechOptions()
+    options.check(SPEECH)
+    settings = options.settings(SPEECH)
+    for other in (
+        SpeechOptions(TranscriptionOptions(word_times=True)),
+        SpeechOptions(TranscriptionOptions(task="translate")),
+        SpeechOptions(silence_db=None),
+        SpeechOptions(vad=True),
+    ):
+        assert other.settings(SPEECH) != settings
+    assert options.settings(replace(SPEECH, generation={"temperatures": [0]})) != settings
+    for other in (
+        SpeechOptions(chunks_per_request=1),
+        SpeechOptions(audio_workers=4),
+        SpeechOptions(retry_failed=True),
+    ):
+        assert other.settings(SPEECH) == settings
+
+
+def test_a_request_is_within_8_mb_and_what_the_server_takes():
+    long = replace(SPEECH, chunk_seconds=30.0, sample_rate=16_000, max_chunks=64)
+    assert SpeechOptions(chunks_per_request=64).batch_size(long) * 2 * chunk_samples(long) <= 8e6
+    assert SpeechOptions().batch_size(replace(long, max_chunks=2)) == 2

@@ -1,0 +1,119 @@
+"""Start, restart and stop as far as they need no TorchServe; with one they are tested in e2e/."""
+
+import json
+import socket
+import zipfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from reelscribe.errors import StartupError
+from reelscribe.server import launcher
+from reelscribe.server.instance import Instance, claimed
+from reelscribe.server.launcher import restart, start, stop
+from reelscribe.server.options import StartOptions
+
+CONFIG = Path(__file__).parents[2] / "config.properties"
+FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
+FREE |= {"grpc_inference_port": "1", "grpc_management_port": "1"}
+
+
+@pytest.fixture
+def instance(tmp_path) -> Instance:
+    return Instance(tmp_path / "server")
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    """A model store with an archive that looks whole."""
+    store = tmp_path / "store"
+    store.mkdir()
+    with zipfile.ZipFile(store / "x.mar", "w") as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": {}}))
+    return store
+
+
+def options(store: Path, config: Path = CONFIG, *, insecure: bool = False, **overrides: str) -> StartOptions:
+    return StartOptions(config, store, insecure=insecure, overrides={**FREE, **overrides})
+
+
+@pytest.mark.parametrize("name", ["inference_address", "metrics_address", "grpc_inference_port"])
+def test_a_port_that_is_taken_is_named(instance, store, name):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        overrides = {name: f"http://127.0.0.1:{port}" if "address" in name else str(port)}
+        with pytest.raises(StartupError, match=f"port {port} of 127.0.0.1 is taken"):
+            start(instance, options(store, **overrides))
+    assert not instance.directory.exists()
+
+
+def test_settings_without_an_address_are_refused(instance, store, tmp_path):
+    config = tmp_path / "config.properties"
+    config.write_text("inference_address=http://127.0.0.1:1\n")
+    with pytest.raises(StartupError, match="management_address: expected an address like"):
+        start(instance, StartOptions(config, store))
+
+
+def test_a_folder_with_other_things_is_not_emptied(tmp_path, store):
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(StartupError, match="expected an empty folder or a server's"):
+        start(Instance(tmp_path), options(store))
+    assert (tmp_path / "logs").exists()
+
+
+OPEN = {"inference_address": "http://0.0.0.0:1", "grpc_inference_address": "0.0.0.0"}
+
+
+def test_an_address_that_strangers_can_reach_is_refused(instance, store):
+    with pytest.raises(StartupError, match=r"reachable from other machines: inference_address .*; grpc_inference"):
+        start(instance, options(store, **OPEN))
+    assert not instance.directory.exists()
+
+
+def test_insecure_allows_open_addresses_and_warns_of_each(instance, tmp_path, caplog):
+    with pytest.raises(StartupError, match="no archive to serve"):
+        start(instance, options(tmp_path, insecure=True, **OPEN))
+    warnings = [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ["inference_address", "grpc_inference_address"]
+
+
+def test_stopping_without_a_server_deletes_nothing(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "key_file.json").touch()
+    assert stop(Instance(tmp_path)) == []
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_restart_that_cannot_work_stops_nothing(instance, tmp_path):
+    instance.directory.mkdir()
+    instance.marker.touch()
+    instance.key_file.touch()
+    with pytest.raises(StartupError, match="no archive to serve"):
+        restart(instance, options(tmp_path))
+    assert instance.key_file.exists()
+
+
+def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
+    with claimed(instance):
+        instance.key_file.write_text("of the first")
+        for command in (start, restart):
+            with pytest.raises(StartupError, match="another command starts or stops a server there"):
+                command(instance, options(store))
+        assert instance.key_file.read_text() == "of the first"
+
+
+def test_a_stop_waits_until_a_start_under_way_has_given_up(instance, monkeypatch):
+    with ExitStack() as start_under_way:
+        start_under_way.enter_context(claimed(instance))
+        instance.key_file.touch()
+        instance.logs.mkdir()
+
+        def give_up(_: float) -> None:
+            assert instance.key_file.exists()
+            assert (instance.logs / "stop-requested").exists()
+            start_under_way.close()
+
+        monkeypatch.setattr(launcher.time, "sleep", give_up)
+        assert stop(instance) == []
+    assert not instance.key_file.exists()

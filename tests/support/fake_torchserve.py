@@ -1,0 +1,206 @@
+"""A small HTTP server that behaves like TorchServe with our handlers. The real one is tested in e2e/."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from multidict import CIMultiDictProxy
+
+from reelscribe import wire
+from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+
+DESCRIPTION = CaptionerDescription(
+    name="a/b",
+    revision="123",
+    prompt="",
+    generation={"max_new_tokens": 30},
+    input_size=InputSize(8, 8),
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    dtype="float32",
+    device_batch=32,
+    max_frames=512,
+    max_side=8192,
+)
+
+SPEECH = SpeechDescription(
+    name="a/whisper",
+    revision="123",
+    sample_rate=16_000,
+    chunk_seconds=30.0,
+    languages=("en", "fr"),
+    tasks=("transcribe", "translate"),
+    language=None,
+    word_times=True,
+    generation={"num_beams": 1},
+    dtype="float32",
+    device_batch=8,
+    max_chunks=16,
+)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A request for captions or transcripts, as it arrived."""
+
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        return wire.unpack(self.body)
+
+    @property
+    def frames(self) -> FrameArray:
+        return self.tree["frames"]
+
+    def names(self) -> list[int]:
+        """The number of each frame or chunk: its first value, as tests number them."""
+        tree = self.tree
+        return [int(item.flat[0]) for item in tree.get("frames", tree.get("chunks"))]
+
+
+class Broken(Exception):
+    """Raised by an answer to break the connection."""
+
+
+Answer = Callable[[Received], Awaitable[web.Response]]
+
+
+async def captions(request: Received, *, headers: dict[str, str] | None = None) -> web.Response:
+    """Respond like the caption handler; the caption of frame 7 is "frame 7"."""
+    return web.json_response([f"frame {name}" for name in request.names()], headers=headers)
+
+
+def transcript(name: int) -> ChunkTranscript:
+    """The transcript of a chunk; that of chunk 7 is "chunk 7", spoken in its first second."""
+    return ChunkTranscript(f"chunk {name}", "en", (SpeechSegment(0.0, 1.0, f"chunk {name}"),), no_speech_prob=0.25)
+
+
+async def transcripts(request: Received) -> web.Response:
+    """Respond like the speech handler."""
+    return web.json_response([transcript(name).to_json() for name in request.names()])
+
+
+class Gate:
+    """An answer that waits until the gate is open, and counts the requests that wait at it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.most_waiting = 0
+        self._waiting = 0
+        self._arrivals: asyncio.Queue[None] = asyncio.Queue()
+
+    async def __call__(self, request: Received) -> web.Response:
+        self._waiting += 1
+        self.most_waiting = max(self.most_waiting, self._waiting)
+        self._arrivals.put_nowait(None)
+        await self.open.wait()
+        self._waiting -= 1
+        return await captions(request)
+
+    async def wait_for(self, requests: int) -> None:
+        """Wait until so many more requests have arrived."""
+        for _ in range(requests):
+            await self._arrivals.get()
+
+
+def worker_died(status: int = 500) -> web.Response:
+    """The response of TorchServe itself to a request whose worker died, or with another status."""
+    return web.json_response({"code": status, "type": "InternalServerException", "message": "no luck"}, status=status)
+
+
+def refused(status: int, kind: str, message: str) -> web.Response:
+    """The response of a handler to a request that it cannot answer."""
+    return web.json_response({"error": {"type": kind, "message": message}}, status=status)
+
+
+class FakeTorchServe:
+    """Serves the model "captioner", or "speech" if that is what it describes, on a free port of loopback.
+
+    Use it as an async context manager.
+    """
+
+    def __init__(
+        self,
+        answer: Answer = captions,
+        *,
+        description: CaptionerDescription | SpeechDescription = DESCRIPTION,
+        key: str | None = None,
+    ) -> None:
+        self.answer = answer
+        self.description = description
+        self.model = "speech" if isinstance(description, SpeechDescription) else "captioner"
+        self.key = key
+        """Token that requests must carry; None if they need none."""
+        self.model_is_there = True
+        self.refusals: list[int] = []
+        """Statuses with which requests for the description are refused, the last one first."""
+        self.received: list[Received] = []
+        self.arrivals: asyncio.Queue[Received] = asyncio.Queue()
+        self.described: asyncio.Queue[None] = asyncio.Queue()
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> FakeTorchServe:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start on a free port, or on the same port as before."""
+        app = web.Application(client_max_size=2**27)
+        app.router.add_post(f"/predictions/{self.model}", self._handle)
+        # A timeout of 0 would mean none.
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        self._port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Stop at once; requests that are being answered are lost."""
+        await self._runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        received = Received(request.headers, await request.read())
+        if not self.model_is_there:
+            return web.json_response({"code": 404, "message": f"Model not found: {self.model}"}, status=404)
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"code": 400, "message": "Token Authorization failed."}, status=400)
+        if "describe" in request.headers:
+            return self._describe()
+        self.received.append(received)
+        self.arrivals.put_nowait(received)
+        try:
+            return await self.answer(received)
+        except Broken:
+            assert request.transport
+            request.transport.abort()
+            return web.Response()
+
+    def _describe(self) -> web.Response:
+        self.described.put_nowait(None)
+        if self.refusals:
+            return worker_died(self.refusals.pop())
+        return web.json_response(self.description.to_json())
+
+
+def write_key_file(path: Path, key: str, expires: str = "2999-01-01T00:00:00.123456789Z") -> Path:
+    """Write a key file as TorchServe does."""
+    keys = {kind: {"key": key, "expiration time": expires} for kind in ("inference", "management")}
+    path.write_text(json.dumps({**keys, "API": {"key": "api-key"}}))
+    path.chmod(0o600)
+    return path

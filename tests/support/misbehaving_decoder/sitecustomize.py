@@ -1,0 +1,51 @@
+"""Makes decode processes misbehave over files whose names say so.
+
+Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
+or `print` does so at ordinal 20 of its frames, or 3 s into its audio. Video misbehaves only with PyAV, not with decord,
+and audio only the first time; `crash-always.mkv` and the like do so every time.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+if "reelscribe.decode_pool.worker" in sys.orig_argv:
+    from reelscribe.decode import audio, video
+
+    def fail():
+        raise RuntimeError("out of luck")
+
+    WAYS = {
+        "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+        "hang": signal.pause,
+        "fail": fail,
+        "print": lambda: os.write(1, b"[codec] what a picture\n"),
+    }
+
+    class MisbehavingVideo(video.Video):
+        def __init__(self, task, heartbeat):
+            super().__init__(task, heartbeat)
+            way, _, always = Path(task.path).stem.partition("-")
+            self.misbehave = None if task.library == "decord" and not always else WAYS.get(way)
+
+        def frames(self, ordinals):
+            for frame in super().frames(ordinals):
+                if frame.ordinal == 20 and self.misbehave:
+                    self.misbehave()
+                yield frame
+
+    class MisbehavingAudio(audio.Audio):
+        def __init__(self, task, heartbeat):
+            super().__init__(task, heartbeat)
+            way, _, always = Path(task.path).stem.partition("-")
+            self.misbehave, self.always, self.mark = WAYS.get(way), always, Path(f"{task.path}.misbehaved")
+
+        def chunks(self, first=0):
+            for chunk in super().chunks(first):
+                if chunk.start_seconds >= 3 and self.misbehave and (self.always or not self.mark.exists()):
+                    self.mark.touch()
+                    self.misbehave()
+                yield chunk
+
+    video.Video, audio.Audio = MisbehavingVideo, MisbehavingAudio

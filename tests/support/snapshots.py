@@ -1,0 +1,45 @@
+"""Snapshots and records of a run, as its meter makes them."""
+
+import socket
+from dataclasses import replace
+
+from reelscribe.contract.annotations import SourceError
+from reelscribe.contract.source import Source
+from reelscribe.results.records import CaptionResult, Model, Record
+from reelscribe.run.meter import Snapshot, TrackSnapshot
+
+FRAMES = TrackSnapshot(
+    counts="frames",
+    done=1200.0,
+    decoded=1300.0,
+    decode_share=0.5,
+    network_share=0.1,
+    queue_share=0.2,
+    compute_share=0.7,
+    server_share=0.9,
+    bottleneck="server: [3.6] of 4 workers busy",
+)
+SOUND = replace(FRAMES, counts="seconds of sound", done=5400.4, bottleneck="decoding")
+
+SNAPSHOT = Snapshot(
+    sources=5,
+    sources_done=2,
+    sources_failed=1,
+    seconds=60.0,
+    media_hours_per_hour=2.5,
+    eta_seconds=754.0,
+    lanes=(FRAMES,),
+    stall_p99_ms=1,
+    stall_longest_ms=20,
+)
+
+GOOD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
+BAD = Record(
+    Source("b [1].mp4"), CaptionResult(Model("m", "r"), {}, error=SourceError("MediaError", "the [file] is empty"))
+)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

@@ -1,0 +1,72 @@
+"""Reading and making video files in tests."""
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from reelscribe.contract.frames import InputSize, PixelBudget, Resize
+from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.video import Video, VideoTask
+
+EVERY_FRAME = Sampling()
+
+Frames = list[tuple[int, float, np.ndarray]]
+
+
+def read(
+    path: Path, frame: InputSize | PixelBudget, sampling: Sampling = EVERY_FRAME, resize: Resize = "exact"
+) -> Frames:
+    """All frames that are chosen and can be decoded."""
+    with Video(VideoTask(str(path), frame, sampling, resize)) as video:
+        frames = video.frames(range(len(video.chosen)))
+        return [(f.frame_index, f.pts_seconds, f.image) for f in frames if f.image is not None]
+
+
+def read_with_av(path: Path) -> list[tuple[float, np.ndarray]]:
+    """(time, full-size frame), decoded one after the other: what a reader that seeks must agree with."""
+    with av.open(str(path)) as container:
+        container.streams.video[0].codec_context.thread_count = 1
+        return [(frame.time, frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+
+
+def write(
+    path: Path,
+    codec: str,
+    levels: Iterable[int],
+    *,
+    options: dict[str, str] | None = None,
+    container: dict[str, str] | None = None,
+    pix_fmt: str = "yuv420p",
+) -> None:
+    """A clip of 10 grey frames a second; each frame tells its number by its level."""
+    pictures = (np.full((48, 64, 3), level, np.uint8) for level in levels)
+    write_pictures(path, codec, pictures, options=options, container=container, pix_fmt=pix_fmt)
+
+
+def write_pictures(
+    path: Path,
+    codec: str,
+    pictures: Iterable[np.ndarray],
+    *,
+    options: dict[str, str] | None = None,
+    container: dict[str, str] | None = None,
+    pix_fmt: str = "yuv420p",
+    set_up: Callable[[av.VideoStream], None] = lambda stream: None,
+    to_frame: Callable[[np.ndarray], av.VideoFrame] = av.VideoFrame.from_ndarray,
+) -> None:
+    """A clip of 10 frames a second, of (height, width, 3) uint8; `set_up` is called before the first is encoded."""
+    with av.open(str(path), "w", options=container or {}) as file:
+        stream = file.add_stream(codec, rate=10, options=options or {})
+        stream.bit_rate = 4_000_000  # enough to keep the levels apart
+        stream.pix_fmt = pix_fmt
+        for number, picture in enumerate(pictures):
+            frame = to_frame(picture)
+            if number == 0:
+                stream.width, stream.height = frame.width, frame.height
+                set_up(stream)
+            frame.pts, frame.time_base = number, Fraction(1, 10)
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
