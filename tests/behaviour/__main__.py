@@ -69,8 +69,9 @@ def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: P
 
 
 def reference_folder(cache: Path, commit: str) -> Path:
-    """The folder of a commit's outputs. Other checks and another Python have other folders, and so has a moved cache, as
-    records name the models by their paths.
+    """The folder of a commit's outputs.
+
+    Other checks and another Python have other folders, and so has a moved cache, as records name models by their paths.
     """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")))
     version = hashlib.sha256(f"{cache} {sys.version}".encode() + sources).hexdigest()
