@@ -1,3 +1,81 @@
-"""Caption and transcribe whole video libraries on a multi-GPU TorchServe."""
+"""Caption and transcribe whole video libraries on a multi-GPU TorchServe.
+
+`caption`, `transcribe` and `annotate` are the short way: a path or an array in, captions, transcripts or records out.
+`BulkRun` is what the `reelscribe` command runs, and `ManagementClient` drives the workers of a server. Names are
+imported when they are first used, so `import reelscribe` costs nothing; what `__all__` does not name is private.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reelscribe._api import annotate as annotate
+    from reelscribe._api import annotate_async as annotate_async
+    from reelscribe._api import caption as caption
+    from reelscribe._api import caption_async as caption_async
+    from reelscribe._api import transcribe as transcribe
+    from reelscribe._api import transcribe_async as transcribe_async
+    from reelscribe.client.credentials import Credentials as Credentials
+    from reelscribe.client.endpoint import Server as Server
+    from reelscribe.client.models import CaptionClient as CaptionClient
+    from reelscribe.client.models import SpeechClient as SpeechClient
+    from reelscribe.contract.annotations import Caption as Caption
+    from reelscribe.contract.annotations import Failure as Failure
+    from reelscribe.contract.annotations import Silence as Silence
+    from reelscribe.contract.annotations import SpeechFailure as SpeechFailure
+    from reelscribe.contract.annotations import Utterance as Utterance
+    from reelscribe.contract.chunking import Cutting as Cutting
+    from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
+    from reelscribe.decode.sampling import Sampling as Sampling
+    from reelscribe.errors import MediaError as MediaError
+    from reelscribe.errors import OutputError as OutputError
+    from reelscribe.errors import ReelscribeError as ReelscribeError
+    from reelscribe.errors import RequestRefused as RequestRefused
+    from reelscribe.errors import ServerError as ServerError
+    from reelscribe.errors import UsageError as UsageError
+    from reelscribe.management.client import ManagementClient as ManagementClient
+    from reelscribe.management.client import ServerAddresses as ServerAddresses
+    from reelscribe.run.bulk import BulkRun as BulkRun
+    from reelscribe.run.bulk import Summary as Summary
+    from reelscribe.run.captioning import CaptionTrack as CaptionTrack
+    from reelscribe.run.one_source import caption_file as caption_file
+    from reelscribe.run.one_source import transcribe_file as transcribe_file
+    from reelscribe.run.options import CaptionOptions as CaptionOptions
+    from reelscribe.run.options import SpeechOptions as SpeechOptions
+    from reelscribe.run.transcribing import TranscriptTrack as TranscriptTrack
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "_api": ("annotate", "annotate_async", "caption", "caption_async", "transcribe", "transcribe_async"),
+    "client.credentials": ("Credentials",),
+    "client.endpoint": ("Server",),
+    "client.models": ("CaptionClient", "SpeechClient"),
+    "contract.annotations": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
+    "contract.chunking": ("Cutting",),
+    "contract.speech": ("TranscriptionOptions",),
+    "decode.sampling": ("Sampling",),
+    "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
+    "management.client": ("ManagementClient", "ServerAddresses"),
+    "run.bulk": ("BulkRun", "Summary"),
+    "run.captioning": ("CaptionTrack",),
+    "run.one_source": ("caption_file", "transcribe_file"),
+    "run.options": ("CaptionOptions", "SpeechOptions"),
+    "run.transcribing": ("TranscriptTrack",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

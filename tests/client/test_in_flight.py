@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from reelscribe.client.in_flight import ROUND, InFlight
+from reelscribe.errors import ServerUnreachable
 
 FRAMES_PER_REQUEST = 8
 
@@ -75,6 +76,38 @@ async def test_a_permit_is_not_lost_if_it_comes_while_its_taker_gives_up(release
     await granted(waiting[1])
     permits.release()
     await granted(asyncio.create_task(permits.acquire()))
+
+
+async def test_who_waits_when_waiting_is_stopped_gets_no_permit():
+    permits = InFlight(1, 1)
+    await permits.acquire()
+    waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
+    await turn_of_the_loop()
+    waiting[0].cancel()
+    permits.stop_waiting()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[0]
+    with pytest.raises(ServerUnreachable, match="the request was not sent"):
+        await waiting[1]
+
+
+async def test_after_waiting_was_stopped_only_permits_that_are_free_are_given_out():
+    permits = InFlight(1, 1)
+    permits.stop_waiting()
+    await permits.acquire()
+    with pytest.raises(ServerUnreachable, match="the request was not sent"):
+        await permits.acquire()
+    permits.release()
+    await permits.acquire()
+
+
+def test_a_later_start_never_lowers_the_limit():
+    permits = InFlight(32, 32)
+    limits = []
+    for workers in (4, 2, 8, 100):
+        permits.begin_with(workers)
+        limits.append(permits.limit)
+    assert limits == [4, 4, 8, 32]
 
 
 class Simulation:

@@ -10,7 +10,7 @@ from aiohttp import web
 from reelscribe.client.balancer import MOST_DEATHS
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, UsageError
+from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, ServerUnreachable, UsageError
 from reelscribe.wire import COMPUTE_SECONDS_HEADER
 from support.fake_torchserve import DESCRIPTION, Answer, Broken, FakeTorchServe, captions, refused, worker_died
 from support.sending import FRAMES, connected, told
@@ -161,12 +161,75 @@ async def test_a_model_that_refuses_everything_ends_the_run():
             await client.caption(FRAMES[1:3])
 
 
-async def test_describing_again_keeps_the_permits():
-    async with FakeTorchServe() as server, connected(server) as client:
-        await client.in_flight.acquire()
-        permits = client.in_flight
-        await client.describe()
-        assert client.in_flight is permits
+class Gate:
+    """An answer that waits for `open`, and counts the requests that wait with it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.waiting = self.most = 0
+
+    async def __call__(self, request):
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        await self.open.wait()
+        self.waiting -= 1
+        return await captions(request)
+
+
+async def test_no_more_requests_are_at_the_server_at_once_than_allowed():
+    gate = Gate()
+    server = FakeTorchServe(gate, description=replace(DESCRIPTION, workers=100))
+    async with server, connected(server, requests_in_flight=5) as client:
+        calls = asyncio.gather(*(client.caption(FRAMES[k % 8][None]) for k in range(100)))
+        for _ in range(5):
+            await server.arrivals.get()
+        await client.describe()  # describing takes no permit, and gives none
+        assert server.arrivals.empty()
+        gate.open.set()
+        assert [told(result) for result in await calls] == [[k % 8] for k in range(100)]
+    assert gate.most == 5
+
+
+async def test_cancelled_calls_give_their_permits_back():
+    gate = Gate()
+    async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:
+        calls = [asyncio.create_task(client.caption(FRAMES)) for _ in range(5)]
+        for _ in range(2):
+            await server.arrivals.get()
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        gate.open.set()
+        for _ in range(3):
+            assert told(await client.caption(FRAMES)) == [*range(8)]
+
+
+@pytest.mark.parametrize("status", [500, 422])
+async def test_with_one_request_in_flight_a_request_is_still_halved_and_a_black_frame_sent(status):
+    async def answer(request):
+        if 5 not in request.names():
+            return await captions(request)
+        return worker_died() if status == 500 else refused(422, "FramesError", "no luck")
+
+    async with FakeTorchServe(answer) as server, connected(server, requests_in_flight=1) as client:
+        results = await asyncio.gather(*(client.caption(FRAMES[4:6]) for _ in range(3)))
+    reason = f"status {status}: no luck"
+    assert [told(result) for result in results] == [[4 if status == 500 else reason, reason]] * 3
+
+
+async def test_when_waiting_is_stopped_only_requests_that_were_sent_are_answered():
+    gate = Gate()
+    async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:
+        sent = [asyncio.create_task(client.caption(FRAMES)) for _ in range(2)]
+        for _ in range(2):
+            await server.arrivals.get()
+        waiting = asyncio.create_task(client.caption(FRAMES))
+        await asyncio.sleep(0)
+        client.stop_waiting()
+        with pytest.raises(ServerUnreachable, match="the request was not sent"):
+            await waiting
+        gate.open.set()
+        assert [told(await request) for request in sent] == [[*range(8)]] * 2
 
 
 @pytest.mark.parametrize(

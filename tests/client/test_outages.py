@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -13,10 +14,16 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.wire import IDENTITY_HEADER
-from support.fake_torchserve import DESCRIPTION, Broken, FakeTorchServe, captions, worker_died, write_key_file
+from support.fake_torchserve import DESCRIPTION, Answer, Broken, FakeTorchServe, captions, worker_died, write_key_file
 from support.sending import FRAMES, connected, no_waiting, told
 
+FOUR_WORKERS = replace(DESCRIPTION, workers=4)
 OTHER_MODEL = replace(DESCRIPTION, name="a/other")
+
+
+def eight_at_once(answer: Answer = captions, **options: Any) -> FakeTorchServe:
+    """A server to which the client sends eight requests at once from the start: two for each worker."""
+    return FakeTorchServe(answer, description=FOUR_WORKERS, **options)
 
 
 class Said:
@@ -39,7 +46,7 @@ async def each_alone(client: CaptionClient) -> list[int | str]:
 
 async def test_a_server_that_is_gone_for_a_while_is_waited_for():
     said = Said()
-    async with FakeTorchServe() as server, connected(server, say=said) as client:
+    async with eight_at_once() as server, connected(server, say=said) as client:
         await server.stop()
         request = asyncio.create_task(each_alone(client))
         await said.heard.wait()
@@ -54,7 +61,7 @@ async def test_a_server_that_goes_away_while_it_answers_gets_the_requests_again(
     async def hang(_):
         return await asyncio.Event().wait()
 
-    async with FakeTorchServe(hang) as server, connected(server) as client:
+    async with eight_at_once(hang) as server, connected(server) as client:
         request = asyncio.create_task(each_alone(client))
         for _ in range(8):
             await server.arrivals.get()
@@ -70,7 +77,7 @@ async def test_connections_that_break_again_and_again_lose_nothing():
             raise Broken
         return await captions(request)
 
-    async with FakeTorchServe(break_every_other) as server, connected(server) as client:
+    async with eight_at_once(break_every_other) as server, connected(server) as client:
         for _ in range(10):
             assert await each_alone(client) == [*range(8)]
 
@@ -100,7 +107,7 @@ async def test_nobody_is_there_when_the_run_starts():
 
 async def test_a_model_that_is_loaded_again_is_waited_for():
     said = Said()
-    async with FakeTorchServe() as server, connected(server, say=said) as client:
+    async with eight_at_once() as server, connected(server, say=said) as client:
         server.model_is_there = False
         request = asyncio.create_task(each_alone(client))
         await said.heard.wait()
@@ -114,7 +121,7 @@ async def test_a_key_file_that_has_changed_is_used_and_nothing_is_lost(tmp_path)
     said = Said()
     key_file = write_key_file(tmp_path / "key_file.json", "old")
     async with (
-        FakeTorchServe(key="old") as server,
+        eight_at_once(key="old") as server,
         connected(server, credentials=Credentials(key_file), say=said) as client,
     ):
         server.key = "new"
@@ -210,8 +217,8 @@ async def test_when_one_server_goes_away_the_other_answers_what_it_had():
 
     said = Said()
     async with (
-        FakeTorchServe(hold) as one,
-        FakeTorchServe(hold) as other,
+        eight_at_once(hold) as one,
+        eight_at_once(hold) as other,
         connected(one, other, say=said) as client,
     ):
         request = asyncio.create_task(each_alone(client))
@@ -227,7 +234,7 @@ async def test_when_one_server_goes_away_the_other_answers_what_it_had():
 
 async def test_a_server_that_is_not_there_at_the_start_is_used_when_it_comes():
     said = Said()
-    async with FakeTorchServe() as one, FakeTorchServe() as other:
+    async with eight_at_once() as one, eight_at_once() as other:
         await other.stop()
         async with connected(one, other, say=said) as client:
             assert len(said.lines) == 1
@@ -242,7 +249,7 @@ async def test_a_server_that_is_not_there_at_the_start_is_used_when_it_comes():
 
 async def test_a_server_that_comes_back_with_another_model_is_not_used():
     said = Said()
-    async with FakeTorchServe() as one, FakeTorchServe() as other, connected(one, other, say=said) as client:
+    async with eight_at_once() as one, eight_at_once() as other, connected(one, other, say=said) as client:
         await other.stop()
         other.description = OTHER_MODEL
         assert await each_alone(client) == [*range(8)]
@@ -252,7 +259,7 @@ async def test_a_server_that_comes_back_with_another_model_is_not_used():
         assert await each_alone(client) == [*range(8)]
         assert other.received == []
         said.heard.clear()
-        other.description = replace(DESCRIPTION, workers=7, max_frames=1)  # the same model
+        other.description = replace(DESCRIPTION, workers=28, max_frames=1)  # the same model
         await said.heard.wait()
         assert await each_alone(client) == [*range(8)]
         assert len(other.received) == 7
@@ -274,8 +281,8 @@ async def test_a_server_that_refuses_everything_at_once_does_not_draw_all_reques
 
     gate = asyncio.Event()
     async with (
-        FakeTorchServe(refuse) as broken,
-        FakeTorchServe(hold_until_all_are_there) as sound,
+        eight_at_once(refuse) as broken,
+        eight_at_once(hold_until_all_are_there) as sound,
         connected(broken, sound) as client,
     ):
         assert await each_alone(client) == [*range(8)]

@@ -21,7 +21,8 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger import LedgerReader
-from reelscribe.run.bulk import BulkRun, Transcripts
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.transcribing import TranscriptTrack
 from support.sounds import write
 
 
@@ -194,7 +195,7 @@ def test_the_readmes_curl_calls(both, media, annotated, tmp_path):
 async def test_a_transcript_in_a_program(both, media, tmp_path):
     records = []
     async with SpeechClient([Server(both.url, both.token)], "speech") as client:
-        run = BulkRun([Transcripts(client)], tmp_path, on_record=records.append)
+        run = BulkRun([TranscriptTrack(client)], tmp_path, on_record=records.append)
         summary = await run.run([str(media / "spoken.mp4")])
     assert summary.failed == 0
     assert [u.text for u in records[0].heard.transcript()] == [

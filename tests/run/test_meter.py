@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reelscribe.run.meter import Lane, Meter, Snapshot, TrackSnapshot
+from reelscribe.run.meter import Meter, Snapshot, TrackMeter, TrackSnapshot
 
 
 class Run:
@@ -17,14 +17,14 @@ class Run:
     def __init__(self) -> None:
         self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
         self.meter = Meter(4, now=lambda: self.clock.now)
-        self.frames = self.meter.lane(
+        self.frames = self.meter.track(
             "frames", decode_workers=2, server_workers=4, decode_seconds=lambda: self.decode_seconds
         )
         self.clock.now = 100.0
 
-    def with_sound(self) -> Lane:
+    def with_sound(self) -> TrackMeter:
         """One more lane, with one decode process and two workers."""
-        return self.meter.lane(
+        return self.meter.track(
             "seconds of sound",
             decode_workers=1,
             server_workers=2,
@@ -55,7 +55,7 @@ def run() -> Run:
 def test_at_the_very_start_nothing_is_known(run):
     run.clock.now = 0.0
     now, lane = run.now, run.lane()
-    assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.sound_seconds) == (4, 0, 0, 0, 0)
+    assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.audio_seconds) == (4, 0, 0, 0, 0)
     assert (now.media_hours_per_hour, now.eta_seconds, lane.decode_share, lane.compute_share) == (0, None, 0, 0)
     assert now.bottleneck == "nothing yet"
 
@@ -77,7 +77,7 @@ def test_seconds_of_sound_are_counted_beside_frames(run):
         lane.opened("a", 0.0)
         lane.saved("a", count, 0.5, 3600.0)
     now = run.now
-    assert (now.frames, now.sound_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
+    assert (now.frames, now.audio_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
     assert [(lane.counts, lane.done, lane.decoded) for lane in now.lanes] == [
         ("frames", 40, 0),
         ("seconds of sound", 2.5, 77.5),
@@ -181,15 +181,13 @@ def test_decoding_is_the_bottleneck_where_its_processes_are_always_waited_for(ru
 def test_the_network_is_the_bottleneck_where_requests_spend_their_time_there(run):
     run.decode_seconds = 20.0
     run.frames.answered(300.0, 100.0, 100.0)
-    assert run.bottleneck() == "network: 60% of the time of requests is sending them, server idle 75%: use a faster one"
+    assert run.bottleneck() == "network: 60% of request time is sending, server idle 75%: use a faster network"
 
 
 def test_otherwise_there_is_too_little_to_do_at_a_time(run):
     run.decode_seconds = 20.0
     run.frames.answered(10.0, 100.0, 100.0)
-    expected = (
-        "neither decoding (0.2 of 2 processes busy) nor the server (idle 75%): short runs and busy machines look so"
-    )
+    expected = "neither decoding (0.2 of 2 processes busy) nor the server (idle 75%): short runs and busy machines look like this"
     assert run.bottleneck() == expected
 
 

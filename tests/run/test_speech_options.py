@@ -17,13 +17,13 @@ ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=F
     [
         (
             SpeechOptions(TranscriptionOptions(language="en")),
-            "language: got 'en', expected one that .* knows: none, as it knows but one",
+            "language: expected one that .* knows, got 'en'; it knows none, as the model knows a single language",
         ),
         (
             SpeechOptions(TranscriptionOptions(task="translate")),
             "task: expected one that .* can do, transcribe; got 'translate'",
         ),
-        (SpeechOptions(TranscriptionOptions(word_times=True)), "word times: .* cannot tell them"),
+        (SpeechOptions(TranscriptionOptions(word_times=True)), "word times: .* cannot tell when a word was spoken"),
         (SpeechOptions(silence_db=float("nan")), "silence_db: expected -200 to 0 dB"),
         (SpeechOptions(silence_db=float("-inf")), "silence_db: expected -200 to 0 dB"),
         (SpeechOptions(silence_db=3.0), "silence_db: expected -200 to 0 dB"),

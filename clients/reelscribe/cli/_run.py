@@ -17,7 +17,7 @@ from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:  # imports wait until needed: they may be missing, and take time
     from reelscribe.client.endpoint import Server
-    from reelscribe.run.bulk import Captions, Summary, Transcripts
+    from reelscribe.run.bulk import Summary
     from reelscribe.run.options import CaptionOptions, SpeechOptions
     from reelscribe.run.progress import Progress
 
@@ -95,21 +95,23 @@ class CommandRun:
         progress: Progress,
     ) -> Summary:
         from reelscribe.client.models import CaptionClient, SpeechClient
-        from reelscribe.run.bulk import BulkRun, Captions, Transcripts
+        from reelscribe.run.bulk import BulkRun
+        from reelscribe.run.captioning import CaptionTrack
+        from reelscribe.run.transcribing import TranscriptTrack
 
-        wanted: list[Captions | Transcripts] = []
+        tracks: list[CaptionTrack | TranscriptTrack] = []
         async with AsyncExitStack() as stack:
             if captions:
                 at, options = captions
                 client = CaptionClient(at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say)
-                wanted.append(Captions(await stack.enter_async_context(client), options))
+                tracks.append(CaptionTrack(await stack.enter_async_context(client), options))
             if speech:
                 at, speech_options = speech
                 speech_client = SpeechClient(
                     at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say
                 )
-                wanted.append(Transcripts(await stack.enter_async_context(speech_client), speech_options))
-            run = BulkRun(wanted, self.out, progress=progress)
+                tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
+            run = BulkRun(tracks, self.out, progress=progress)
             _stop_on_interrupt(run.stop, progress.say)
             return await run.run(self.sources)
 

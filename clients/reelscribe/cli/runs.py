@@ -304,7 +304,7 @@ def _speech_options(
     from reelscribe.run.options import SpeechOptions
 
     return SpeechOptions(
-        asked=TranscriptionOptions(language, task, word_times),
+        transcription=TranscriptionOptions(language, task, word_times),
         cutting=Cutting(search_seconds, window_seconds),
         silence_db=silence_db,
         vad=vad,

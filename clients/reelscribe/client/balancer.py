@@ -81,8 +81,8 @@ class ModelClient(Generic[D]):
         self._death: RequestRefused | None = None
         self._description: D | None = None
         self._probes: set[asyncio.Task[None]] = set()
-        self.in_flight = InFlight(1, requests_in_flight)
-        """A permit for each request, which whoever asks in parallel takes and gives back."""
+        self.in_flight = InFlight(requests_in_flight, requests_in_flight)
+        """Bounds the requests at the servers. Every request takes a permit from it and gives it back."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Is told of every answer."""
 
@@ -137,8 +137,12 @@ class ModelClient(Generic[D]):
         return f"a worker died, and there was no answer since ({self._death})" if self._death else None
 
     def stop_waiting(self) -> None:
-        """From now on servers that cannot be used are not waited for: their requests raise ServerError."""
+        """From now on, raise ServerUnreachable where a request would wait for a server, or for its turn to be sent.
+
+        Requests that have been sent are still answered.
+        """
         self._patient = False
+        self.in_flight.stop_waiting()
         self._back.set()
 
     async def _ask(
@@ -185,6 +189,13 @@ class ModelClient(Generic[D]):
             ) from None
 
     async def _answer(
+        self, items: Items, pack: Callable[[Items], list[wire.Segment]], read: Callable[[Any, int], list[T]]
+    ) -> list[T]:
+        # Not around halving and probing, which send requests of their own: they would wait for this permit.
+        async with self.in_flight:
+            return await self._answer_in_turn(items, pack, read)
+
+    async def _answer_in_turn(
         self, items: Items, pack: Callable[[Items], list[wire.Segment]], read: Callable[[Any, int], list[T]]
     ) -> list[T]:
         body, deaths = pack(items), 0

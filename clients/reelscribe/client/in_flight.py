@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
+from types import TracebackType
+
+from reelscribe.errors import ServerUnreachable
 
 GAIN = 1.05
 """One request more is kept if it brings 5 % more frames a second; less is within what answers vary by."""
@@ -23,7 +27,7 @@ BACK_OFF = 0.75
 
 
 class InFlight:
-    """A limit that moves; `acquire` before a request, then `release`.
+    """A limit that moves, as an asynchronous context manager: ``async with in_flight:`` around each request.
 
     One more is tried while all are in use. If that brings no more frames a second, requests only wait longer, so it is
     taken back. A full queue takes away a quarter.
@@ -34,7 +38,8 @@ class InFlight:
         self._most = most
         self._now = now
         self._used = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._begun = self._stopped = False
         self._raised = False
         self._backed_off = False
         self._best = 0.0
@@ -42,31 +47,54 @@ class InFlight:
         self._new_round()
 
     def begin_with(self, limit: int) -> None:
-        """At least so many from now on."""
-        self.limit = max(self.limit, min(limit, self._most))
+        """Start with this limit; if it was started before, keep a limit that has become higher since."""
+        limit = max(1, min(limit, self._most))
+        self.limit = max(self.limit, limit) if self._begun else limit
+        self._begun = True
         self._wake()
+
+    def stop_waiting(self) -> None:
+        """From now on, raise ServerUnreachable for requests that would have to wait for a permit."""
+        self._stopped = True
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(False)
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     async def acquire(self) -> None:
-        """Wait until one request more may be sent."""
-        if self._used >= self.limit or self._waiting:
-            self._full = True
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self.release()
-                elif turn in self._waiting:  # a release may have passed over it already
-                    self._waiting.remove(turn)
-                raise
-        else:
+        """Wait until one more request may be sent. Raises ServerUnreachable if waiting was stopped."""
+        if self._used < self.limit and not self._waiting:
             self._used += 1
+        elif self._stopped or not await self._turn():
+            raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
 
     def release(self) -> None:
-        """A request is over, for better or worse."""
+        """Give back a permit after a request, whether it was answered or not."""
         self._used -= 1
         self._wake()
+
+    async def _turn(self) -> bool:
+        """Wait for a permit; returns False if waiting was stopped."""
+        self._full = True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                if turn in self._waiting:  # `_wake` may have passed over it already
+                    self._waiting.remove(turn)
+            elif turn.result():  # the permit came while the request was cancelled
+                self.release()
+            raise
 
     def answered(self, frames: int) -> None:
         """A request was answered."""
@@ -103,7 +131,7 @@ class InFlight:
 
     def _wake(self) -> None:
         while self._waiting and self._used < self.limit:
-            turn = self._waiting.pop(0)
+            turn = self._waiting.popleft()
             if not turn.done():
                 self._used += 1
-                turn.set_result(None)
+                turn.set_result(True)

@@ -26,6 +26,7 @@ from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFai
 from reelscribe.contract.source import Source, Span
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, timeline, unfold
+from reelscribe.results.records import SourceError
 
 NAME = "ledger.sqlite"
 VERSION = 2
@@ -77,8 +78,7 @@ class Job:
     total: int | None
     """Of its frames or samples; None until it is known."""
     done: bool
-    error: tuple[str, str] | None
-    """Type and message."""
+    error: SourceError | None
     missing: Sequence[Span]
     """What is not done of them."""
 
@@ -170,7 +170,7 @@ class Ledger:
         """How many frames or chunks of a job failed, by the reason."""
         return dict(await self._do(self._select, _FAILURES, job))
 
-    async def finish(self, job: int, error: tuple[str, str] | None) -> None:
+    async def finish(self, job: int, error: SourceError | None) -> None:
         """Save that a job is done, and the type and message of the error that it ended with."""
         await self._write("UPDATE jobs SET done = 1, error = ? WHERE id = ?", json.dumps(error) if error else None, job)
 
@@ -257,7 +257,9 @@ class LedgerReader:
         if not self._path.exists():
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
         with _told(self._path, "read"):
-            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            self._database = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
+            )
             try:
                 _check_version(self._database, self._path)
             except BaseException:
@@ -317,11 +319,10 @@ def _name(path: str) -> bytes:
     return os.fsencode(os.path.abspath(path))
 
 
-def _error(text: str | None) -> tuple[str, str] | None:
+def _error(text: str | None) -> SourceError | None:
     if text is None:
         return None
-    kind, message = json.loads(text)
-    return kind, message
+    return SourceError(*json.loads(text))
 
 
 def _missing(parts: Sequence[tuple[int, int, int | None]], total: int | None) -> list[Span]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from reelscribe.contract.annotations import Caption, Failure, Segment, Silence, SpeechFailure, Utterance
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 
-Error = tuple[str, str]
-"""Type and message."""
+
+class SourceError(NamedTuple):
+    """Why a source, or one half of its record, failed."""
+
+    type: str
+    message: str
+
 
 MISSING = ("NoPictures", "NoSound")
 """Types of errors that say what a source does not have: another try would find it no more."""
@@ -34,7 +39,7 @@ class CaptionResult:
     media: VideoInfo | None = None
     end_seconds: float = 0.0
     """When the last chosen frame has been shown."""
-    error: Error | None = None
+    error: SourceError | None = None
     frames: Callable[[], Iterable[Caption | Failure]] = field(default=tuple, repr=False)
     """What came of each chosen frame, in order."""
 
@@ -77,7 +82,7 @@ class TranscriptResult:
     audio: AudioInfo | None = None
     seconds: float = 0.0
     """Of sound that could be decoded, by its samples."""
-    error: Error | None = None
+    error: SourceError | None = None
     sound: Callable[[], Iterable[Utterance | Silence | SpeechFailure]] = field(default=tuple, repr=False)
     """What came of all of it, in order."""
 
@@ -120,7 +125,7 @@ class Record:
         return "error" if self.error else "ok"
 
     @property
-    def error(self) -> Error | None:
+    def error(self) -> SourceError | None:
         """Of pictures or sound. One of the two may be missing, and a transcript may be of a video without sound."""
         halves = [half.error for half in (self.caption_result, self.transcript_result) if half and half.error]
         errors = [error for error in halves if error[0] not in MISSING]
@@ -129,7 +134,7 @@ class Record:
         if len(set(errors)) < 2:
             return errors[0] if errors else None
         (kind, pictures), (_, sound) = errors
-        return kind, f"pictures: {pictures}; sound: {sound}"
+        return SourceError(kind, f"pictures: {pictures}; sound: {sound}")
 
     def pieces(self) -> Iterator[str]:
         """One line of JSON without its line feed, bit by bit; the same record always gives the same line."""

@@ -1,4 +1,8 @@
-"""The main path: sources -> captions and transcripts -> records, many at once, each record in its source's place."""
+"""The main path of a run: sources -> captions and transcripts -> records, many at once, written in order.
+
+Read it from `BulkRun.run` downwards. A source is a task of the event loop: it is digested, decoded by each track, sent
+batch by batch, and saved in the ledger (`annotating`, `track`). Its record is written when it is its turn.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,30 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from reelscribe._files import FolderLock
-from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.decode.source_file import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.results.jsonl import AnnotationsWriter
-from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger import Ledger, LedgerReader
 from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.meter import Meter, Snapshot, TrackSnapshot
-from reelscribe.run.options import CaptionOptions, SpeechOptions
 from reelscribe.run.progress import Progress, Silent
 from reelscribe.run.sources import find_sources
-from reelscribe.run.track import Stopped, Track
-from reelscribe.run.transcribing import SpeechTrack
+from reelscribe.run.track import Stopped
+from reelscribe.run.transcribing import TranscriptTrack
 
 OPEN_SOURCES = 1024
-"""Sources that are being decoded or wait, for a decoder or for an earlier one to be written; bounds memory. Many, for
-one that takes hours must not hold up the others.
-"""
+"""Sources that are worked on or wait for a decode process, or for the record of an earlier source to be written. The
+number bounds memory. It is large, so that one source of hours does not hold up the others."""
 
 SNAPSHOT_SECONDS = 1.0
+"""Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -40,102 +42,92 @@ class Summary:
     """What came of a run."""
 
     snapshot: Snapshot
+    """The figures of the run at its end."""
     interrupted: bool
-    """Whether it was told to stop before all sources were done; the same command goes on from there."""
-    replaced_decoders: int
-    """Decode processes that died or were ended because they hung."""
+    """Whether it was stopped before all sources were done; the same command goes on from there."""
+    replaced_processes: int
+    """Decode processes that died, or were killed because they hung."""
 
     @property
     def failed(self) -> int:
-        """Sources whose record has an error."""
+        """Number of sources whose record has an error."""
         return self.snapshot.sources_failed
 
     def __str__(self) -> str:
         now = self.snapshot
-        made = " and ".join(_made(lane, now.seconds) for lane in now.lanes if lane.done)
-        told = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
-        if not made:
-            return f"{told}nothing new"
-        decoders = f"; {self.replaced_decoders} decode processes replaced" if self.replaced_decoders else ""
+        done = " and ".join(_done(track, now.seconds) for track in now.lanes if track.done)
+        sources = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
+        if not done:
+            return f"{sources}nothing new"
+        replaced = f"; {self.replaced_processes} decode processes replaced" if self.replaced_processes else ""
         return (
-            f"{told}{made} in {now.seconds:.1f} s{decoders}; bottleneck: {now.bottleneck};"
+            f"{sources}{done} in {now.seconds:.1f} s{replaced}; bottleneck: {now.bottleneck};"
             f" longest stall {now.stall_longest_ms} ms"
         )
 
 
-def _made(lane: TrackSnapshot, seconds: float) -> str:
-    if lane.counts == "frames":
-        return f"{lane.done:.0f} captions made ({lane.done / seconds:.0f} frames/s)"
-    return f"{lane.done:.0f} s of sound heard ({lane.done / seconds:.0f} times real time)"
-
-
-@dataclass(frozen=True)
-class Captions:
-    """A captioner, and what it is to caption."""
-
-    client: CaptionClient
-    options: CaptionOptions = field(default_factory=CaptionOptions)
-
-    async def track(self) -> CaptionTrack:
-        """What the model makes of sources. Raises ServerError and UsageError."""
-        return CaptionTrack(self.client, await self.client.describe(), self.options)
-
-
-@dataclass(frozen=True)
-class Transcripts:
-    """A speech model, and what it is to transcribe."""
-
-    client: SpeechClient
-    options: SpeechOptions = field(default_factory=SpeechOptions)
-
-    async def track(self) -> SpeechTrack:
-        """What the model makes of sources. Raises ServerError and UsageError."""
-        return SpeechTrack(self.client, await self.client.describe(), self.options)
+def _done(track: TrackSnapshot, seconds: float) -> str:
+    if track.counts == "frames":
+        return f"{track.done:.0f} captions made ({track.done / seconds:.0f} frames/s)"
+    return f"{track.done:.0f} s of audio transcribed ({track.done / seconds:.0f} times real time)"
 
 
 class BulkRun:
-    """One run over many sources, with one model or two, into one folder."""
+    """One run over many sources, with a captioner, a speech model or both, into one folder."""
 
     def __init__(
         self,
-        wanted: Sequence[Captions | Transcripts],
+        tracks: Sequence[CaptionTrack | TranscriptTrack],
         out: Path,
         *,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] = lambda _: None,
     ) -> None:
-        """`on_record` is called with each record when it has been written, in the order of the sources."""
-        self._wanted, self._out = wanted, out
+        """Describe a run.
+
+        Args:
+            tracks: One for each model, at least one. Their clients are entered.
+            out: Folder for annotations.jsonl and the ledger; it is created.
+            progress: Shows how the run is going; by default nothing does.
+            on_record: Called with each record once it is written, in the order of the sources. What a record reads
+                from the ledger can be read until the run ends.
+        """
+        self._tracks, self._out = tracks, out
         self._progress = progress or Silent()
         self._on_record = on_record
         self._annotator: Annotator | None = None
         self._stopped = False
 
     def stop(self) -> None:
-        """Finish what is being worked on, save it, and end: `run` returns soon."""
+        """Finish and save the requests that are in flight, and end: `run` returns soon."""
         self._stopped = True
         if self._annotator:
             self._annotator.stop()
 
     async def run(self, names: Sequence[str]) -> Summary:
-        """Annotate what `names` stand for into annotations.jsonl.
+        """Annotate sources into OUT/annotations.jsonl. What an earlier run into OUT has done is not done again.
 
-        What an earlier run into this folder has done is not done again. Raises UsageError, OutputError and ServerError.
+        Args:
+            names: Files, folders and globs.
+
+        Raises:
+            UsageError: A model cannot do what the options ask for.
+            OutputError: The folder is in use by another run, or cannot be written.
+            ServerError: No server can be used.
         """
-        sound = any(isinstance(wanted, Transcripts) for wanted in self._wanted)
-        paths = await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if sound else VIDEO_SUFFIXES)
-        tracks: list[Track[Any, Any, Any]] = []
+        audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
+        paths = await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES)
         meter = Meter(len(paths))
         async with AsyncExitStack() as stack:
-            for wanted in self._wanted:
-                tracks.append(await wanted.track())
-                await stack.enter_async_context(tracks[-1].pool)
+            for track in self._tracks:
+                await stack.enter_async_context(track)
             stack.enter_context(FolderLock(self._out))
             ledger = await stack.enter_async_context(Ledger(self._out))
+            reader = stack.enter_context(LedgerReader(self._out))
             stack.enter_context(self._progress)
-            for track in tracks:
-                await track.begin(ledger, meter, self._out)
-            self._annotator = Annotator(tracks, ledger=ledger, meter=meter)
+            for track in self._tracks:
+                await track.begin(ledger, reader, meter)
+            self._annotator = Annotator(self._tracks, ledger=ledger, meter=meter)
             if self._stopped:
                 self._annotator.stop()
             helpers = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
@@ -152,7 +144,7 @@ class BulkRun:
                 raise
             self._progress.show(meter.snapshot())
             await ledger.set_run(self._state(meter, state))
-            replaced = sum(track.pool.failures for track in tracks)
+            replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), state == "interrupted", replaced)
 
     async def _write(self, paths: Sequence[str], annotator: Annotator) -> None:
@@ -175,7 +167,7 @@ class BulkRun:
 
 
 async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:
-    """One record for each path, in that order."""
+    """Yield one record for each path, in the order of the paths."""
     waiting = iter(paths)
     open_sources: deque[asyncio.Task[Record]] = deque()
     try:
@@ -186,7 +178,7 @@ async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerato
                 return
             yield await open_sources.popleft()
     except Stopped:
-        # The others save what has been sent.
+        # The other sources save what is in flight.
         await asyncio.gather(*open_sources, return_exceptions=True)
         raise
     finally:
@@ -194,7 +186,7 @@ async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerato
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """End all of them; what they raise on the way has been raised before, or concerns nobody any more."""
+    """Cancel all tasks and wait for them; what they raise has been raised before, or concerns nobody any more."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

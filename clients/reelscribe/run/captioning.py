@@ -1,126 +1,120 @@
-"""Pictures: from a source's frames to captions in the ledger, and to its record."""
+"""The track of a captioner: from a source's frames to captions in the ledger, and to its record."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.annotations import Caption, Failure
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading, OpenedVideo
-from reelscribe.errors import MediaError, RequestRefused
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import RequestRefused
 from reelscribe.results.batches import UNDECODABLE, SavedFrameBatch
-from reelscribe.results.ledger import Job, LedgerReader
-from reelscribe.results.records import CaptionResult, Error, Record
+from reelscribe.results.ledger import Job
+from reelscribe.results.records import CaptionResult, Record, SourceError
+from reelscribe.run.meter import Counts
 from reelscribe.run.options import CaptionOptions
-from reelscribe.run.track import Track, incomplete, told
+from reelscribe.run.track import Track, incomplete
 
 UNDECODABLE_SHARE = 0.02
-"""Encoders leave out a frame now and then; a file with more frames missing than that, and one, is damaged."""
+"""Encoders leave out a frame now and then. A file is damaged if more than this fraction of its frames, and one more,
+cannot be decoded."""
 
 Captions = list[str | RequestRefused]
 
 
-class CaptionTrack(Track[OpenedVideo, DecodedFrameBatch, Captions]):
+class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, Captions, SavedFrameBatch]):
     """Captions the chosen frames of sources."""
 
-    counts = "frames"
+    counts: ClassVar[Counts] = "frames"
 
-    def __init__(self, client: CaptionClient, description: CaptionerDescription, options: CaptionOptions) -> None:
-        super().__init__(
-            client,
-            description,
-            options.settings(description),
-            options.pool(description, client.most_in_flight),
-            held_batches=1 if options.stream else options.held_batches(description),
-            retry_failed=options.retry_failed,
-        )
-        self._captioner, self._description, self._options = client, description, options
+    def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
+        """Take a captioner, and which frames it is to caption.
 
-    def ask(self, part: DecodedFrameBatch) -> Coroutine[Any, Any, Captions]:
-        """A caption for each of its frames."""
-        return self._captioner.caption(part.frames) if part.frame_indices else _nothing()
+        Args:
+            client: The captioner on its servers.
+            options: By default every frame of every source.
+        """
+        self.options = options or CaptionOptions()
+        super().__init__(client, retry_failed=self.options.retry_failed)
+        self._captioner = client
 
     def add_to(self, record: Record, job: Job) -> Record:
-        """The record, with captions."""
+        """Return the record with the captions of a job that is done."""
         opened = job.opened or {}
-        seen = CaptionResult(
-            self._model,
-            self._settings,
+        result = CaptionResult(
+            self.model,
+            self.settings,
             media=VideoInfo(**opened["info"]) if opened else None,
             end_seconds=opened.get("end_seconds", 0.0),
             error=job.error,
-            frames=partial(_frames, self._out, job.id),
+            frames=partial(self._reader.frames, job.id),
         )
-        return replace(record, caption_result=seen)
+        return replace(record, caption_result=result)
 
-    def add_error(self, record: Record, error: MediaError) -> Record:
-        """The record of a source that cannot be read."""
-        return replace(record, caption_result=CaptionResult(self._model, self._settings, error=told(error)))
+    def add_error(self, record: Record, error: SourceError) -> Record:
+        """Return the record with the error of a source that cannot be read."""
+        return replace(record, caption_result=CaptionResult(self.model, self.settings, error=error))
+
+    def _prepare(self, description: CaptionerDescription) -> tuple[Mapping[str, Any], DecodePool]:
+        if not self.options.stream:
+            self.held_batches = self.options.held_batches(description)
+        return self.options.settings(description), self.options.pool(description, self._client.most_in_flight)
 
     def _reading(self, path: str) -> FrameReading:
-        return frame_reading(path, self._description, self._options)
+        task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
+        return FrameReading(task, self.options.batch_size(self._description), self.options.reuse)
 
-    def _to_save(self, opened: OpenedVideo) -> tuple[dict[str, Any], int]:
+    async def _ask(self, batch: DecodedFrameBatch) -> Captions:
+        return await self._captioner.caption(batch.frames) if batch.frame_indices else []
+
+    def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
+        rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
+        failures = [(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
+        failures += [(index, seconds, UNDECODABLE) for index, seconds in batch.undecodable]
+        captions = [(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
+        return SavedFrameBatch(batch.first, batch.stop, batch.anchor, captions, batch.reused, sorted(failures))
+
+    def _amount(self, saved: SavedFrameBatch) -> float:
+        return len(saved.captions) + len(saved.reused)
+
+    def _opened_to_save(self, opened: OpenedVideo) -> tuple[dict[str, Any], int]:
         value = {"info": asdict(opened.info), "end_seconds": opened.end_seconds, "cut": opened.cut}
         return value, opened.chosen
-
-    def _results(self, part: DecodedFrameBatch, answers: Captions) -> tuple[SavedFrameBatch, float]:
-        done = captioned(part, answers)
-        return done, len(done.captions) + len(done.reused)
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)
         return share, share * max(0.0, opened.end_seconds - opened.info.start_seconds)
 
-    def _verdict(self, job: Job, failures: dict[str, int]) -> Error | None:
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Every chosen frame is accounted for, and has a caption."""
         if job.opened is None or job.total is None or job.missing:
             return incomplete(job, "frames")
         if job.total == 0:
-            return "MediaError", "no frame lies between --start and --end"
+            return SourceError("MediaError", "no frame lies between --start and --end")
         if reason := damage(job.opened["cut"], failures.pop(UNDECODABLE, 0), job.total):
-            return "MediaError", reason
+            return SourceError("MediaError", reason)
         if failures:
             reason, _ = next(iter(failures.items()))
-            return "RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}"
+            return SourceError("RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}")
         return None
 
 
-def frame_reading(path: str, description: CaptionerDescription, options: CaptionOptions) -> FrameReading:
-    """What a decode process is asked for of the file at `path`."""
-    task = VideoTask(path, description.input_size, options.sampling, options.resize)
-    return FrameReading(task, options.batch_size(description), options.reuse)
+def damage(truncated: str | None, undecodable: int, chosen: int) -> str | None:
+    """Return why a video is not whole, or None if it is.
 
-
-def captioned(part: DecodedFrameBatch, texts: Sequence[str | RequestRefused]) -> SavedFrameBatch:
-    """What came of each frame of a part; `texts` are the answers for those that were sent."""
-    rows = list(zip(part.frame_indices, part.pts_seconds, texts, strict=True))
-    failures = [(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
-    failures += [(index, seconds, UNDECODABLE) for index, seconds in part.undecodable]
-    captions = [(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
-    return SavedFrameBatch(part.first, part.stop, part.anchor, captions, part.reused, sorted(failures))
-
-
-def damage(cut: str | None, undecodable: int, chosen: int) -> str | None:
-    """Why a file is not whole, if it is not; `undecodable` of its `chosen` frames cannot be decoded."""
-    if cut:
-        return cut
+    Args:
+        truncated: What its packets say of that.
+        undecodable: How many of the chosen frames cannot be decoded.
+        chosen: How many frames were chosen.
+    """
+    if truncated:
+        return truncated
     if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
         return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
     return None
-
-
-def _frames(out: Path, job: int) -> Iterator[Caption | Failure]:
-    with LedgerReader(out) as ledger:
-        yield from ledger.frames(job)
-
-
-async def _nothing() -> Captions:
-    return []

@@ -1,4 +1,4 @@
-"""What a run has done, and where its time goes."""
+"""What a run has done and where its time goes: counters, and snapshots of them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 BUSY = 0.85
-"""From this share of the time on, something is called the bottleneck."""
+"""Fraction of the time (0 to 1) from which on a part of the system counts as the bottleneck."""
+
+TICK_SECONDS = 0.01
+"""Seconds between two looks at how late the event loop is."""
 
 Counts = Literal["frames", "seconds of sound"]
+"""What a track counts. The words stand in ledgers, in --json-log and in the progress line."""
 
 
 @dataclass(frozen=True)
 class TrackSnapshot:
-    """The way of all sources through one model, at one moment."""
+    """The way of all sources through one model, at one moment. All shares are fractions from 0 to 1."""
 
     counts: Counts
     done: float
-    """Frames, or seconds of sound, that were answered in this run, reused or silent ones included."""
+    """Frames or seconds of audio that were answered in this run, including reused frames and silence."""
     decoded: float
-    """Of sources that were read to their ends in this run, also on the way to what was wanted."""
+    """Frames or seconds of audio that were decoded of sources that were read to their ends in this run."""
     decode_share: float
-    """Of the time of all decode processes, how much they were waited for."""
+    """Fraction of decode-process time spent decoding."""
     network_share: float
-    """Of the time of all requests, how much they took to be sent."""
+    """Fraction of all request time spent sending requests."""
     queue_share: float
-    """... and waited at the server."""
+    """Fraction of all request time spent waiting in the server's queue."""
     compute_share: float
-    """... and were being worked on there."""
+    """Fraction of all request time spent computing in a worker."""
     server_share: float
-    """Of the time of all workers of the servers, how much they worked on our requests."""
+    """Fraction of worker time spent on requests of this run."""
     bottleneck: str
 
 
@@ -46,113 +50,90 @@ class Snapshot:
     sources_done: int
     sources_failed: int
     seconds: float
-    """Since its start."""
+    """Since the start of the run."""
     media_hours_per_hour: float
     eta_seconds: float | None
+    """Seconds until the run is done, at its mean speed; None as long as nothing is done."""
     lanes: tuple[TrackSnapshot, ...]
-    """One for each model."""
+    """One for each track. The name is a key in ledgers and in --json-log."""
     stall_p99_ms: int
+    """99 of 100 stalls of the event loop were not longer, in milliseconds."""
     stall_longest_ms: int
 
     @property
     def frames(self) -> int:
-        """That were captioned in this run, the reused ones included."""
+        """Number of frames that were captioned in this run, including reused ones."""
         return int(self._done("frames"))
 
     @property
-    def sound_seconds(self) -> float:
-        """That were heard in this run, the silent ones included."""
+    def audio_seconds(self) -> float:
+        """Seconds of audio that were transcribed in this run, including silence."""
         return self._done("seconds of sound")
 
     @property
     def bottleneck(self) -> str:
-        """Of each model."""
+        """The bottleneck of each track."""
         if len(self.lanes) == 1:
             return self.lanes[0].bottleneck
-        return "; ".join(f"{lane.counts}: {lane.bottleneck}" for lane in self.lanes)
+        return "; ".join(f"{track.counts}: {track.bottleneck}" for track in self.lanes)
 
     def _done(self, counts: Counts) -> float:
-        return sum(lane.done for lane in self.lanes if lane.counts == counts)
+        return sum(track.done for track in self.lanes if track.counts == counts)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Snapshot:
-        """What `asdict` made."""
-        return cls(**{**value, "lanes": tuple(TrackSnapshot(**lane) for lane in value["lanes"])})
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `asdict` made."""
+        return cls(**{**value, "lanes": tuple(TrackSnapshot(**track) for track in value["lanes"])})
 
 
-class Meter:
-    """Counts while a run goes on."""
+class Stalls:
+    """Measures how late the event loop wakes up: while it is stalled, every request waits."""
 
-    def __init__(self, sources: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        self.stalls = Stalls()
-        self._sources, self._now = sources, now
-        self._began = now()
-        self._done = self._failed = 0
-        self._done_now = self._media_seconds = 0.0  # of finished sources, in this run
-        self._lanes: list[Lane] = []
+    def __init__(self) -> None:
+        self._late: Counter[int] = Counter()
 
-    def lane(
-        self,
-        counts: Counts,
-        *,
-        decode_workers: int,
-        server_workers: int,
-        decode_seconds: Callable[[], float] = lambda: 0.0,
-        decoded: Callable[[], float] = lambda: 0.0,
-        waiting_for: Callable[[], str | None] = lambda: None,
-    ) -> Lane:
-        """The way through one more model; all of them are there before anything is done."""
-        self._lanes.append(Lane(counts, decode_workers, server_workers, decode_seconds, decoded, waiting_for))
-        return self._lanes[-1]
+    async def watch(self) -> None:
+        """Wake up a hundred times a second and note by how many milliseconds that is late, until cancelled."""
+        while True:
+            due = time.monotonic() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._late[int((time.monotonic() - due) * 1000)] += 1
 
-    def finished(self, path: str, *, failed: bool) -> None:
-        """A source is done, for better or worse."""
-        self._done += 1
-        self._failed += failed
-        # Not through lanes in which it was never open: that was done before, or there is no sound in it, or no picture.
-        if ways := [lane.open.pop(path) for lane in self._lanes if path in lane.open]:
-            self._done_now += fmean(1 - way.before for way in ways)
-            self._media_seconds += fmean(way.seconds for way in ways)
+    @property
+    def longest_ms(self) -> int:
+        """The longest stall, in whole milliseconds."""
+        return max(self._late, default=0)
 
-    def snapshot(self) -> Snapshot:
-        """The run now."""
-        seconds = max(self._now() - self._began, 1e-9)
-        paths = {path for lane in self._lanes for path in lane.open}
-        ways = [[lane.open[path] for lane in self._lanes if path in lane.open] for path in paths]
-        left = max(0.0, self._sources - self._done - sum(fmean(way.before + way.now for way in each) for each in ways))
-        done_now = self._done_now + sum(fmean(way.now for way in each) for each in ways)
-        media_seconds = self._media_seconds + sum(fmean(way.seconds for way in each) for each in ways)
-        return Snapshot(
-            sources=self._sources,
-            sources_done=self._done,
-            sources_failed=self._failed,
-            seconds=seconds,
-            media_hours_per_hour=media_seconds / seconds,
-            eta_seconds=seconds * left / done_now if done_now > 0 else None,
-            lanes=tuple(lane.snapshot(seconds) for lane in self._lanes),
-            stall_p99_ms=self.stalls.p99_ms,
-            stall_longest_ms=self.stalls.longest_ms,
-        )
+    @property
+    def p99_ms(self) -> int:
+        """The 99th percentile of stalls, in whole milliseconds."""
+        left = 0.01 * self._late.total()
+        for milliseconds in sorted(self._late, reverse=True):
+            left -= self._late[milliseconds]
+            if left < 0:
+                return milliseconds
+        return 0
 
 
 @dataclass
-class _Way:
-    """How far a source has come on its way through a model."""
+class _OpenSource:
+    """How far an open source has come on one track."""
 
     before: float
-    """The share of it that was done in an earlier run."""
+    """Fraction that was done in an earlier run."""
     now: float = 0.0
-    """... and in this one."""
+    """Fraction that was done in this run."""
     seconds: float = 0.0
-    """Of its duration, in this one."""
+    """Seconds of its duration that were done in this run."""
 
 
-class Lane:
+class TrackMeter:
     """Counts what goes through one model."""
 
     def __init__(
         self,
         counts: Counts,
+        *,
         decode_workers: int,
         server_workers: int,
         decode_seconds: Callable[[], float],
@@ -164,31 +145,43 @@ class Lane:
         self._decode_seconds, self._decoded, self._waiting_for = decode_seconds, decoded, waiting_for
         self._done = 0.0
         self._network = self._queue = self._compute = 0.0
-        self.open: dict[str, _Way] = {}
+        self.open: dict[str, _OpenSource] = {}
         """The sources that are being worked on, by their paths."""
 
     def is_open(self, path: str) -> bool:
-        """Whether a source is being worked on."""
+        """Return whether a source is being worked on."""
         return path in self.open
 
     def opened(self, path: str, share_done: float) -> None:
-        """A source is worked on, of which a share was done in an earlier run."""
-        self.open[path] = _Way(share_done)
+        """Count a source as open.
 
-    def saved(self, path: str, count: float, share: float, media_seconds: float) -> None:
-        """Some of an open source is done: that share of it, and so much of its duration."""
-        self._done += count
+        Args:
+            path: The source.
+            share_done: Fraction of it that was done in an earlier run (0 to 1).
+        """
+        self.open[path] = _OpenSource(share_done)
+
+    def saved(self, path: str, amount: float, share: float, media_seconds: float) -> None:
+        """Count a batch of an open source as done.
+
+        Args:
+            path: The source.
+            amount: Frames or seconds of audio in the batch.
+            share: Fraction of the source that the batch is (0 to 1).
+            media_seconds: Seconds of the source's duration that the batch covers.
+        """
+        self._done += amount
         self.open[path].now += share
         self.open[path].seconds += media_seconds
 
     def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
-        """A request was answered."""
+        """Count the time of a request."""
         self._network += network_seconds
         self._queue += queue_seconds
         self._compute += compute_seconds
 
     def snapshot(self, seconds: float) -> TrackSnapshot:
-        """The lane after so many seconds."""
+        """Return the figures of the track after so many seconds of the run."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
         decode = min(1.0, self._decode_seconds() / seconds / self._decode_workers)
         server = min(1.0, self._compute / seconds / self._server_workers)
@@ -216,10 +209,10 @@ class Lane:
             advice = "add decode workers, or try --resize fast" if self._counts == "frames" else "add --audio-workers"
             return f"decoding: {_busy(decode, self._decode_workers)} processes busy, {idle}: {advice}"
         if network >= 0.5:
-            return f"network: {network:.0%} of the time of requests is sending them, {idle}: use a faster one"
+            return f"network: {network:.0%} of request time is sending, {idle}: use a faster network"
         return (
             f"neither decoding ({_busy(decode, self._decode_workers)} processes busy) nor the server (idle"
-            f" {1 - server:.0%}): short runs and busy machines look so"
+            f" {1 - server:.0%}): short runs and busy machines look like this"
         )
 
 
@@ -227,33 +220,79 @@ def _busy(share: float, of: int) -> str:
     return f"{share * of:.1f} of {of}"
 
 
-TICK_SECONDS = 0.01
+class Meter:
+    """Counts while a run is going on."""
 
+    def __init__(self, sources: int, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Begin to count.
 
-class Stalls:
-    """Wakes up a hundred times a second and notes by how many milliseconds it comes late."""
+        Args:
+            sources: Number of sources of the run.
+            now: A clock, in seconds.
+        """
+        self.stalls = Stalls()
+        self._sources, self._now = sources, now
+        self._began = now()
+        self._done = self._failed = 0
+        self._done_now = self._media_seconds = 0.0  # of finished sources, in this run
+        self._tracks: list[TrackMeter] = []
 
-    def __init__(self) -> None:
-        self._late: Counter[int] = Counter()
+    def track(
+        self,
+        counts: Counts,
+        *,
+        decode_workers: int,
+        server_workers: int,
+        decode_seconds: Callable[[], float] = lambda: 0.0,
+        decoded: Callable[[], float] = lambda: 0.0,
+        waiting_for: Callable[[], str | None] = lambda: None,
+    ) -> TrackMeter:
+        """Add a track. All tracks are added before the first source is open.
 
-    async def watch(self) -> None:
-        """Until cancelled."""
-        while True:
-            due = time.monotonic() + TICK_SECONDS
-            await asyncio.sleep(TICK_SECONDS)
-            self._late[int((time.monotonic() - due) * 1000)] += 1
+        Args:
+            counts: What the track counts.
+            decode_workers: Number of its decode processes.
+            server_workers: Number of workers that serve its model.
+            decode_seconds: Returns the seconds that its decode processes have worked, all together.
+            decoded: Returns how many frames or seconds of audio they have decoded.
+            waiting_for: Returns what is wrong with its servers, or None.
+        """
+        track = TrackMeter(
+            counts,
+            decode_workers=decode_workers,
+            server_workers=server_workers,
+            decode_seconds=decode_seconds,
+            decoded=decoded,
+            waiting_for=waiting_for,
+        )
+        self._tracks.append(track)
+        return track
 
-    @property
-    def longest_ms(self) -> int:
-        """The longest, in whole milliseconds."""
-        return max(self._late, default=0)
+    def finished(self, path: str, *, failed: bool) -> None:
+        """Count a source as done."""
+        self._done += 1
+        self._failed += failed
+        # Tracks in which it was never open do not count: it was done before, or has no such stream.
+        if progress := [track.open.pop(path) for track in self._tracks if path in track.open]:
+            self._done_now += fmean(1 - each.before for each in progress)
+            self._media_seconds += fmean(each.seconds for each in progress)
 
-    @property
-    def p99_ms(self) -> int:
-        """99 of 100 were not longer."""
-        left = 0.01 * self._late.total()
-        for milliseconds in sorted(self._late, reverse=True):
-            left -= self._late[milliseconds]
-            if left < 0:
-                return milliseconds
-        return 0
+    def snapshot(self) -> Snapshot:
+        """Return the figures of the run now."""
+        seconds = max(self._now() - self._began, 1e-9)
+        paths = {path for track in self._tracks for path in track.open}
+        progress = [[track.open[path] for track in self._tracks if path in track.open] for path in paths]
+        left = self._sources - self._done - sum(fmean(one.before + one.now for one in source) for source in progress)
+        done_now = self._done_now + sum(fmean(one.now for one in source) for source in progress)
+        media_seconds = self._media_seconds + sum(fmean(one.seconds for one in source) for source in progress)
+        return Snapshot(
+            sources=self._sources,
+            sources_done=self._done,
+            sources_failed=self._failed,
+            seconds=seconds,
+            media_hours_per_hour=media_seconds / seconds,
+            eta_seconds=seconds * max(0.0, left) / done_now if done_now > 0 else None,
+            lanes=tuple(track.snapshot(seconds) for track in self._tracks),
+            stall_p99_ms=self.stalls.p99_ms,
+            stall_longest_ms=self.stalls.longest_ms,
+        )

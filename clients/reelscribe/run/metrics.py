@@ -1,6 +1,6 @@
-"""The figures of a run for Prometheus, on this machine only, while the run lasts.
+"""The figures of a run for Prometheus, on loopback, as long as the run lasts.
 
-They are the client's own and stay with it: a server that took figures from its clients could be lied to.
+They are the client's own: a server that accepted figures from its clients would let them make figures up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ADDRESS = "127.0.0.1"
 
 
 class RunMetrics(Progress, Collector):
-    """Watches a run as the Progress does that it hands all on to, and tells Prometheus of it when it asks."""
+    """Passes everything on to another Progress, and gives Prometheus the last snapshot when it scrapes."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
@@ -35,19 +35,19 @@ class RunMetrics(Progress, Collector):
         return self
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run now."""
+        """Keep the snapshot for the next scrape."""
         self._snapshot = snapshot
         self._shown.show(snapshot)
 
     def finished(self, record: Record) -> None:
-        """A source is done, for better or worse."""
+        """Count the error of a source."""
         if record.error:
             kind, _ = record.error
             self._errors[kind] += 1
         self._shown.finished(record)
 
     def say(self, text: str) -> None:
-        """Handed on."""
+        """Pass a message on."""
         self._shown.say(text)
 
     def __exit__(
@@ -56,59 +56,61 @@ class RunMetrics(Progress, Collector):
         self._shown.__exit__(kind, error, trace)
 
     def collect(self) -> Iterator[Metric]:
-        """What `show` was told last; nothing before that."""
+        """Yield the metrics of the last snapshot, or none before the first."""
         snapshot = self._snapshot
         if snapshot is None:
             return
         yield from _of_sources(snapshot, self._errors)
-        yield from _of_lanes(snapshot)
+        yield from _of_tracks(snapshot)
         yield _gauge(
-            "stall_p99_seconds", "Of 100 stalls of the event loop, 99 were not longer", snapshot.stall_p99_ms / 1e3
+            "stall_p99_seconds", "99th percentile of the stalls of the event loop", snapshot.stall_p99_ms / 1e3
         )
         yield _gauge("stall_longest_seconds", "The longest stall of the event loop", snapshot.stall_longest_ms / 1e3)
 
 
 def _of_sources(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
-    yield _gauge("seconds", "Since the run began", snapshot.seconds)
-    yield _gauge("sources", "All of the run", snapshot.sources)
-    yield _counter("sources_done", "Sources that are done, failed ones included", snapshot.sources_done)
+    yield _gauge("seconds", "Seconds since the run began", snapshot.seconds)
+    yield _gauge("sources", "Sources of the run", snapshot.sources)
+    yield _counter("sources_done", "Sources that are done, including failed ones", snapshot.sources_done)
     yield _counter("sources_failed", "Sources that failed", snapshot.sources_failed)
     failures = CounterMetricFamily("reelscribe_run_errors", "Records with an error, by its type", labels=["type"])
     for kind, count in errors.copy().items():
         failures.add_metric([kind], count)
     yield failures
-    yield _counter("frames", "Frames that were captioned, reused ones included", snapshot.frames)
-    yield _counter("sound_seconds", "Seconds of sound that were heard, silent ones included", snapshot.sound_seconds)
+    yield _counter("frames", "Frames that were captioned, including reused ones", snapshot.frames)
+    yield _counter("sound_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
     if snapshot.eta_seconds is not None:
-        yield _gauge("eta_seconds", "Until the run is done, at its mean pace", snapshot.eta_seconds)
+        yield _gauge("eta_seconds", "Seconds until the run is done, at its mean speed", snapshot.eta_seconds)
 
 
-def _of_lanes(snapshot: Snapshot) -> Iterator[Metric]:
-    """Label `lane`: frames or sound."""
+def _of_tracks(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the metrics of each track; their label `lane` is "frames" or "sound"."""
     decoding = CounterMetricFamily(
         "reelscribe_run_decode_busy_seconds",
-        "Of the mean decode process: its rate is their busy share",
+        "Seconds that the average decode process has worked; its rate is the busy fraction",
         labels=["lane"],
     )
     serving = CounterMetricFamily(
-        "reelscribe_run_server_busy_seconds", "Of the mean worker, with our requests: likewise", labels=["lane"]
+        "reelscribe_run_server_busy_seconds",
+        "Seconds that the average worker has computed for this run",
+        labels=["lane"],
     )
     requests = GaugeMetricFamily(
         "reelscribe_run_request_time_ratio",
-        "Of the time of all requests so far: network (sending), queue (waiting), compute (being worked on)",
+        "Fraction of all request time: network (sending), queue (waiting at the server), compute (in a worker)",
         labels=["lane", "part"],
     )
-    for lane in snapshot.lanes:
-        name = "frames" if lane.counts == "frames" else "sound"
-        decoding.add_metric([name], lane.decode_share * snapshot.seconds)
-        serving.add_metric([name], lane.server_share * snapshot.seconds)
-        for part, share in _shares(lane):
+    for track in snapshot.lanes:
+        name = "frames" if track.counts == "frames" else "sound"
+        decoding.add_metric([name], track.decode_share * snapshot.seconds)
+        serving.add_metric([name], track.server_share * snapshot.seconds)
+        for part, share in _shares(track):
             requests.add_metric([name, part], share)
     yield from (decoding, serving, requests)
 
 
-def _shares(lane: TrackSnapshot) -> tuple[tuple[str, float], ...]:
-    return ("network", lane.network_share), ("queue", lane.queue_share), ("compute", lane.compute_share)
+def _shares(track: TrackSnapshot) -> tuple[tuple[str, float], ...]:
+    return ("network", track.network_share), ("queue", track.queue_share), ("compute", track.compute_share)
 
 
 def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
@@ -121,7 +123,18 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 @contextmanager
 def metrics_served(shown: Progress, port: int) -> Iterator[RunMetrics]:
-    """A progress that tells `shown` everything, and http://127.0.0.1:PORT/metrics. Raises UsageError: a taken port."""
+    """Serve the figures of a run at http://127.0.0.1:PORT/metrics.
+
+    Args:
+        shown: Receives everything that the result receives.
+        port: A free port.
+
+    Yields:
+        A Progress for the run.
+
+    Raises:
+        UsageError: The port is taken.
+    """
     metrics = RunMetrics(shown)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)

@@ -1,4 +1,4 @@
-"""What is captioned and transcribed of each source, and how: the options of a run."""
+"""The options of a run: what is captioned and transcribed of each source, and how."""
 
 from __future__ import annotations
 
@@ -17,32 +17,35 @@ from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_reque
 from reelscribe.errors import UsageError
 
 HELD_BYTES = 2**30
-"""Of frames that are read before the first of them is sent, where whole sources are; beyond it they are sent."""
+"""Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
 
 MAX_CHUNKS_PER_REQUEST = 8
-"""Of 30 s, that is 8 MB; what a GPU is given at once is the server's affair."""
+"""Chunks of audio in one request, 8 MB where each is 30 s long. How many a GPU computes at once the server decides."""
 
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """What is captioned, and how it is done."""
+    """Which frames are captioned, and how they are decoded and sent."""
 
     sampling: Sampling = field(default_factory=Sampling)
+    """Which frames; by default every frame."""
     resize: Resize = "fast"
+    """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
     reuse: bool = False
-    """Whether frames that are nearly equal to the last captioned one take over its caption."""
+    """Whether a frame that is nearly equal to the last captioned one takes over its caption."""
     frames_per_request: int = MAX_FRAMES_PER_REQUEST
-    """At most; fewer if they would exceed 8 MB."""
+    """Largest number of frames in one request; fewer where they would exceed 8 MB."""
     stream: bool = True
-    """Whether frames are sent while their source is still being read."""
+    """Whether frames are sent while their source is still being decoded."""
     decode_workers: int = 2
+    """Number of processes that decode video."""
     stall_seconds: float = STALL_SECONDS
-    """A decode process that does not get on for so long is ended."""
+    """Seconds without a heartbeat after which a decode process is killed."""
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
 
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
-        """Everything but the weights that decides what the captions say."""
+        """Return everything but the weights that decides what captions say: part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
             "resize": self.resize,
@@ -54,60 +57,72 @@ class CaptionOptions:
         }
 
     def batch_size(self, description: CaptionerDescription) -> int:
-        """Frames of one request at most."""
+        """Return the largest number of frames in one request, before their size is considered."""
         return min(self.frames_per_request, description.max_frames)
 
     def pool(self, description: CaptionerDescription, requests_in_flight: int) -> DecodePool:
-        """The processes that decode for these options."""
+        """Return a pool of processes that decode for these options.
+
+        Args:
+            description: The model, whose input size decides how large a slot is.
+            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
+                being filled.
+        """
         slot_bytes = request_bytes(description.input_size.nbytes, self.batch_size(description))
         held = 0 if self.stream else self.held_batches(description) * self.decode_workers
         return DecodePool(self.decode_workers, slot_bytes, requests_in_flight + held, stall_seconds=self.stall_seconds)
 
     def held_batches(self, description: CaptionerDescription) -> int:
-        """Of a source that is read before it is sent."""
+        """Return how many batches of a source are decoded before the first is sent, with `stream=False`."""
         return max(1, HELD_BYTES // request_bytes(description.input_size.nbytes, self.batch_size(description)))
 
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """What is transcribed, and how it is done."""
+    """How audio is transcribed, cut into chunks, decoded and sent."""
 
-    asked: TranscriptionOptions = field(default_factory=TranscriptionOptions)
-    """Language, task, and whether the times of words are wanted."""
+    transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
+    """Language, task, and whether word times are wanted."""
     cutting: Cutting = field(default_factory=Cutting)
-    """Where sound is cut that is longer than the model can hear at once."""
+    """Where audio is cut that is longer than the model's longest chunk."""
     silence_db: float | None = SILENCE_DB
-    """Chunks that are nowhere louder are not sent; None sends all."""
+    """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
     vad: bool = False
-    """Whether chunks in which a detector hears no voice are not sent either."""
+    """Whether chunks without a voice, as a voice-activity model hears it, are not sent either."""
     chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
-    """At most; fewer if they would exceed 8 MB."""
+    """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
     audio_workers: int = 2
+    """Number of processes that decode audio."""
     stall_seconds: float = STALL_SECONDS
-    """A decode process that does not get on for so long is ended."""
+    """Seconds without a heartbeat after which a decode process is killed."""
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
 
     def check(self, description: SpeechDescription) -> None:
-        """Raises UsageError for what the model cannot do."""
-        language, task = self.asked.language, self.asked.task
-        if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # nor may it be NaN
+        """Raise UsageError for what the model cannot do."""
+        language, task = self.transcription.language, self.transcription.task
+        if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
         if language is not None and language not in description.languages:
-            known = ", ".join(description.languages) or "none, as it knows but one"
-            raise UsageError(f"language: got {language!r}, expected one that {description.name} knows: {known}")
+            known = ", ".join(description.languages) or "none, as the model knows a single language"
+            raise UsageError(
+                f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
+            )
         if task not in description.tasks:
             raise UsageError(
                 f"task: expected one that {description.name} can do, {', '.join(description.tasks)}; got {task!r}"
             )
-        if self.asked.word_times and not description.word_times:
-            raise UsageError(f"word times: {description.name} cannot tell them; ask for none, or use another model")
+        if self.transcription.word_times and not description.word_times:
+            raise UsageError(
+                f"word times: {description.name} cannot tell when a word was spoken; leave them out, or use another"
+                " model"
+            )
 
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
-        """Everything but the weights that decides what is heard."""
+        """Return everything but the weights that decides what is transcribed: part of the key of a job."""
         return {
-            **asdict(self.asked),
-            "language": self.asked.language or description.language,
+            **asdict(self.transcription),
+            "language": self.transcription.language or description.language,
             "cutting": asdict(self.cutting),
             "silence_db": self.silence_db,
             "vad": self.vad,
@@ -118,22 +133,28 @@ class SpeechOptions:
         }
 
     def task(self, description: SpeechDescription) -> AudioTask:
-        """What is read of a file; its path is to be filled in."""
+        """Return what a decode process reads of a file, whose path is to be filled in."""
         samples = chunk_samples(description)
         return AudioTask("", description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
 
     def batch_size(self, description: SpeechDescription) -> int:
-        """Chunks of one request at most."""
+        """Return the largest number of chunks in one request."""
         most = min(self.chunks_per_request, description.max_chunks)
         chunk_bytes = 2 * chunk_samples(description)
         return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
-        """The processes that decode for these options."""
+        """Return a pool of processes that decode for these options.
+
+        Args:
+            description: The model, whose longest chunk decides how large a slot is.
+            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
+                being filled.
+        """
         slot_bytes = self.batch_size(description) * 2 * chunk_samples(description)
         return DecodePool(self.audio_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
 
 
 def chunk_samples(description: SpeechDescription) -> int:
-    """Of the longest chunk, which is int16."""
+    """Return the number of int16 samples in the model's longest chunk."""
     return int(description.chunk_seconds * description.sample_rate)

@@ -1,4 +1,4 @@
-"""What a person, or a program, watches while a run goes on. All of it is on standard error."""
+"""How a run is shown while it is going on: a bar, lines, JSON or errors alone. All of it goes to standard error."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from reelscribe.results.records import Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 LINE_SECONDS = 10.0
-"""Between two lines where there is no terminal: a log of days stays readable."""
+"""Seconds between two lines where there is no terminal, so that the log of a run of days stays readable."""
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """How a run is shown."""
+    """Receives what is shown of a run."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """The run now; called about once a second."""
+        """Show the figures of the run. It is called about once a second."""
 
     def finished(self, record: Record) -> None:
-        """A source is done, for better or worse."""
+        """Show that a source is done, with or without an error."""
 
     def say(self, text: str) -> None:
-        """Something that whoever watches should know."""
+        """Show a message."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing more will come."""
+        """End the display."""
 
 
 class Silent(Progress):
@@ -46,24 +46,24 @@ class Silent(Progress):
 
 
 class Failures(Progress):
-    """Shows what went wrong, and nothing else."""
+    """Shows errors and messages, and nothing else."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
 
     def finished(self, record: Record) -> None:
-        """Why a source failed."""
+        """Show why a source failed."""
         if record.error:
             kind, message = record.error
             self.say(f"{kind}: {record.source.path}: {message}")
 
     def say(self, text: str) -> None:
-        """A line of its own, also between bars."""
+        """Show a message on a line of its own, also above a bar."""
         self._console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 class Lines(Failures):
-    """A line now and then."""
+    """Shows a line every ten seconds."""
 
     def __init__(self, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)
@@ -71,7 +71,7 @@ class Lines(Failures):
         self._last = now()
 
     def show(self, snapshot: Snapshot) -> None:
-        """A line, if the last one was a while ago."""
+        """Show a line if the last one is older than LINE_SECONDS."""
         if self._now() - self._last >= LINE_SECONDS:
             self._last = self._now()
             text = f"{snapshot.sources_done} of {snapshot.sources} sources, {describe(snapshot)}"
@@ -79,7 +79,7 @@ class Lines(Failures):
 
 
 class TerminalBars(Failures):
-    """A bar of sources, and under it how fast it goes and why not faster."""
+    """Shows a bar of sources and, under it, the speed and the bottleneck."""
 
     def __init__(self, console: Console | None = None) -> None:
         super().__init__(console)
@@ -93,7 +93,7 @@ class TerminalBars(Failures):
         return self
 
     def show(self, snapshot: Snapshot) -> None:
-        """The bar now."""
+        """Update the bar."""
         self._bars.update(self._task, total=snapshot.sources, completed=snapshot.sources_done)
         self._text.plain = describe(snapshot)
 
@@ -104,21 +104,21 @@ class TerminalBars(Failures):
 
 
 class JsonLines(Progress):
-    """One JSON object a line, for programs: {"event": "progress" | "source" | "message", ...}."""
+    """Shows one JSON object a line, for programs: {"event": "progress" | "source" | "message", ...}."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """All figures."""
+        """Show all figures."""
         self._event("progress", **asdict(snapshot))
 
     def finished(self, record: Record) -> None:
-        """Which source, and what came of it."""
+        """Show which source is done, and its error."""
         self._event("source", path=record.source.path, status=record.status, error=record.error)
 
     def say(self, text: str) -> None:
-        """The text."""
+        """Show a message."""
         self._event("message", text=text)
 
     def _event(self, event: str, **values: Any) -> None:
@@ -126,17 +126,19 @@ class JsonLines(Progress):
 
 
 def describe(snapshot: Snapshot) -> str:
-    """A snapshot in one line."""
+    """Describe a snapshot in one line."""
     left = snapshot.eta_seconds if snapshot.sources_done < snapshot.sources else None
     eta = "" if left is None else f", {_duration(left)} left"
-    lanes = "; ".join(_lane(lane, snapshot.seconds) for lane in snapshot.lanes)
-    return f"{snapshot.sources_failed} failed, {snapshot.media_hours_per_hour:.1f} hours of media an hour{eta}; {lanes}"
-
-
-def _lane(lane: TrackSnapshot, seconds: float) -> str:
+    tracks = "; ".join(_track(track, snapshot.seconds) for track in snapshot.lanes)
     return (
-        f"{lane.done:.0f} {lane.counts} ({lane.done / seconds:.0f} a second): {lane.bottleneck} (requests: network"
-        f" {lane.network_share:.0%}, queue {lane.queue_share:.0%}, device {lane.compute_share:.0%})"
+        f"{snapshot.sources_failed} failed, {snapshot.media_hours_per_hour:.1f} hours of media an hour{eta}; {tracks}"
+    )
+
+
+def _track(track: TrackSnapshot, seconds: float) -> str:
+    return (
+        f"{track.done:.0f} {track.counts} ({track.done / seconds:.0f} a second): {track.bottleneck} (requests: network"
+        f" {track.network_share:.0%}, queue {track.queue_share:.0%}, device {track.compute_share:.0%})"
     )
 
 

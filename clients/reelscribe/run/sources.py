@@ -1,4 +1,4 @@
-"""What people name on the command line -> the source files that are meant."""
+"""Files, folders and globs as people name them -> the source files of a run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from reelscribe.decode.source_file import VIDEO_SUFFIXES
 
 
 def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[str]:
-    """The paths that `names` stand for, each once, in order.
+    """Find the source files that names stand for.
 
-    A folder stands for the files below it whose names end in one of `suffixes`, sorted; a glob for what it matches;
-    anything else for itself, whether or not it exists. A folder or a glob without media stands for itself too, so that
-    its record can say so.
+    Args:
+        names: Files, folders and globs. A folder stands for the files at any depth below it that end in one of
+            `suffixes`, sorted; a glob for what it matches; anything else for itself, whether or not it exists. A folder
+            or a glob without media stands for itself too, so that its record says so.
+        suffixes: Endings of media files in lower case, such as ".mp4".
+
+    Returns:
+        Paths in the order of the names, each once.
     """
     paths: dict[str, None] = {}
     for name in names:
@@ -29,7 +34,7 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
 
 
 def _media_below(folder: str, suffixes: Collection[str]) -> Iterator[str]:
-    """Also folders and links that cannot be read, so that it is told of them; hidden files are other programs' own."""
+    """Yield media files, and folders that cannot be read, so that their records say so. Hidden files are left out."""
     unreadable: list[str] = []
     for parent, _, names in os.walk(folder, onerror=lambda error: unreadable.append(error.filename)):
         for name in names:

@@ -1,117 +1,116 @@
-"""Sound: from a source's samples to what was said in the ledger, and to its record."""
+"""The track of a speech model: from a source's audio to a transcript in the ledger, and to its record."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from reelscribe.client.models import SpeechClient
-from reelscribe.contract.annotations import Silence, SpeechFailure, Utterance
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio, Stretch
-from reelscribe.errors import MediaError, RequestRefused
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import RequestRefused
 from reelscribe.results.batches import SavedAudioBatch
-from reelscribe.results.ledger import Job, LedgerReader
-from reelscribe.results.records import Error, Record, TranscriptResult
+from reelscribe.results.ledger import Job
+from reelscribe.results.records import Record, SourceError, TranscriptResult
+from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
-from reelscribe.run.track import Track, incomplete, told
+from reelscribe.run.track import Track, incomplete
 
 Transcripts = list[ChunkTranscript | RequestRefused]
 
 
-class SpeechTrack(Track[OpenedAudio, DecodedAudioBatch, Transcripts]):
-    """Transcribes the sound of sources."""
+class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, Transcripts, SavedAudioBatch]):
+    """Transcribes the audio of sources."""
 
-    counts = "seconds of sound"
+    counts: ClassVar[Counts] = "seconds of sound"
 
-    def __init__(self, client: SpeechClient, description: SpeechDescription, options: SpeechOptions) -> None:
-        options.check(description)
-        super().__init__(
-            client,
-            description,
-            options.settings(description),
-            options.pool(description, client.most_in_flight),
-            retry_failed=options.retry_failed,
-        )
-        self._speech, self._options = client, options
-        self._rate, self._task = description.sample_rate, options.task(description)
-        self._chunks_per_part = options.batch_size(description)
+    def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
+        """Take a speech model, and how it is to transcribe.
 
-    def ask(self, part: DecodedAudioBatch) -> Coroutine[Any, Any, Transcripts]:
-        """What was said in each of its chunks."""
-        if not part.chunks:
-            return _nothing()
-        return self._speech.transcribe(part.chunks, self._rate, self._options.asked)
+        Args:
+            client: The speech model on its servers.
+            options: By default the model's own, with the language detected.
+        """
+        self.options = options or SpeechOptions()
+        super().__init__(client, retry_failed=self.options.retry_failed)
+        self._speech = client
 
     def add_to(self, record: Record, job: Job) -> Record:
-        """The record, with a transcript."""
-        # Without its end, as far as all of it is done.
+        """Return the record with the transcript of a job that is done."""
+        # Where the end of the audio is not known, the part up to the first gap counts.
         samples = job.missing[0].first if job.total is None else job.total
-        heard = TranscriptResult(
-            self._model,
-            self._settings,
+        result = TranscriptResult(
+            self.model,
+            self.settings,
             audio=AudioInfo(**job.opened["info"]) if job.opened else None,
-            seconds=samples / self._rate,
+            seconds=samples / self._description.sample_rate,
             error=job.error,
-            sound=partial(_sound, self._out, job.id),
+            sound=partial(self._reader.sound, job.id),
         )
-        return replace(record, transcript_result=heard)
+        return replace(record, transcript_result=result)
 
-    def add_error(self, record: Record, error: MediaError) -> Record:
-        """The record of a source that cannot be read."""
-        return replace(record, transcript_result=TranscriptResult(self._model, self._settings, error=told(error)))
+    def add_error(self, record: Record, error: SourceError) -> Record:
+        """Return the record with the error of a source that cannot be read."""
+        return replace(record, transcript_result=TranscriptResult(self.model, self.settings, error=error))
+
+    def _prepare(self, description: SpeechDescription) -> tuple[Mapping[str, Any], DecodePool]:
+        self.options.check(description)
+        return self.options.settings(description), self.options.pool(description, self._client.most_in_flight)
 
     def _reading(self, path: str) -> AudioReading:
-        return AudioReading(replace(self._task, path=path), self._chunks_per_part)
+        task = replace(self.options.task(self._description), path=path)
+        return AudioReading(task, self.options.batch_size(self._description))
 
-    def _to_save(self, opened: OpenedAudio) -> tuple[dict[str, Any], int | None]:
-        return {"info": asdict(opened.info), "cut": opened.cut}, opened.samples
+    async def _ask(self, batch: DecodedAudioBatch) -> Transcripts:
+        if not batch.chunks:
+            return []
+        return await self._speech.transcribe(batch.chunks, self._description.sample_rate, self.options.transcription)
 
-    def _results(self, part: DecodedAudioBatch, answers: Transcripts) -> tuple[SavedAudioBatch, float]:
+    def _to_save(self, batch: DecodedAudioBatch, answers: Transcripts) -> SavedAudioBatch:
         heard, failures = [], []
-        for stretch, answer in zip(part.heard, answers, strict=True):
+        for stretch, answer in zip(batch.heard, answers, strict=True):
             start, end = self._times(stretch)
             if isinstance(answer, ChunkTranscript):
                 heard.append((start, end, answer))
             else:
                 failures.append((start, end, str(answer)))
-        silent = [self._times(stretch) for stretch in part.silent]
-        failed = sum(end - start for start, end, _ in failures)
-        seconds = (part.stop - part.first) / self._rate - failed
-        return SavedAudioBatch(part.first, part.stop, heard, silent, failures), seconds
+        silent = [self._times(stretch) for stretch in batch.silent]
+        return SavedAudioBatch(batch.first, batch.stop, heard, silent, failures)
 
-    def _times(self, stretch: Stretch) -> tuple[float, float]:
-        first, stop, start = stretch
-        return start, round(start + (stop - first) / self._rate, 6)
+    def _amount(self, saved: SavedAudioBatch) -> float:
+        failed = sum(end - start for start, end, _ in saved.failures)
+        return (saved.stop - saved.first) / self._description.sample_rate - failed
+
+    def _opened_to_save(self, opened: OpenedAudio) -> tuple[dict[str, Any], int | None]:
+        return {"info": asdict(opened.info), "cut": opened.cut}, opened.samples
 
     def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
-        # How much there is to hear is known at its end alone; before it, the container's word is all there is.
-        samples = opened.samples or max(1.0, opened.info.duration_seconds * self._rate)
-        seconds = 0.0 if stop is None else (stop - first) / self._rate
+        rate = self._description.sample_rate
+        # How long the audio is, is known at its end alone; before that, the container's word is all there is.
+        samples = opened.samples or max(1.0, opened.info.duration_seconds * rate)
+        seconds = 0.0 if stop is None else (stop - first) / rate
         share = ((samples if stop is None else stop) - first) / samples
         return min(1.0, max(0.0, share)), seconds
 
-    def _verdict(self, job: Job, failures: dict[str, int]) -> Error | None:
-        """Every sample is accounted for: it was heard, or is silent."""
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+        """Every sample is accounted for: it was transcribed, or is silent."""
         if job.opened is None or job.total is None or job.missing:
             return incomplete(job, "samples")
         if job.opened["cut"]:
-            return "MediaError", job.opened["cut"]
+            return SourceError("MediaError", job.opened["cut"])
         if failures:
             reason, _ = next(iter(failures.items()))
-            return "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
+            return SourceError(
+                "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
+            )
         return None
 
-
-def _sound(out: Path, job: int) -> Iterator[Utterance | Silence | SpeechFailure]:
-    with LedgerReader(out) as ledger:
-        yield from ledger.sound(job)
-
-
-async def _nothing() -> Transcripts:
-    return []
+    def _times(self, stretch: Stretch) -> tuple[float, float]:
+        """Return start and end of a stretch, in seconds of presentation time."""
+        first, stop, start = stretch
+        return start, round(start + (stop - first) / self._description.sample_rate, 6)

@@ -1,0 +1,251 @@
+"""The short way in: captions, transcripts and records of files or arrays, in one call.
+
+Each function has a synchronous and an asynchronous form. They talk to the server on this machine unless another one is
+named, and close everything before they return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
+from reelscribe.contract.frames import FrameArray
+from reelscribe.errors import RequestRefused, UsageError
+from reelscribe.results.jsonl import NAME
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
+from reelscribe.run.options import CaptionOptions, SpeechOptions
+from reelscribe.run.transcribing import TranscriptTrack
+
+LOCAL_SERVER = "http://127.0.0.1:8080"
+LOCAL_MANAGEMENT = "http://127.0.0.1:8081"
+LOCAL_KEYS = Path(".server/key_file.json")
+
+T = TypeVar("T")
+SourcePath = str | os.PathLike[str]
+
+
+def local_server() -> Server:
+    """Return the server that `scripts/start` starts here, with its key if `.server` holds one."""
+    return Server(LOCAL_SERVER, Credentials(LOCAL_KEYS, LOCAL_MANAGEMENT) if LOCAL_KEYS.exists() else None)
+
+
+@overload
+async def caption_async(
+    source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+) -> list[Caption | Failure]: ...
+
+
+@overload
+async def caption_async(
+    source: FrameArray, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+) -> list[str | RequestRefused]: ...
+
+
+async def caption_async(
+    source: SourcePath | FrameArray,
+    *,
+    server: Server | str | None = None,
+    model: str = "captioner",
+    options: CaptionOptions | None = None,
+) -> list[Caption | Failure] | list[str | RequestRefused]:
+    """Caption the frames of a video file, or frames in memory. The asynchronous form of `caption`."""
+    async with CaptionClient([_server(server)], model) as client:
+        if not isinstance(source, np.ndarray):
+            return [result async for result in caption_file(client, os.fspath(source), options)]
+        if options is not None:
+            raise UsageError("caption: expected options for a file alone; choose the frames of an array yourself")
+        return await caption_frames(client, source)
+
+
+@overload
+def caption(
+    source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+) -> list[Caption | Failure]: ...
+
+
+@overload
+def caption(
+    source: FrameArray, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
+) -> list[str | RequestRefused]: ...
+
+
+def caption(
+    source: SourcePath | FrameArray,
+    *,
+    server: Server | str | None = None,
+    model: str = "captioner",
+    options: CaptionOptions | None = None,
+) -> list[Caption | Failure] | list[str | RequestRefused]:
+    """Caption the frames of a video file, or frames in memory.
+
+    Args:
+        source: Path of a video, or an array of (N, H, W, 3) uint8 RGB frames.
+        server: A server or its inference address; by default the one on this machine, with its key.
+        model: Name of the captioner on the server.
+        options: Which frames of a file, and how; by default every frame.
+
+    Returns:
+        Of a file, what came of each chosen frame: a Caption, or a Failure that says why there is none. Of an array, the
+        text for each frame, or why there is none.
+
+    Raises:
+        MediaError: The file cannot be read, or is damaged or cut short.
+        ServerError: The server cannot be used.
+        UsageError: The array, or an option, is not what is expected.
+    """
+    if isinstance(source, np.ndarray):
+        return _run(caption_async(source, server=server, model=model, options=options))
+    return _run(caption_async(source, server=server, model=model, options=options))
+
+
+async def transcribe_async(
+    source: SourcePath | NDArray[Any],
+    *,
+    sample_rate: int | None = None,
+    server: Server | str | None = None,
+    model: str = "speech",
+    options: SpeechOptions | None = None,
+) -> list[Utterance | Silence | SpeechFailure]:
+    """Transcribe the audio of a media file, or samples in memory. The asynchronous form of `transcribe`."""
+    async with SpeechClient([_server(server)], model) as client:
+        if not isinstance(source, np.ndarray):
+            return [result async for result in transcribe_file(client, os.fspath(source), options)]
+        if sample_rate is None:
+            raise UsageError("transcribe: expected the sample_rate of the samples, in Hz")
+        return await transcribe_samples(client, source, sample_rate, options)
+
+
+def transcribe(
+    source: SourcePath | NDArray[Any],
+    *,
+    sample_rate: int | None = None,
+    server: Server | str | None = None,
+    model: str = "speech",
+    options: SpeechOptions | None = None,
+) -> list[Utterance | Silence | SpeechFailure]:
+    """Transcribe the audio of a media file, or samples in memory.
+
+    Args:
+        source: Path of a video or audio file, or (N,) mono samples, int16 or floats from -1 to 1.
+        sample_rate: Of samples in memory, in Hz.
+        server: A server or its inference address; by default the one on this machine, with its key.
+        model: Name of the speech model on the server.
+        options: Language, task, word times, where audio is cut; by default the language is detected.
+
+    Returns:
+        What came of the audio, in order: an Utterance for each segment, a Silence where nothing is loud enough to be
+        heard, and a SpeechFailure where the model could not answer. Times are seconds of presentation time.
+
+    Raises:
+        MediaError: The file cannot be read, has no audio, or is damaged or cut short.
+        ServerError: The server cannot be used.
+        UsageError: The samples, or an option, are not what is expected.
+    """
+    return _run(transcribe_async(source, sample_rate=sample_rate, server=server, model=model, options=options))
+
+
+async def annotate_async(
+    sources: SourcePath | Sequence[SourcePath],
+    out: SourcePath | None = None,
+    *,
+    server: Server | str | None = None,
+    model: str | None = "captioner",
+    speech_model: str | None = "speech",
+    caption_options: CaptionOptions | None = None,
+    speech_options: SpeechOptions | None = None,
+) -> list[dict[str, Any]]:
+    """Caption and transcribe files and folders. The asynchronous form of `annotate`."""
+    if model is None and speech_model is None:
+        raise UsageError("annotate: expected a model or a speech_model, got neither")
+    names = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    at = _server(server)
+    tracks: list[CaptionTrack | TranscriptTrack] = []
+    async with AsyncExitStack() as stack:
+        folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
+        if model is not None:
+            captioner = await stack.enter_async_context(CaptionClient([at], model))
+            tracks.append(CaptionTrack(captioner, caption_options))
+        if speech_model is not None:
+            speech = await stack.enter_async_context(SpeechClient([at], speech_model))
+            tracks.append(TranscriptTrack(speech, speech_options))
+        await BulkRun(tracks, folder).run([os.fspath(name) for name in names])
+        with (folder / NAME).open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
+
+
+def annotate(
+    sources: SourcePath | Sequence[SourcePath],
+    out: SourcePath | None = None,
+    *,
+    server: Server | str | None = None,
+    model: str | None = "captioner",
+    speech_model: str | None = "speech",
+    caption_options: CaptionOptions | None = None,
+    speech_options: SpeechOptions | None = None,
+) -> list[dict[str, Any]]:
+    """Caption and transcribe files and folders, as `reelscribe annotate` does.
+
+    All records are returned at once. For a whole library use `BulkRun`, which hands over one record after the other.
+
+    Args:
+        sources: Files, folders and globs, or one of them.
+        out: Folder for annotations.jsonl and the ledger. The same call goes on where an earlier one was interrupted. By
+            default nothing is kept.
+        server: A server or its inference address; by default the one on this machine, with its key.
+        model: Name of the captioner on the server; None makes no captions.
+        speech_model: Name of the speech model on the server; None makes no transcripts.
+        caption_options: Which frames, and how; by default every frame.
+        speech_options: Language, task, word times, where audio is cut; by default the language is detected.
+
+    Returns:
+        The record of each source, as docs/records.md describes the lines of annotations.jsonl. A source that failed has
+        a record, too, which says why.
+
+    Raises:
+        ServerError: The server cannot be used.
+        OutputError: The folder is in use by another run, or cannot be written.
+        UsageError: An option is not what is expected.
+    """
+    return _run(
+        annotate_async(
+            sources,
+            out,
+            server=server,
+            model=model,
+            speech_model=speech_model,
+            caption_options=caption_options,
+            speech_options=speech_options,
+        )
+    )
+
+
+def _server(server: Server | str | None) -> Server:
+    if isinstance(server, Server):
+        return server
+    return local_server() if server is None else Server(server)
+
+
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end, in a thread of its own where this thread runs an event loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()

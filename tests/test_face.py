@@ -1,0 +1,153 @@
+"""What `import reelscribe` gives: exactly the names of `__all__`, imported when they are first used."""
+
+import ast
+import asyncio
+import functools
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reelscribe
+from reelscribe import (
+    CaptionOptions,
+    MediaError,
+    Sampling,
+    Server,
+    SpeechOptions,
+    TranscriptionOptions,
+    UsageError,
+    Utterance,
+)
+from support.fake_torchserve import SPEECH, FakeTorchServe, captions, refused, transcripts
+from support.sounds import tone
+
+
+def test_every_public_name_is_there_and_documented():
+    names = set(reelscribe.__all__) - {"__version__"}
+    assert [name for name in names if not inspect.getdoc(getattr(reelscribe, name))] == []
+    assert set(dir(reelscribe)) == set(reelscribe.__all__)
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(reelscribe.__file__).read_text())
+    (branch,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = {f"{node.module}.{node.names[0].name}" for node in branch.body}
+    assert typed == {f"reelscribe.{module}.{name}" for name, module in reelscribe._HOME.items()}
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'reelscribe' has no attribute 'captions'"):
+        _ = reelscribe.captions
+
+
+def test_importing_it_imports_none_of_the_libraries():
+    code = "import reelscribe, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"numpy", "av", "aiohttp", "PIL", "typer"}.isdisjoint(done.stdout.split())
+
+
+def test_the_package_is_typed():
+    assert (Path(reelscribe.__file__).parent / "py.typed").exists()
+
+
+async def in_a_thread(function, *arguments, **options):
+    """Call a synchronous function while the fake server answers in this event loop."""
+    return await asyncio.to_thread(functools.partial(function, *arguments, **options))
+
+
+async def test_a_file_becomes_captions_in_the_order_of_its_frames(media):
+    options = CaptionOptions(sampling=Sampling(every=30))
+    async with FakeTorchServe() as server:
+        result = await in_a_thread(reelscribe.caption, media / "old.avi", server=server.url, options=options)
+        assert result == await reelscribe.caption_async(media / "old.avi", server=Server(server.url), options=options)
+    assert [caption.frame_index for caption in result] == [0, 30, 60]
+
+
+async def test_frames_in_memory_are_scaled_and_captioned_in_batches():
+    levels = np.arange(40, dtype=np.uint8)
+    frames = np.broadcast_to(levels[:, None, None, None], (40, 20, 30, 3)).copy()
+    async with FakeTorchServe() as server:
+        result = await in_a_thread(reelscribe.caption, frames, server=server.url)
+    assert result == [f"frame {level}" for level in levels]
+    assert sorted(request.frames.shape for request in server.received) == [(8, 8, 8, 3), (32, 8, 8, 3)]
+
+
+async def test_a_file_of_audio_becomes_utterances(media):
+    options = SpeechOptions(transcription=TranscriptionOptions(language="en"))
+    async with FakeTorchServe(transcripts, description=SPEECH) as server:
+        results = await in_a_thread(reelscribe.transcribe, media / "phrases.ogg", server=server.url, options=options)
+    assert {type(result) for result in results} == {Utterance}
+    assert [result.start for result in results] == sorted(result.start for result in results)
+
+
+async def test_samples_in_memory_are_cut_and_their_silence_is_not_sent():
+    samples = np.concatenate([tone(440, 3.0), np.zeros(16_000 * 31, np.int16)])
+    async with FakeTorchServe(transcripts, description=SPEECH) as server:
+        results = await in_a_thread(reelscribe.transcribe, samples, sample_rate=16_000, server=server.url)
+    assert sum(len(request.tree["chunks"]) for request in server.received) == 1
+    assert isinstance(results[0], Utterance)
+    assert isinstance(results[-1], reelscribe.Silence)
+    assert results[-1].end == len(samples) / 16_000
+
+
+async def test_a_folder_becomes_records_and_the_second_time_nothing_is_sent(media, tmp_path):
+    options = CaptionOptions(sampling=Sampling(every=45))
+    async with FakeTorchServe() as server:
+        annotate = functools.partial(
+            reelscribe.annotate,
+            media / "old.avi",
+            tmp_path,
+            server=server.url,
+            speech_model=None,
+            caption_options=options,
+        )
+        (record,) = await in_a_thread(annotate)
+        assert [record] == await in_a_thread(annotate)
+    assert (record["status"], [caption["frame_index"] for caption in record["captions"]]) == ("ok", [0, 45])
+    assert len(server.received) == 1
+
+
+async def test_a_notebook_may_call_the_synchronous_functions_within_its_event_loop():
+    async def in_a_notebook(url):
+        return reelscribe.caption(np.full((1, 8, 8, 3), 5, np.uint8), server=url)
+
+    async with FakeTorchServe() as server:
+        assert await asyncio.to_thread(asyncio.run, in_a_notebook(server.url)) == ["frame 5"]
+
+
+async def test_a_missing_file_says_which():
+    async with FakeTorchServe() as server:
+        with pytest.raises(MediaError, match=r"^missing.mp4: No such file"):
+            await reelscribe.caption_async("missing.mp4", server=server.url)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda url: reelscribe.caption_async(np.zeros((2, 3), np.uint8), server=url), r"expected \(N, H, W, 3\)"),
+        (lambda url: reelscribe.annotate_async("x", server=url, model=None, speech_model=None), "expected a model"),
+    ],
+)
+async def test_what_makes_no_sense_is_a_usage_error(call, rule):
+    async with FakeTorchServe() as server:
+        with pytest.raises(UsageError, match=rule):
+            await call(server.url)
+
+
+async def test_samples_without_their_rate_are_a_usage_error():
+    async with FakeTorchServe(transcripts, description=SPEECH) as server:
+        with pytest.raises(UsageError, match="expected the sample_rate"):
+            await reelscribe.transcribe_async(np.zeros(100, np.int16), server=server.url)
+
+
+async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
+    async def answer(request):
+        return refused(422, "FramesError", "no picture") if 7 in request.names() else await captions(request)
+
+    async with FakeTorchServe(answer) as server:
+        result = await reelscribe.caption_async(np.full((1, 8, 8, 3), 7, np.uint8), server=server.url)
+    assert [str(each) for each in result] == ["status 422: no picture"]
