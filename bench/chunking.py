@@ -28,9 +28,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.audio import Audio, AudioTask
-from reelscribe.chunking import Chunker, Cutting, is_silent
-from reelscribe.speech import SampleArray
+from reelscribe.contract.chunking import Chunker, Cutting, is_silent
+from reelscribe.contract.speech import SampleArray
+from reelscribe.decode.audio import Audio, AudioTask
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "demo"))
 from phrases import SAMPLE_RATE, random_utterance

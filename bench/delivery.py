@@ -18,15 +18,17 @@ from pathlib import Path
 import decord
 import numpy as np
 
-from reelscribe.bulk import BulkRun, Captions, Summary
-from reelscribe.client import CaptionClient
-from reelscribe.decode_pool import DecodePool
-from reelscribe.endpoint import Server
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.source import Span
+from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading
+from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.frame_feed import FramePart, FrameReading
-from reelscribe.media import FrameArray, ModelDescription, Span
-from reelscribe.options import CaptionOptions
-from reelscribe.video import VideoTask
+from reelscribe.run.bulk import BulkRun, Captions, Summary
+from reelscribe.run.options import CaptionOptions
 from report import Spread
 from resize import write_clip
 from serving import FRAME, Serving
@@ -82,7 +84,7 @@ class TimedClient(CaptionClient):
         """Time and number of frames."""
         self.workers = 1
 
-    async def describe(self) -> ModelDescription:
+    async def describe(self) -> CaptionerDescription:
         """As its parent does it."""
         description = await super().describe()
         self.workers = description.workers
@@ -164,7 +166,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
                 parts = pool.read(FrameReading(task, PREBATCH), [Span()])
                 async with aclosing(parts):
                     async for part in parts:
-                        if isinstance(part, FramePart):
+                        if isinstance(part, DecodedFrameBatch):
                             events.append((time.monotonic(), len(part.frames)))
                             part.release()
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from frame_requests import FrameLimits, FrameReader
-from reelscribe import wire
-from reelscribe.media import ModelDescription, frame_from_json
 from request_batch import Context, RequestBatch
+
+from reelscribe import wire
+from reelscribe.contract.frames import input_size_from_json
+from reelscribe.contract.model import CaptionerDescription
 
 LIMITS = FrameLimits(frames=512, side=8192)
 
@@ -27,7 +29,7 @@ class EmulatedHandler:
     def load(self, context: Context) -> None:
         """Read the settings."""
         settings = context.model_yaml_config["handler"]
-        self._frame = frame_from_json(settings["frame"])
+        self._frame = input_size_from_json(settings["frame"])
         self._seconds = 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
@@ -48,8 +50,8 @@ class EmulatedHandler:
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
         return requests.responses(captions, self._description().to_json())
 
-    def _description(self) -> ModelDescription:
-        return ModelDescription(
+    def _description(self) -> CaptionerDescription:
+        return CaptionerDescription(
             name="emulated",
             revision="1",
             prompt="",

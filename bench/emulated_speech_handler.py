@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-
 from device_batches import DeviceBatches
 from model_handler import ModelHandler, Served
 from model_settings import ModelSettings
-from reelscribe.speech import ChunkTranscript, SpeechDescription, SpeechSegment
 from speech_chunks import SpeechChunk
 from speech_requests import SpeechLimits, SpeechReader
 from two_stages import SecondStage
+
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 
 
 @dataclass(frozen=True)

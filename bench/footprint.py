@@ -24,7 +24,7 @@ import av
 import psutil
 
 from reelscribe.errors import OutputError
-from reelscribe.ledger import LedgerReader
+from reelscribe.results.ledger import LedgerReader
 from resize import write_clip
 from serving import ROOT, Serving, serve_emulated
 
@@ -46,7 +46,7 @@ class Peak:
         for child in process.children():
             with suppress(psutil.NoSuchProcess):
                 # Before it runs a program of its own, a child is its parent, also by its memory.
-                if "reelscribe.decode_process" in child.cmdline():
+                if "reelscribe.decode_pool.worker" in child.cmdline():
                     self.decoder = max(self.decoder, _peak_mb(child.pid))
 
 

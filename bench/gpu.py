@@ -51,11 +51,12 @@ from report import Report, Spread, add_json_option, publish, take_turns
 from serving import ROOT
 
 sys.path.insert(0, str(ROOT / "handlers"))
-from caption_handler import Captioner, CaptionSettings
-from reelscribe.speech import Asked
 from speech_chunks import SpeechChunk
 from speech_settings import SpeechSettings
 from whisper_model import WhisperModel
+
+from caption_handler import Captioner, CaptionSettings
+from reelscribe.contract.speech import TranscriptionOptions
 
 DType = Literal["bfloat16", "float16"]
 
@@ -171,7 +172,7 @@ def whisper(size: Size, tokens: int) -> Subject:
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
-            chunks = [SpeechChunk(samples, Asked())] * items
+            chunks = [SpeechChunk(samples, TranscriptionOptions())] * items
             return lambda: model.transcribe(chunks)
 
         return Loaded(model.model, batch)

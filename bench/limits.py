@@ -52,10 +52,10 @@ from delivery import (
     make_sources,
     transport_alone,
 )
-from reelscribe import archive
-from reelscribe.media import FrameArray, Resize
-from reelscribe.options import CaptionOptions
-from reelscribe.video import Video, VideoTask
+from reelscribe.archive.build import build as archive
+from reelscribe.contract.frames import FrameArray, Resize
+from reelscribe.decode.video import Video, VideoTask
+from reelscribe.run.options import CaptionOptions
 from report import Report, Spread, add_json_option, publish, take_turns
 from serving import FRAME, ROOT, Emulated, Serving, serve_all_emulated
 from stage_runs import Plan, started
@@ -174,7 +174,7 @@ def slowest(*parts: Spread) -> Spread:
 
 def _asked_of_sizes(sizes: Sequence[str], variants: Sequence[str], spreads: dict[str, Spread]) -> Report:
     small, large = sizes[0], sizes[-1]
-    report = Report("Asked", ("what", "asked", "got"))
+    report = Report("TranscriptionOptions", ("what", "asked", "got"))
     for variant in variants:
         limit = slowest(spreads[f"{large}, decode"], spreads[f"{small}, {variant}"])
         got = spreads[f"{large}, {variant}"].over(limit)
@@ -186,7 +186,7 @@ def measure_settings(library: Library, root: Path, arguments: argparse.Namespace
     """The table of settings, and what was asked of them."""
     columns = ("device, frames/s", "workers", "batchSize", "between answers", "of the device", "whole run")
     report = Report(f"Emulated devices at {library.size}", (*columns, "cores busy"))
-    asked = Report("Asked", ("what", "asked", "got"))
+    asked = Report("TranscriptionOptions", ("what", "asked", "got"))
     for rate in arguments.devices:
         models = {f"w{workers}-b{batch}": Emulated(rate, workers, batch_size=batch) for workers, batch in TRIED}
         with serve_all_emulated(root / f"{rate:g}", CONFIG, models) as servings:
@@ -224,7 +224,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", choices=("parts", "settings"), default=["parts", "settings"])
     add_json_option(parser)
     arguments = parser.parse_args()
-    asked = Report("Asked and got", ("what", "asked", "got"))
+    asked = Report("TranscriptionOptions and got", ("what", "asked", "got"))
     reports = []
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)

@@ -14,16 +14,19 @@ import av
 import torch
 
 from reelscribe import wire
-from reelscribe.audio import Audio, AudioChunk
-from reelscribe.options import SpeechOptions
-from reelscribe.speech import ChunkTranscript, SampleArray, SpeechDescription, Utterance
-from reelscribe.speech_parts import SpeechPart, timeline
+from reelscribe.contract.annotations import Utterance
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, SampleArray
+from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.results.batches import SavedAudioBatch, timeline
+from reelscribe.run.options import SpeechOptions
 from serving import ROOT
 
 sys.path += [str(ROOT / "handlers"), str(ROOT / "demo")]
+from speech_settings import SpeechSettings
+
 from phrases import SAMPLE_RATE, random_utterance, recording
 from speech_handler import SpeechHandler
-from speech_settings import SpeechSettings
 
 MODEL = ROOT / "demo" / "models" / "speech"
 
@@ -49,7 +52,7 @@ class Listener:
             assert isinstance(transcripts, list), transcripts
             yield from transcripts
 
-    def transcribe(self, paths: Sequence[Path], options: SpeechOptions) -> list[SpeechPart]:
+    def transcribe(self, paths: Sequence[Path], options: SpeechOptions) -> list[SavedAudioBatch]:
         """What came of each file; short files share requests."""
         files = [self._chunks(path, options) for path in paths]
         heard = self.hear([chunk.samples for chunks in files for chunk in chunks if not chunk.silent], options)
@@ -59,16 +62,16 @@ class Listener:
         with Audio(replace(options.task(self.description), path=str(path))) as audio:
             return list(audio.chunks())
 
-    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SpeechPart:
+    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
         heard = [(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
         silent = [times(chunk) for chunk in chunks if chunk.silent]
-        return SpeechPart(chunks[0].first, chunks[-1].stop, heard, silent)
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, heard, silent)
 
 
-def utterances(part: SpeechPart) -> list[Utterance]:
+def utterances(part: SavedAudioBatch) -> list[Utterance]:
     """What was said, on the timeline."""
     return [said for said in timeline([part]) if isinstance(said, Utterance)]
 

@@ -48,12 +48,13 @@ from attacks import (
 )
 from delivery import make_sources
 from pings import pinging
-from reelscribe import archive, wire
-from reelscribe.bulk import BulkRun, Captions, Summary
-from reelscribe.client import CaptionClient
-from reelscribe.credentials import Credentials
-from reelscribe.endpoint import Server
-from reelscribe.options import CaptionOptions
+from reelscribe import wire
+from reelscribe.archive.build import build as archive
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.run.bulk import BulkRun, Captions, Summary
+from reelscribe.run.options import CaptionOptions
 from serving import ROOT, Serving, serve, serve_emulated
 
 CONFIG = ROOT / "config.properties"

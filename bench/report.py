@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -77,7 +77,7 @@ def machine() -> dict[str, str]:
     """What the figures were measured on."""
     cores = len(os.sched_getaffinity(0))
     return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "processor": _processor(),
         "cores": str(cores),
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",

@@ -22,10 +22,10 @@ import av
 import numpy as np
 from PIL import Image
 
-from reelscribe.media import FrameArray, FrameSize, Resize
-from reelscribe.video import Library, Video, VideoTask
+from reelscribe.contract.frames import FrameArray, InputSize, Resize
+from reelscribe.decode.video import Library, Video, VideoTask
 
-SIZE = FrameSize(224, 224)
+SIZE = InputSize(224, 224)
 CLIPS = ((1920, 1080, 60), (640, 360, 240))
 """Width, height and frames."""
 WAYS: dict[str, tuple[Resize, Library]] = {

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from reelscribe import reuse
-from reelscribe.media import FrameArray
-from reelscribe.sampling import Sampling
-from reelscribe.video import Video, VideoTask
+from reelscribe.contract.frames import FrameArray
+from reelscribe.decode import reuse
+from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.video import Video, VideoTask
 from serving import ROOT
 
 sys.path.insert(0, str(ROOT / "handlers"))

@@ -32,7 +32,7 @@ from pathlib import Path
 import av
 
 from delivery import RESOLUTIONS, Delivered, Whole, make_sources
-from reelscribe.options import CaptionOptions
+from reelscribe.run.options import CaptionOptions
 from report import Report, add_json_option, publish, take_turns
 from resize import write_clip
 from serving import ROOT, Emulated, Serving, serve_all_emulated
@@ -99,7 +99,7 @@ def by_devices(
     for name, whole in wholes.items():
         whole_run, cores = whole.spread(lambda run: run.per_second), whole.spread(lambda run: run.cores)
         report.add(name, spreads[name], spreads[name].over(one), whole_run, cores)
-    asked = Report("Asked and got", ("what", "asked", "got"))
+    asked = Report("TranscriptionOptions and got", ("what", "asked", "got"))
     for name in ("1 server, 4", "2 servers, 2 each"):
         asked.add(f"{name}: rate over that of one device", ">= 3.7", spreads[name].over(one))
     return report, asked

@@ -12,14 +12,15 @@ from typing import Any
 
 import yaml
 
-from reelscribe import archive, server
-from reelscribe.instance import Instance
-from reelscribe.media import FrameSize, PixelBudget
-from reelscribe.server_options import StartOptions
-from reelscribe.server_settings import free_ports, read_properties
+from reelscribe.archive.build import build as archive
+from reelscribe.contract.frames import InputSize, PixelBudget
+from reelscribe.server.instance import Instance
+from reelscribe.server.launcher import launcher as server
+from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import free_ports, read_properties
 
 ROOT = Path(__file__).parents[1]
-FRAME = FrameSize(224, 224)
+FRAME = InputSize(224, 224)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Emulated:
     devices: int = 1
     batch_size: int = 1
     """Requests that TorchServe joins for a call, as many as there are after a millisecond."""
-    frame: FrameSize | PixelBudget = FRAME
+    frame: InputSize | PixelBudget = FRAME
 
     def settings(self) -> dict[str, Any]:
         """Its YAML."""
@@ -129,7 +130,7 @@ def serve_emulated(
     *,
     frames_per_second: float,
     workers: int = 1,
-    frame: FrameSize | PixelBudget | None = None,
+    frame: InputSize | PixelBudget | None = None,
     **overrides: str,
 ) -> Iterator[Serving]:
     """Serve an emulated device of a certain speed, which `workers` share, for 224 x 224 or as `frame` says."""

@@ -45,13 +45,13 @@ import transformers
 
 from listener import MODEL, Listener, Spoken, long_recordings
 from peers.faster_whisper_peer import FasterWhisper, Windows
-from reelscribe import archive
-from reelscribe.bulk import BulkRun, Transcripts
-from reelscribe.chunking import SILENCE_DB, is_silent
-from reelscribe.client import SpeechClient
-from reelscribe.endpoint import Server
-from reelscribe.options import SpeechOptions
-from reelscribe.speech import Asked
+from reelscribe.archive.build import build as archive
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
+from reelscribe.contract.chunking import SILENCE_DB, is_silent
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.run.bulk import BulkRun, Transcripts
+from reelscribe.run.options import SpeechOptions
 from report import Report, Spread, add_json_option, publish, take_turns
 from serving import ROOT, Serving, serve
 
@@ -146,9 +146,9 @@ def whole_path(serving: Serving, folder: Path) -> Transcribe:
 
     async def run(paths: Sequence[Path], out: Path) -> None:
         async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
-            summary = await BulkRun([Transcripts(client, SpeechOptions(asked=Asked(language="en")))], out).run(
-                [str(path) for path in paths]
-            )
+            summary = await BulkRun(
+                [Transcripts(client, SpeechOptions(asked=TranscriptionOptions(language="en")))], out
+            ).run([str(path) for path in paths])
         assert not summary.failed, str(summary)
 
     def transcribe(recordings: Sequence[Spoken]) -> list[str]:

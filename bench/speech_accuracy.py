@@ -33,10 +33,10 @@ import transformers
 from numpy.typing import NDArray
 
 from listener import MODEL, Listener, Spoken, long_recordings, short_utterances, utterances
-from reelscribe.chunking import Cutting
-from reelscribe.options import SpeechOptions
-from reelscribe.speech import Asked
-from reelscribe.speech_parts import SpeechPart
+from reelscribe.contract.chunking import Cutting
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.results.batches import SavedAudioBatch
+from reelscribe.run.options import SpeechOptions
 
 SHORT_SEED, LONG_SEED = 20_261_122, 20_261_123
 RECORDING_SECONDS = (60, 300)
@@ -77,7 +77,7 @@ class Corpus:
         return cls([one.write(folder / f"{k}.flac") for k, one in enumerate(spoken)], spoken)
 
 
-def tally(spoken: Spoken, part: SpeechPart, examples: list[str]) -> Tally:
+def tally(spoken: Spoken, part: SavedAudioBatch, examples: list[str]) -> Tally:
     """Compare a transcript; what is wrong at cuts is told in `examples`."""
     wanted, heard = spoken.words, [word for said in utterances(part) for word in said.text.split()]
     outcome = jiwer.process_words(" ".join(wanted), " ".join(heard))
@@ -133,7 +133,7 @@ def compare_words(models: Sequence[Path], short: Corpus, long: Corpus, examples_
                 print(f"    {example}")
 
 
-def phrase_starts(spoken: Spoken, part: SpeechPart, word_times: bool) -> tuple[NDArray[np.float64], int, int]:
+def phrase_starts(spoken: Spoken, part: SavedAudioBatch, word_times: bool) -> tuple[NDArray[np.float64], int, int]:
     """For each phrase that was found when it begins and how much later that is told, (N, 2) seconds.
 
     The others: how many were heard with another first or second word, and how many begin within a segment.
@@ -172,7 +172,7 @@ def measure_drift(model: Path, folder: Path, seconds: float) -> None:
     print(f"{'file':6}{'start of':10}{'where':14} phrases  median  and without sign: median    95 %     max  over 0.3")
     for suffix, codec, rate in FORMATS:
         path = spoken.write(folder / f"drift.{suffix}", codec, rate)
-        (part,) = listener.transcribe([path], SpeechOptions(asked=Asked(word_times=True)))
+        (part,) = listener.transcribe([path], SpeechOptions(asked=TranscriptionOptions(word_times=True)))
         for name, word_times in (("segment", False), ("word", True)):
             starts, wrong, within = phrase_starts(spoken, part, word_times)
             at, late = starts.T

@@ -31,10 +31,10 @@ import psutil
 
 from loop_pool import InTheLoop
 from pings import pinging
-from reelscribe.bulk import BulkRun, Summary, Transcripts
-from reelscribe.client import SpeechClient
-from reelscribe.endpoint import Server
-from reelscribe.options import SpeechOptions
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
+from reelscribe.run.bulk import BulkRun, Summary, Transcripts
+from reelscribe.run.options import SpeechOptions
 from serving import ROOT, Serving, serve_emulated_speech
 from speech_sources import long_library, short_library
 

@@ -24,13 +24,14 @@ from serving import ROOT
 
 sys.path.append(str(ROOT / "handlers"))
 
-from caption_handler import CaptionHandler, CaptionSettings
 from heap import keep_freed_memory
 from model_handler import ModelHandler, Served
-from speech_handler import SpeechHandler
 from speech_settings import SpeechSettings
 from stage_pair import StagePair, join_pair
 from two_stages import SecondStage, SecondStageHere, SecondStageThere, Tree, Work, serve_second_stage
+
+from caption_handler import CaptionHandler, CaptionSettings
+from speech_handler import SpeechHandler
 
 Model = Literal["captioner", "captioner-beams", "speech"]
 Way = Literal["alone", "one process", "one process, 2 threads", "blocking", "asynchronous"]

@@ -39,17 +39,18 @@ from typing import Any
 import numpy as np
 
 from listener import long_recordings
-from reelscribe.media import FrameArray
-from reelscribe.speech import Asked
-from reelscribe.video import Video, VideoTask
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.video import Video, VideoTask
 from report import Report, Spread, add_json_option, publish, take_turns
 from serving import FRAME, ROOT
 from stage_runs import IN_PAIRS, Model, Plan, Variant, Way, started
 
 sys.path.append(str(ROOT / "demo"))
 
-from phrases import SAMPLE_RATE
 from speech_chunks import SpeechChunk
+
+from phrases import SAMPLE_RATE
 
 WAYS: tuple[Way, ...] = ("one process", "one process, 2 threads", "blocking", "asynchronous")
 ALL: tuple[Way, ...] = ("alone", *WAYS)
@@ -72,7 +73,7 @@ def chunks(count: int) -> list[SpeechChunk]:
     (spoken,) = long_recordings(seed=5, lengths=[SPOKEN_SECONDS])
     samples, length = (spoken.samples / 32768).astype(np.float32), CHUNK_SECONDS * SAMPLE_RATE
     cut = [samples[at : at + length] for at in range(0, len(samples) - length + 1, length)]
-    return [SpeechChunk(each, Asked()) for each in islice(cycle(cut), count)]
+    return [SpeechChunk(each, TranscriptionOptions()) for each in islice(cycle(cut), count)]
 
 
 def measure(model: Model, batch: int, items: Sequence[Any], rounds: int, tables: Tables) -> None:
@@ -111,7 +112,7 @@ class Tables:
         return cls(
             Report("The stages alone, for each device batch", (*name, *stages)),
             Report("The ways", (*name, "way", *figures)),
-            Report("Asked", (*name, "what", "asked", "got")),
+            Report("TranscriptionOptions", (*name, "what", "asked", "got")),
         )
 
     def add_alone(self, name: tuple[str, str], variant: Variant, batch: int) -> float:

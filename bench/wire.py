@@ -28,9 +28,9 @@ import numpy as np
 import stamina
 
 from reelscribe import wire
-from reelscribe.client import CaptionClient
-from reelscribe.endpoint import Server
-from reelscribe.media import FrameArray
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameArray
 from report import Report, Spread, add_json_option, publish
 from serving import ROOT, Serving, serve_noop
 

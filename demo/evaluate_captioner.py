@@ -22,7 +22,7 @@ from make_media import DRIFT
 from scenes import Scene, draw, random_scene
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "handlers"))
-from caption_handler import Captioner, CaptionSettings
+from captions.captioner import Captioner, CaptionSettings
 
 WIDTH, HEIGHT = 640, 360
 SEED = 20_261_121

@@ -1,139 +1,73 @@
-"""TorchServe handler: sound in, transcripts out, with Whisper and with CTC models of transformers.
+"""TorchServe's entry point for transcription: audio comes in, transcripts go out.
 
-Everything about the model stands under `handler:` in the archive's YAML (see speech.yaml). Requests and responses:
-speech_requests.py; the body: reelscribe.wire; a transcript: reelscribe.speech.
+The archive's YAML configures it under `handler:` (see speech.yaml). transcripts/audio_requests.py describes requests
+and responses, reelscribe.wire the format of a body, and reelscribe.speech a transcript.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
-from transformers import AutoConfig
 
-from ctc_model import CtcModel
-from device_batches import DeviceBatches
-from model_handler import ModelHandler, Served
-from model_settings import revision_of
-from reelscribe.errors import StartupError
-from reelscribe.speech import Asked, ChunkTranscript, SpeechDescription
-from speech_chunks import SpeechChunk
-from speech_requests import SpeechLimits, SpeechReader
-from speech_settings import SpeechModel, SpeechSettings
-from tally import Tally
-from two_stages import SecondStage, Work
-from whisper_model import WhisperModel, load_writer
-
-WHISPER = "WhisperForConditionalGeneration"
-
-
-def load_model(
-    settings: SpeechSettings, device: torch.device, tally: Tally, second: SecondStage | None = None
-) -> SpeechModel:
-    """The model of the settings, which has transcribed a second of silence. Raises StartupError for an unknown kind.
-
-    With `second`, only what comes before that is loaded.
-    """
-    kind = _kind(settings)
-    model: SpeechModel
-    if kind == WHISPER:
-        model = WhisperModel(settings, device, tally, second)
-    elif kind.endswith("ForCTC") and second is None:
-        model = CtcModel(settings, device, tally)
-    elif second is None:
-        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {kind}")
-    else:
-        raise _indivisible(settings, kind)
-    # A model that cannot transcribe should not load, and no request should pay for what starts lazily.
-    silence = np.zeros(model.sample_rate, np.float32)
-    model.transcribe([SpeechChunk(silence, Asked(word_times=model.word_times))])
-    return model
-
-
-def describe(model: SpeechModel, settings: SpeechSettings, workers: int, response_seconds: float) -> SpeechDescription:
-    """What clients need to know, with what TorchServe was told of the model."""
-    return SpeechDescription(
-        name=settings.model,
-        revision=revision_of(settings, model.model),
-        sample_rate=model.sample_rate,
-        chunk_seconds=model.chunk_seconds,
-        languages=model.languages,
-        tasks=model.tasks,
-        language=settings.language,
-        word_times=model.word_times,
-        generation=model.generation,
-        dtype=str(model.model.dtype).removeprefix("torch."),
-        device_batch=settings.device_batch,
-        max_chunks=settings.max_chunks,
-        workers=workers,
-        response_seconds=response_seconds,
-    )
+from reelscribe.contract.speech import ChunkTranscript
+from runtime.device_batches import DeviceBatches
+from runtime.metrics import Counters
+from runtime.second_stage import SecondStage, StageFunction
+from transcripts.audio_requests import AudioLimits, AudioReader
+from transcripts.chunks import Chunk
+from transcripts.models import describe, load_second_stage, load_speech_model
+from transcripts.settings import SpeechSettings
+from worker.handler import LoadedModel, ModelHandler
 
 
 class SpeechHandler(ModelHandler[SpeechSettings]):
-    """Transcribes sound."""
+    """Transcribes audio with Whisper and with CTC models of transformers."""
 
     settings = SpeechSettings
 
-    def serve(
+    def load_model(
         self,
         settings: SpeechSettings,
         device: torch.device,
         workers: int,
         response_seconds: float,
-        second: SecondStage | None = None,
-    ) -> Served:
-        """Load the speech model, or what of it comes before `second`."""
-        tally = Tally()
-        model = load_model(settings, device, tally, second)
+        second_stage: SecondStage | None = None,
+    ) -> LoadedModel:
+        """Load the speech model, or with a `second_stage` only its encoder."""
+        counters = Counters()
+        model = load_speech_model(settings, device, counters, second_stage)
 
-        def begin(pieces: list[list[SpeechChunk]]) -> Any:
-            chunks = [chunk for piece in pieces for chunk in piece]
-            return chunks, model.begin(chunks)
+        def submit(requests: list[list[Chunk]]) -> Any:
+            chunks = [chunk for request in requests for chunk in request]
+            return chunks, model.submit(chunks)
 
-        def finish(begun: Any) -> list[ChunkTranscript]:
-            chunks, writing = begun
-            transcripts = model.finish(writing)
-            tally.add("audio_seconds", sum(len(chunk.samples) for chunk in chunks) / model.sample_rate)
+        def collect(submitted: tuple[list[Chunk], Any]) -> list[ChunkTranscript]:
+            chunks, pending = submitted
+            transcripts = model.collect(pending)
+            counters.add("audio_seconds", sum(len(chunk.samples) for chunk in chunks) / model.sample_rate)
             return transcripts
 
-        limits = SpeechLimits(settings.max_chunks, model.chunk_seconds, settings.max_file_seconds)
-        return Served(
+        limits = AudioLimits(settings.max_chunks, model.chunk_seconds, settings.max_file_seconds)
+        return LoadedModel(
             describe(model, settings, workers, response_seconds).to_json(),
-            lambda: SpeechReader(limits, model),
+            lambda: AudioReader(limits, model),
             DeviceBatches(
-                finish,
+                collect,
                 settings.device_batch,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),
-                tally=tally,
-                begin=begin,
-                in_flight=settings.in_flight if second else 1,
+                counters=counters,
+                submit=submit,
+                in_flight=settings.in_flight if second_stage else 1,
             ),
-            tally,
+            counters,
         )
 
-    def second_stage(self, settings: SpeechSettings, device: torch.device) -> Work:
+    def load_second_stage(self, settings: SpeechSettings, device: torch.device) -> StageFunction:
         """Load the decoder of a Whisper."""
-        kind = _kind(settings)
-        if kind != WHISPER:
-            raise _indivisible(settings, kind)
-        return load_writer(settings, device)
-
-
-def _kind(settings: SpeechSettings) -> str:
-    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
-    architectures: list[str] = config.architectures or ["nothing"]
-    return architectures[0]
-
-
-def _indivisible(settings: SpeechSettings, kind: str) -> StartupError:
-    return StartupError(
-        f"model {settings.model}: expected {WHISPER} where handler, stages is 2, got {kind}, which is not known to have"
-        " two halves; build the archive without --stages"
-    )
+        return load_second_stage(settings, device)
 
 
 handle = SpeechHandler().handle
-"""TorchServe's entry point."""
+"""The function that TorchServe calls."""

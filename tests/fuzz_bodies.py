@@ -22,12 +22,12 @@ from PIL import Image
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
 
-with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
-    from frame_requests import FrameLimits, FrameReader
+with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
+    from captions.frame_requests import FrameLimits, FrameReader
+    from captions.still_image import is_still
     from reelscribe import wire
     from reelscribe.contract.frames import InputSize
     from reelscribe.errors import ReelscribeError
-    from still_image import is_still
     from support.hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from support.trees import same
 

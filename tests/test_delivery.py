@@ -1,10 +1,10 @@
 """What the benchmarks of whole runs are made of."""
 
 import pytest
-from reelscribe.media import InputSize
-from reelscribe.video import Video, VideoTask
 
 from delivery import rate_after_start
+from reelscribe.contract.frames import InputSize
+from reelscribe.decode.video import Video, VideoTask
 from resize import write_clip
 from scaling import repeat_clip
 

@@ -1,4 +1,4 @@
-"""A folder belongs to one process at a time."""
+"""Folder locks, and files that appear only when they are complete."""
 
 import errno
 import fcntl
@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from reelscribe._files import FolderLock, is_locked
-from reelscribe.errors import OutputError
+from reelscribe._files import FolderLock, atomic_file, is_locked
+from reelscribe.errors import OutputError, UsageError
 
 
-def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
+def test_only_one_run_at_a_time_can_lock_a_folder(tmp_path):
     out = tmp_path / "new" / "out"
     with FolderLock(out):
         assert is_locked(out)
@@ -19,16 +19,20 @@ def test_a_folder_belongs_to_one_run_at_a_time(tmp_path):
         assert is_locked(out)
     assert not is_locked(out)
     with FolderLock(out):
-        pass
+        assert is_locked(out)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_a_folder_that_does_not_exist_is_not_locked(tmp_path):
+    assert not is_locked(tmp_path / "nowhere")
+
+
+def test_an_error_names_the_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"file/out: not a folder that can be written to: .*Not a directory"):
         FolderLock(tmp_path / "file" / "out").__enter__()
 
 
-def test_a_disk_that_has_no_locks_is_told_from_one_that_cannot_be_written_to(tmp_path, monkeypatch):
+def test_a_disk_without_locks_gets_another_error_than_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -37,3 +41,34 @@ def test_a_disk_that_has_no_locks_is_told_from_one_that_cannot_be_written_to(tmp
         OutputError, match=r"cannot be locked \(.*No locks available\); choose an --out on a local disk"
     ):
         FolderLock(tmp_path).__enter__()
+
+
+def test_an_atomic_file_appears_when_its_block_ends(tmp_path):
+    path, written = tmp_path / "new" / "table.csv", []
+    with atomic_file(path, written) as partial:
+        partial.write_text("content")
+        assert not path.exists()
+        assert written == []
+    assert path.read_text() == "content"
+    assert written == [path]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path):
+    path, written = tmp_path / "table.csv", []
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic_file(path, written) as partial:
+        partial.write_text("new")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert written == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_atomic_file_that_cannot_be_written_is_a_usage_error(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UsageError, match=r"file cannot be written to: File exists"),
+        atomic_file(tmp_path / "file" / "table.csv", []),
+    ):
+        pytest.fail("the block must not run")

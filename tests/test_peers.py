@@ -13,13 +13,13 @@ import torch
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from caption_handler import Captioner, CaptionSettings
-from fake_context import FakeContext
+from captions.captioner import Captioner, CaptionSettings
 from peers import blog_clients, plain_script
 from peers.blog_handler import BlogHandler
 from peers.outcome import Outcome, Recorder
 from peers.plain_model import PlainCaptioner
 from peers.reading import frames_of, prebatches_of
+from support.fake_context import FakeContext
 
 FRAMES = 24
 

@@ -12,13 +12,14 @@ from contextlib import aclosing
 import aiohttp
 
 from peers.outcome import Recorder
-from reelscribe.decode_pool import DecodePool
-from reelscribe.frame_feed import FramePart, FrameReading
-from reelscribe.media import FrameSize, Span
-from reelscribe.options import CaptionOptions
-from reelscribe.video import VideoTask
+from reelscribe.contract.frames import InputSize
+from reelscribe.contract.source import Span
+from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.run.options import CaptionOptions
 
-FRAME = FrameSize(224, 224)
+FRAME = InputSize(224, 224)
 FRAMES_PER_PART = 32
 REQUESTS_IN_FLIGHT = 128
 """Four batches."""
@@ -37,7 +38,7 @@ class Client:
         parts = self._pool.read(FrameReading(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_PART), [Span()])
         async with aclosing(parts):
             async for part in parts:
-                if isinstance(part, FramePart):
+                if isinstance(part, DecodedFrameBatch):
                     for frame in part.frames:
                         await self._room.acquire()
                         tasks.append(asyncio.create_task(self._post(frame.tobytes())))

@@ -14,14 +14,14 @@ from typing import get_args
 
 from peers.outcome import Recorder
 from reelscribe import wire
-from reelscribe.bulk import BulkRun, Captions
-from reelscribe.client import CaptionClient
-from reelscribe.credentials import Credentials
-from reelscribe.endpoint import Server
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.errors import RequestRefused
-from reelscribe.media import FrameArray, Resize
-from reelscribe.options import CaptionOptions
-from reelscribe.records import Record
+from reelscribe.results.records import Record
+from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.options import CaptionOptions
 
 
 class RecordedClient(CaptionClient):

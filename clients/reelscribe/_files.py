@@ -1,4 +1,4 @@
-"""Files and folders that other processes see: folder locks, and files that appear only when they are whole."""
+"""Files and folders that several processes use: folder locks, and files that appear only when they are complete."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from reelscribe.errors import OutputError, UsageError
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed; returns whether it was free. Raises OSError where files have no locks."""
+    """Lock an open file without waiting; the lock lasts until the file is closed.
+
+    Args:
+        file: The open file.
+        shared: Whether others may hold a shared lock at the same time.
+
+    Returns:
+        Whether the file is locked now; False if another process holds a conflicting lock.
+
+    Raises:
+        OSError: The file system has no locks.
+    """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -22,12 +33,19 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
 
 
 class FolderLock:
-    """OUT belongs to one run at a time. Use it as a context manager; raises OutputError."""
+    """Reserve an output folder for one run, as a context manager that creates the folder if it is missing.
+
+    Args:
+        out: The output folder.
+
+    Raises:
+        OutputError: On entry, if the folder cannot be written to or locked, or another run has locked it.
+    """
 
     def __init__(self, out: Path) -> None:
-        self._path = out / ".lock"
+        self._path = _lock_path(out)
 
-    def __enter__(self) -> FolderLock:
+    def __enter__(self) -> Self:
         out = self._path.parent
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -35,13 +53,13 @@ class FolderLock:
         except OSError as error:
             raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
         try:
-            free = try_lock(self._file)
+            locked = try_lock(self._file)
         except OSError as error:
             self._file.close()
             raise OutputError(
                 f"{out}: files there cannot be locked ({error}); choose an --out on a local disk"
             ) from None
-        if not free:
+        if not locked:
             self._file.close()
             raise OutputError(f"{out}: another run is writing there; choose another --out")
         return self
@@ -53,20 +71,31 @@ class FolderLock:
 
 
 def is_locked(out: Path) -> bool:
-    """Whether a run is writing to this folder."""
+    """Return whether a run holds the `FolderLock` of this folder; False if its lock file is missing or unreadable."""
     try:
-        with (out / ".lock").open() as file:
+        with _lock_path(out).open() as file:
             return not try_lock(file, shared=True)
     except OSError:
-        return False  # nobody has run there, or it is not ours to see
+        return False
+
+
+def _lock_path(out: Path) -> Path:
+    return out / ".lock"
 
 
 @contextmanager
-def whole_file(path: Path, written: list[Path]) -> Iterator[Path]:
-    """Gives the name to write to, `<path>.partial`, in a folder that is there.
+def atomic_file(path: Path, written: list[Path]) -> Iterator[Path]:
+    """Write a file that appears under its own name only when it is complete.
 
-    If the block ends well it becomes `path`, which is added to `written`; if not, it is removed. Raises UsageError for
-    what the disk refuses, also within the block.
+    The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
+    exception, that file is renamed to `path`; otherwise it is removed.
+
+    Args:
+        path: Where the complete file goes. Missing folders are created.
+        written: List that `path` is appended to when the file is complete.
+
+    Raises:
+        UsageError: The operating system refused to write, in the block or here.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:

@@ -3,117 +3,141 @@
 ::
 
     ReelscribeError
-    ├── UsageError            what was asked for cannot be done as asked
-    ├── MediaError            a source cannot be read: missing, empty, damaged, not a video
-    │   ├── NoPictures        it can be, but there is no video in it
-    │   ├── NoSound           it can be, but there is no sound in it
-    │   ├── DecoderDied       the process that was decoding it ended
-    │   └── DecoderStalled    the process that was decoding it did not get on
-    ├── WireError             bytes that are no body we know, or a value that no body can hold
-    ├── UnsupportedFormat     a body of another kind than those that are read: JSON, a form, a GIF
-    ├── FramesError           a body that was understood but holds no frames that can be captioned
-    ├── SpeechError           a body that was understood but holds no sound that can be transcribed
-    ├── LimitExceeded         more or larger frames, or more sound, than one request may hold
-    ├── CallFull              a request that was joined with too many others; it may come again
-    ├── OutOfDeviceMemory     one frame or one chunk of sound alone does not fit the device
-    ├── StageFailed           an error in the other part of a model that is split over processes
-    ├── StageLost             the other part of a model that is split over processes is gone or does not get on
-    ├── ServerError           the server did not do what was asked
-    │   ├── ServerUnreachable nobody answers at that address
-    │   ├── AccessRefused     token, model name or size limit: it would refuse every request
-    │   ├── ModelApiOff       models can be registered only where the server was started for it
-    │   ├── UnknownModel      no such model or version
-    │   ├── ModelConflict     that version is there already
-    │   ├── ServerOutOfMemory the server has no memory left for it
-    │   ├── RequestRefused    it could not answer this request
-    │   └── NothingAnswered   one request after the other failed: it is not the frames
-    ├── StartupError          a server did not start, or a model did not load
-    └── OutputError           results cannot be saved: a full disk, no permission, another run's folder
+    ├── UsageError              an option, argument or setting cannot be used
+    ├── MediaError              a source cannot be read: it is missing, empty, damaged or not a media file
+    │   ├── NoPictures          a source has no video stream
+    │   ├── NoSound             a source has no audio stream
+    │   ├── DecoderDied         the process that decoded a source ended early
+    │   └── DecoderStalled      the process that decoded a source made no progress
+    ├── RequestError            a request cannot be answered; each child has its HTTP status
+    │   ├── WireError           400: a body is malformed, or a value cannot be packed into one
+    │   ├── LimitExceeded       413: a request holds too much, or something too large
+    │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
+    │   ├── FramesError         422: a body holds no frames that can be captioned
+    │   ├── SpeechError         422: a body holds no audio that can be transcribed
+    │   ├── CallFull            503: a batch of requests is full; the client may send this one again
+    │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
+    ├── StageFailed             the other stage of a split model reported an error
+    ├── StageLost               the other stage of a split model ended or made no progress
+    ├── ServerError             a server did not do what it was asked to
+    │   ├── ServerUnreachable   no server answers at an address
+    │   ├── AccessRefused       the server would refuse every request: token, model name or size limit
+    │   ├── ModelApiOff         the server was started without the model API
+    │   ├── UnknownModel        the server has no such model or version
+    │   ├── ModelConflict       a change of the registered versions is not allowed in their present state
+    │   ├── ServerOutOfMemory   the server lacks the memory for what it was asked to do
+    │   ├── RequestRefused      the server refused one request
+    │   └── NothingAnswered     several requests failed in a row, so the frames are not the cause
+    ├── StartupError            a server did not start, or a model did not load
+    └── OutputError             results cannot be saved: full disk, no permission, another run's folder
 
-Messages say the rule, what was expected, what came, and what to do.
+Every message states the rule, what was expected, what came, and what to do.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class ReelscribeError(Exception):
-    """Base of all of them; its name is the `type` in records and in answers of the server."""
+    """Base of all exceptions here; the class name is the `type` in records and in a server's responses."""
 
 
 class UsageError(ReelscribeError):
-    """What was asked for cannot be done as asked."""
+    """An option, an argument or a setting cannot be used."""
 
 
 class MediaError(ReelscribeError):
-    """A source cannot be read: missing, empty, damaged, not a video."""
+    """A source cannot be read: it is missing, empty, damaged or not a media file."""
 
 
 class NoPictures(MediaError):
-    """A source can be read, but has no video stream."""
+    """A source can be read but has no video stream."""
 
 
 class NoSound(MediaError):
-    """A source can be read, but has no audio stream."""
+    """A source can be read but has no audio stream."""
 
 
 class DecoderDied(MediaError):
-    """The process that was decoding a source ended before it was done."""
+    """The process that decoded a source ended before it was done."""
 
 
 class DecoderStalled(MediaError):
-    """The process that was decoding a source showed no progress for too long."""
+    """The process that decoded a source made no progress for too long."""
 
 
-class WireError(ReelscribeError):
-    """Bytes that are no body we know, or a value that no body can hold."""
+class RequestError(ReelscribeError):
+    """A request cannot be answered; a handler answers it with this error and leaves the other requests alone."""
+
+    http_status: ClassVar[int]
+    """HTTP status of the response."""
 
 
-class UnsupportedFormat(ReelscribeError):
-    """A body of another kind than those that are read: JSON, a form, a GIF."""
+class WireError(RequestError):
+    """A body is malformed, or a value cannot be packed into one."""
+
+    http_status = 400
 
 
-class FramesError(ReelscribeError):
-    """A body that was understood but holds no frames that can be captioned."""
+class LimitExceeded(RequestError):
+    """A request holds more or larger frames, or more audio, than one request may hold."""
+
+    http_status = 413
 
 
-class SpeechError(ReelscribeError):
-    """A body that was understood but holds no sound that can be transcribed."""
+class UnsupportedFormat(RequestError):
+    """A body has a known format that the handler does not read, such as JSON, a form or a GIF."""
+
+    http_status = 415
 
 
-class LimitExceeded(ReelscribeError):
-    """More or larger frames, or more sound, than one request may hold."""
+class FramesError(RequestError):
+    """A body can be read but holds no frames that can be captioned."""
+
+    http_status = 422
 
 
-class CallFull(ReelscribeError):
-    """A request that was joined with too many others for one call of the handler; it may come again."""
+class SpeechError(RequestError):
+    """A body can be read but holds no audio that can be transcribed."""
+
+    http_status = 422
 
 
-class OutOfDeviceMemory(ReelscribeError):
-    """One frame or one chunk of sound alone does not fit the device's memory."""
+class CallFull(RequestError):
+    """The requests before this one fill the handler's call; the client may send this one again."""
+
+    http_status = 503
+
+
+class OutOfDeviceMemory(RequestError):
+    """A single frame or a single chunk of audio does not fit the device's memory."""
+
+    http_status = 507
 
 
 class StageFailed(ReelscribeError):
-    """An error in the other part of a model that is split over two processes; that part goes on."""
+    """The other stage of a model that is split over two processes reported an error and works on."""
 
 
 class StageLost(ReelscribeError):
-    """The other part of a model that is split over two processes is gone, or does not get on."""
+    """The other stage of a model that is split over two processes ended or made no progress."""
 
 
 class ServerError(ReelscribeError):
-    """The server did not do what was asked."""
+    """A server did not do what it was asked to."""
 
 
 class ServerUnreachable(ServerError):
-    """Nobody answers at that address."""
+    """No server answers at an address."""
 
 
 class AccessRefused(ServerError):
-    """Token, model name or size limit: the server would refuse every request.
+    """The server would refuse every request, because of the token, the model name or a size limit.
 
-    `passes` says that it may be different after a while, as when a server restarts.
+    Args:
+        message: What the server refused, and what to do.
+        passes: Whether the refusal may end by itself, for example because the server is restarting.
     """
 
     def __init__(self, message: str, *, passes: bool = False) -> None:
@@ -122,7 +146,7 @@ class AccessRefused(ServerError):
 
 
 class ModelApiOff(ServerError):
-    """Models can be registered and unregistered only where the server was started for it."""
+    """The server was started without the model API, so models cannot be registered or unregistered."""
 
 
 class UnknownModel(ServerError):
@@ -130,17 +154,20 @@ class UnknownModel(ServerError):
 
 
 class ModelConflict(ServerError):
-    """That version is registered already, or it is the default and others are left."""
+    """The version is registered already, or it is the default version while others are registered."""
 
 
 class ServerOutOfMemory(ServerError):
-    """The server has no memory left for what was asked."""
+    """The server lacks the memory for what it was asked to do."""
 
 
 class RequestRefused(ServerError):
-    """The server could not answer this request.
+    """The server refused one request.
 
-    `status` is that of HTTP; `final`: it would be the same again; `deadly`: workers that worked on it have died.
+    Args:
+        status: HTTP status of the response.
+        message: The server's message.
+        final: Whether the same request would be refused again.
     """
 
     def __init__(self, status: int, message: str, *, final: bool = False) -> None:
@@ -148,10 +175,11 @@ class RequestRefused(ServerError):
         self.status = status
         self.final = final
         self.deadly = False
+        """Whether workers died while they computed this request; whoever sends the request finds out."""
 
 
 class NothingAnswered(ServerError):
-    """One request after the other failed, and none between them was answered: it is not the frames."""
+    """Several requests failed in a row and none between them was answered, so the frames are not the cause."""
 
 
 class StartupError(ReelscribeError):
@@ -159,11 +187,18 @@ class StartupError(ReelscribeError):
 
 
 class OutputError(ReelscribeError):
-    """Results cannot be saved: a full disk, no permission, another run's folder."""
+    """Results cannot be saved: the disk is full, permission is missing, or the folder belongs to another run."""
 
 
 def brief(value: Any) -> str:
-    """A stranger's value in a message: never long, and never slow to make."""
+    """Show an untrusted value in an error message.
+
+    Args:
+        value: Any value. Only small int, str and bytes values, and small tuples of int, are shown themselves.
+
+    Returns:
+        A short text that takes little time to make, whatever the value: its repr, the beginning of it, or its type.
+    """
     if type(value) is int:
         return repr(value) if value.bit_length() <= 128 else f"<int of {value.bit_length()} bits>"
     if type(value) in (str, bytes):

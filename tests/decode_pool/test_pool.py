@@ -18,9 +18,9 @@ import pytest
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import Video, VideoTask
-from reelscribe.decode_pool import process as decoder
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading, OpenedVideo
 from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode_pool.pool import process as decoder
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures
 from support.decoding import MISBEHAVING, STALL_SECONDS, decoders

@@ -19,9 +19,9 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Source, VideoInfo
 from reelscribe.decode.reuse import REUSE_LEVELS
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
-from reelscribe.decode_pool import channel as orders
-from reelscribe.decode_pool import frame_feed
 from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.decode_pool.pool import channel as orders
+from reelscribe.decode_pool.pool import frame_feed
 from reelscribe.decode_pool.worker import follow
 from support.decoding import talk
 from support.odd_library import write_sound

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.server import archive
 from reelscribe.server.settings import read_properties
 from serving import Serving, serve
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import CONFIG, ROOT, Running, post
-from reelscribe.server import archive
+from reelscribe.archive.build import build as archive
 from serving import serve
 
 

@@ -26,8 +26,8 @@ from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.options import CaptionOptions
 from reelscribe.run.one_source import caption_file
+from reelscribe.run.options import CaptionOptions
 from serving import serve_emulated
 from support.odd_library import write
 
@@ -81,7 +81,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert decoders
     assert psutil.wait_procs(decoders, timeout=10)[1] == []
     assert not (out / "annotations.jsonl").exists()
-    assert "interrupted; the same command goes on" in told.decode()
+    assert "interrupted; run the same command again to continue" in told.decode()
     before = saved_frames(out)
     assert 0 < before < 360
     assert "interrupted: " in reelscribe("status", out)

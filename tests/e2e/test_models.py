@@ -14,6 +14,7 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.models import CaptionClient
@@ -21,7 +22,6 @@ from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerE
 from reelscribe.management.client import ManagementClient, ServerAddresses
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
-from reelscribe.server import archive
 from serving import serve_emulated
 from support.odd_library import write
 

@@ -32,7 +32,7 @@ from attacks import (
 )
 from e2e.conftest import CONFIG, ROOT, Running
 from raw_http import SILENCE, status, statuses
-from reelscribe.server import archive
+from reelscribe.archive.build import build as archive
 from serving import serve
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
-from reelscribe.server import archive
-from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import free_ports
 from reelscribe.server.state import State, state_of
@@ -145,7 +145,7 @@ def beside(encrypted, tmp_path):
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
     options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
-    server.start(other, options, say=print)
+    server.start(other, options)
     yield Running(other, "slow")
     assert len(server.stop(other)) == 3
     assert state_of(other).state == "stopped"

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
 from e2e.scraping import Figures, growth, scrape
 from reelscribe import wire
+from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
-from reelscribe.server import archive
 from serving import serve
 
 

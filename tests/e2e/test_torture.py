@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import CONFIG, Running, serving_both
-from reelscribe.server import launcher as server
+from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
 from support.odd_library import make_library
 
@@ -69,7 +69,7 @@ def restart(running: Running, store: Path) -> None:
     addresses = {name: value for name, value in running.settings.items() if "address" in name or "port" in name}
     server.stop(running.instance)
     options = StartOptions(CONFIG, store, load_seconds=120, overrides=addresses)
-    server.start(running.instance, options, say=lambda _: None)
+    server.start(running.instance, options)
 
 
 def kill_a_worker(running: Running, chance: random.Random) -> bool:

@@ -5,7 +5,7 @@ from support.fake_management import FakeVersion
 
 
 def test_the_gpus_of_a_worker_with_two_stages_are_a_pair_of_those_of_the_archive():
-    answer = FakeVersion("m.mar", wanted=2, most=2, ready=[True, True]).to_json("m", "1")
+    answer = FakeVersion("m.mar", min_workers=2, max_workers=2, ready=[True, True]).to_json("m", "1")
     del answer["deviceIds"]
     for worker, first in zip(answer["workers"], (0, 2), strict=True):
         worker["gpuUsage"] = f"gpuId::{first} utilization.gpu [%]::0 %"

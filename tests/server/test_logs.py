@@ -141,7 +141,7 @@ def test_of_the_log_before_what_came_after_the_position_counts(instance):
     before = log_end(instance)
     write(instance, output("cannot load: OSError: the new one", worker=9001))
     rotate(instance, 1)
-    assert [worker.said for worker in worker_histories(instance, before)] == ["OSError: the new one"]
+    assert [worker.reason for worker in worker_histories(instance, before)] == ["OSError: the new one"]
 
 
 def test_a_worker_that_restarts_while_a_new_log_begins_was_ready_before(instance):

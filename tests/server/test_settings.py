@@ -1,19 +1,17 @@
-"""Which settings a server starts with, and what of it others could reach."""
+"""TorchServe's settings: the file's format, and what is refused or warned of."""
 
 from pathlib import Path
 
 import pytest
 
-from reelscribe.errors import StartupError, UsageError
-from reelscribe.server.environment import server_environment
-from reelscribe.server.options import StartOptions
+from reelscribe.errors import StartupError
 from reelscribe.server.settings import (
     check_addresses,
     check_tls,
     complete,
     exposed,
     read_properties,
-    surprises,
+    risks,
     write_properties,
 )
 
@@ -31,10 +29,10 @@ HTTPS = dict.fromkeys(("inference_address", "management_address"), "https://0.0.
 
 
 @pytest.mark.parametrize("name", ["config.properties", "config-single.properties"])
-def test_our_settings_are_for_loopback_with_tokens_and_the_model_store_alone(name):
+def test_the_settings_of_this_repository_are_safe(name):
     settings = complete(read_properties((ROOT / name).read_text()), ROOT / name, model_api=False)
     assert exposed(settings) == []
-    assert surprises(settings, CONFIG) == []
+    assert risks(settings, CONFIG) == []
     assert settings["enable_model_api"] == "false"
     assert settings["allowed_urls"] == ""
 
@@ -49,11 +47,11 @@ def test_escapes_are_read_as_java_reads_them():
     assert read_properties(text) == {"disable_token_authorization": "true", "allowed_urls": "https://x\\.com"}
 
 
-def test_lines_end_where_javas_do():
+def test_lines_end_only_at_newlines_as_in_java():
     assert read_properties("a=b\x0cc=d\x85e=f\u2028g=h\n") == {"a": "b\x0cc=d\x85e=f\u2028g=h"}
 
 
-def test_what_is_written_is_ascii_and_read_as_it_was():
+def test_written_settings_are_ascii_and_read_back_unchanged():
     settings = {"keystore": "/srv/\u00fcber \U0001f600\\x/k", "metrics_config": "/a\nb=c"}
     text = write_properties(settings)
     assert text.isascii()
@@ -61,7 +59,7 @@ def test_what_is_written_is_ascii_and_read_as_it_was():
     assert read_properties(text) == settings
 
 
-def test_options_of_java_that_need_an_escape_are_refused():
+def test_java_options_that_need_an_escape_are_refused():
     with pytest.raises(StartupError, match="vmargs: expected ASCII without backslashes"):
         complete({**LOOPBACK, "vmargs": "-Dx=\u00e4"}, CONFIG, model_api=False)
 
@@ -70,13 +68,13 @@ def test_options_of_java_that_need_an_escape_are_refused():
     "line",
     ["inference_address: http://0.0.0.0:8080", "a b=c", "novalue", "long=value\\", "a=\\t", "a=\\u12", "\\u0061=b"],
 )
-def test_what_java_would_read_otherwise_is_refused(line):
+def test_a_line_that_java_would_read_differently_is_refused(line):
     with pytest.raises(StartupError, match="expected lines like name=value"):
         read_properties(f"a=b\n{line}\n")
 
 
 @pytest.mark.parametrize("address", ["http://[::1]:8080", "http://127.0.0.1", "127.0.0.1:8080", "unix:/tmp/x", ""])
-def test_what_is_no_address_is_refused(address):
+def test_a_malformed_address_is_refused(address):
     with pytest.raises(StartupError, match="management_address: expected an address like"):
         check_addresses({**LOOPBACK, "management_address": address}, CONFIG)
 
@@ -87,23 +85,23 @@ def test_what_is_no_address_is_refused(address):
         ({"inference_address": "http://0.0.0.0:8080"}, "would not be encrypted"),
         ({"management_address": "http://example.com:8081"}, "would not be encrypted"),
         ({**HTTPS, "disable_token_authorization": "TRUE"}, "lets everybody in"),
-        ({"metrics_address": "https://10.0.0.1:8082"}, "asks nobody for a token"),
+        ({"metrics_address": "https://10.0.0.1:8082"}, "requires no token"),
         ({"grpc_inference_address": "0.0.0.0"}, "would not be encrypted"),
         ({"grpc_management_address": "10.0.0.1", "enable_grpc_ssl": "true"}, "would not be encrypted"),
     ],
 )
-def test_what_others_could_reach_is_told_with_the_reason(change, reason):
+def test_each_address_that_strangers_can_reach_is_listed_with_the_reason(change, reason):
     check_addresses({**LOOPBACK, **change}, CONFIG)
     lines = exposed({**LOOPBACK, **change})
     assert len(lines) == len([name for name in change if "address" in name])
     assert all(reason in line for line in lines)
 
 
-def test_tls_and_tokens_may_face_others():
+def test_addresses_with_tls_and_tokens_may_face_strangers():
     assert exposed({**LOOPBACK, **HTTPS}) == []
 
 
-def test_https_needs_our_certificate_and_a_certificate_https():
+def test_https_and_a_certificate_need_each_other():
     check_tls({**LOOPBACK, **HTTPS}, CONFIG, certificate=True)
     with pytest.raises(StartupError, match="give --certificate and --private-key"):
         check_tls({**LOOPBACK, **HTTPS}, CONFIG, certificate=False)
@@ -111,18 +109,18 @@ def test_https_needs_our_certificate_and_a_certificate_https():
         check_tls(LOOPBACK, CONFIG, certificate=True)
 
 
-def test_a_keystore_and_its_password_do_not_belong_into_the_settings():
-    with pytest.raises(StartupError, match="keystore_pass: no settings for a file that others read"):
+def test_a_keystore_and_its_password_do_not_belong_in_the_settings():
+    with pytest.raises(StartupError, match="keystore_pass: no settings for a file that others can read"):
         complete({**LOOPBACK, "keystore_pass": "changeit"}, CONFIG, model_api=False)
 
 
-def test_without_a_word_on_it_archives_come_from_the_model_store_alone():
+def test_by_default_archives_come_from_the_model_store_alone():
     assert complete(LOOPBACK, CONFIG, model_api=True) == {**LOOPBACK, "allowed_urls": "", "enable_model_api": "true"}
 
 
-def test_what_is_unusual_on_loopback_is_said():
+def test_risky_settings_are_listed_even_on_loopback():
     changes = {"disable_token_authorization": "true", "allowed_urls": "https://.*"}
-    lines = surprises(complete({**LOOPBACK, **changes}, CONFIG, model_api=True), CONFIG)
+    lines = risks(complete({**LOOPBACK, **changes}, CONFIG, model_api=True), CONFIG)
     assert len(lines) == 3
 
 
@@ -131,59 +129,5 @@ def test_the_metrics_file_is_found_beside_the_settings(tmp_path):
     settings = {**LOOPBACK, "metrics_config": "metrics.yaml"}
     path = complete(settings, tmp_path / "config.properties", model_api=False)["metrics_config"]
     assert path == str(tmp_path / "metrics.yaml")
-    with pytest.raises(StartupError, match=r"metrics_config: .*other/metrics\.yaml is no file"):
+    with pytest.raises(StartupError, match=r"metrics_config: expected a file, got .*other/metrics\.yaml"):
         complete(settings, tmp_path / "other" / "config.properties", model_api=False)
-
-
-SECRETS = {"HF_TOKEN": "1", "HF_HUB_TOKEN": "2", "AWS_SECRET_ACCESS_KEY": "3", "SSH_AUTH_SOCK": "4"}
-USEFUL = {"PATH": "/bin", "LC_ALL": "C", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "1", "HF_HOME": "/hf"}
-
-
-def test_secrets_stay_outside_and_what_computing_needs_goes_in():
-    assert server_environment({**SECRETS, **USEFUL, "TS_CONFIG_FILE": "x"}) == USEFUL
-
-
-PROXIES = {"https_proxy": "http://me:secret@proxy:3128", "HTTP_PROXY": "me:secret@proxy:3128"}
-ENDPOINT = {"HF_ENDPOINT": "https://me:secret@mirror/"}
-HARMLESS = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost", "PYTHONPATH": "/srv/a@2:/srv/b"}
-
-
-def test_an_address_with_a_password_in_it_stays_outside_unless_it_is_named():
-    assert server_environment({**PROXIES, **ENDPOINT, **HARMLESS}) == HARMLESS
-    assert server_environment({**PROXIES, **HARMLESS}, PROXIES) == {**PROXIES, **HARMLESS}
-
-
-def test_a_secret_that_is_named_goes_in():
-    assert server_environment({**SECRETS, **USEFUL}, ["HF_TOKEN"]) == {**USEFUL, "HF_TOKEN": "1"}
-
-
-@pytest.mark.parametrize(("name", "reason"), [("NOT_THERE", "not in the env"), ("TS_X", "into its config.properties")])
-def test_a_variable_that_cannot_be_passed_is_named(name, reason):
-    with pytest.raises(UsageError, match=f"--pass-env: {name}.*{reason}"):
-        server_environment({"TS_X": "1"}, [name])
-
-
-def test_options_are_remembered_with_whole_paths(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = StartOptions(Path("c"), Path("store"), 5.0, True, False, Path("cert"), Path("key"), ("A",), {"a": "b"})
-    options.save(tmp_path / "saved")
-    whole = {name: tmp_path / getattr(options, name) for name in ("config", "model_store", "certificate")}
-    assert StartOptions.load(tmp_path / "saved") == StartOptions(
-        **whole,
-        private_key=tmp_path / "key",
-        load_seconds=5.0,
-        model_api=True,
-        pass_environment=("A",),
-        overrides={"a": "b"},
-    )
-
-
-def test_a_certificate_without_a_key_is_refused():
-    with pytest.raises(UsageError, match="belong together"):
-        StartOptions(certificate=Path("c"))
-
-
-def test_remembered_options_that_are_damaged_are_said(tmp_path):
-    (tmp_path / "saved").write_text("{}")
-    with pytest.raises(StartupError, match="not what a server was started with"):
-        StartOptions.load(tmp_path / "saved")

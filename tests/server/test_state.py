@@ -1,4 +1,4 @@
-"""How a server gets on, from what it says of its workers and what its log tells of them."""
+"""The state of a server follows from what it says of its workers and from its log."""
 
 import asyncio
 import subprocess
@@ -53,12 +53,12 @@ def history(worker: int = 9000, **what: object) -> WorkerHistory:
         ([version(True, False)], [history(9001, was_ready=True)], "degraded"),
         ([version(False)], [history(was_ready=True)], "degraded"),
         ([version(False)], [history(was_ready=True, failed=True)], "failing"),
-        ([version(False)], [history(said="OSError: x")], "failing"),
+        ([version(False)], [history(reason="OSError: x")], "failing"),
         ([version(False), version(True, name="speech")], [history(was_ready=True)], "degraded"),
         ([version(True, False, False)], [history(9001, was_ready=True), history(9002, failed=True)], "failing"),
     ],
 )
-def test_a_server_is_as_well_as_its_worst_worker(versions, histories, state):
+def test_the_state_of_a_server_is_that_of_its_worst_worker(versions, histories, state):
     assert state_from(versions, histories).state == state
 
 
@@ -85,7 +85,7 @@ def instance(tmp_path) -> Instance:
 
 @contextmanager
 def process_of(instance: Instance) -> Iterator[None]:
-    """A process that belongs to an instance, as long as this lasts."""
+    """Run a process that belongs to an instance while the block runs."""
     environment = {INSTANCE_VARIABLE: str(instance.directory.resolve())}
     command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -97,7 +97,7 @@ def process_of(instance: Instance) -> Iterator[None]:
 async def state_at(
     instance: Instance, url: str, expires: str = "2999-01-01T00:00:00Z", renewed_by: FakeManagement | None = None
 ) -> ServerState:
-    """How a running server gets on whose management API is at `url`, and whose key expires then."""
+    """Determine the state of a running server with its management API at `url` and a key that expires then."""
     instance.config.write_text(f"management_address={url}\n")
     write_key_file(instance.key_file, "key", expires)
     if renewed_by:
@@ -106,7 +106,7 @@ async def state_at(
         return await asyncio.to_thread(state_of, instance)
 
 
-def test_a_server_that_has_just_begun_is_starting_and_one_without_processes_stopped(tmp_path):
+def test_a_server_that_has_just_started_is_starting_and_one_without_processes_is_stopped(tmp_path):
     instance = Instance(tmp_path)
     assert state_of(instance).state == "stopped"
     with process_of(instance):
@@ -114,15 +114,15 @@ def test_a_server_that_has_just_begun_is_starting_and_one_without_processes_stop
     assert state_of(instance).state == "stopped"
 
 
-async def test_a_server_is_asked_with_a_key_that_has_expired_until_it_is_renewed(instance):
+async def test_an_expired_key_is_renewed_to_determine_the_state(instance):
     async with FakeManagement() as server:
         server.add("captioner", "1.0", FakeVersion("captioner.mar"))
         state = await state_at(instance, server.url, "2020-01-01T00:00:00.123456789Z", renewed_by=server)
         assert (state.state, state.error) == ("ready", None)
-        assert "GET /token?type=management" in server.asked
+        assert "GET /token?type=management" in server.requests
 
 
-async def test_a_server_that_refuses_its_own_key_is_failing_and_that_is_said(instance):
+async def test_a_server_that_refuses_its_own_key_is_failing(instance):
     async with FakeManagement(key="another") as server:
         state = await state_at(instance, server.url)
     assert (state.state, state.models) == ("failing", ())
@@ -130,7 +130,7 @@ async def test_a_server_that_refuses_its_own_key_is_failing_and_that_is_said(ins
     assert "last in its log" not in state.error
 
 
-async def test_a_server_that_has_not_answered_for_long_is_failing_with_the_last_of_its_log(instance, monkeypatch):
+async def test_a_server_that_has_not_answered_for_long_is_failing_with_its_last_error(instance, monkeypatch):
     monkeypatch.setattr("reelscribe.server.state.STARTING_SECONDS", 0)
     instance.logs.mkdir()
     (instance.logs / "console.log").write_text("java.lang.OutOfMemoryError: Java heap space\n")

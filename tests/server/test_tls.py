@@ -81,7 +81,7 @@ def test_a_key_that_torchserve_has_no_cipher_for_is_refused(tmp_path):
 def test_a_key_that_others_can_read_is_refused(tmp_path, key, mode):
     certificate, private_key = write(tmp_path, self_signed(key), pem_of(key))
     private_key.chmod(mode)
-    with pytest.raises(StartupError, match=rf"key\.pem: .* for its owner alone, got mode {mode:03o}; chmod 600 it"):
+    with pytest.raises(StartupError, match=rf"key\.pem: .* only its owner can read, got mode {mode:03o}; chmod 600 it"):
         read_identity(certificate, private_key)
 
 

@@ -9,7 +9,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed(key, *, name: str = "localhost", days: tuple[int, int] = (-1, 60)) -> bytes:
-    """A certificate for this machine, valid from and to so many days from now."""
+    """Make a certificate for this machine; `days` are the first and last day of its validity, counted from now."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     now = datetime.datetime.now(datetime.UTC)
@@ -28,6 +28,6 @@ def self_signed(key, *, name: str = "localhost", days: tuple[int, int] = (-1, 60
 
 
 def pem_of(key, encryption=None) -> bytes:
-    """A private key, not encrypted unless told."""
+    """Format a private key as PEM, by default unencrypted."""
     form = serialization.PrivateFormat.PKCS8
     return key.private_bytes(serialization.Encoding.PEM, form, encryption or serialization.NoEncryption())

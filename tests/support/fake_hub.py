@@ -1,4 +1,4 @@
-"""A hub of one repository, over HTTP on this machine: what huggingface_hub asks for when it downloads a snapshot."""
+"""A hub with one repository, over HTTP on this machine: all that huggingface_hub needs to download a snapshot."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ BRANCHES = {"main": COMMIT, "tuned": COMMIT[::-1]}
 
 
 class FakeHub(ThreadingHTTPServer):
-    """Answers for `NAME`, whose files are the same at every commit."""
+    """Answers requests for the repository `NAME`, whose files are the same at every commit."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -58,7 +58,7 @@ class _Answers(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing to the terminal."""
+        """Log nothing to the terminal."""
 
 
 def _digest(data: bytes) -> str:

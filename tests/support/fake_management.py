@@ -1,4 +1,4 @@
-"""A small HTTP server that stands for TorchServe's APIs of operation; the real ones are in e2e/."""
+"""A small HTTP server that imitates TorchServe's management, inference and metrics APIs; e2e/ uses the real ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ KEY_REFUSED = ("InvalidKeyException", "Token Authorization failed. Token either 
 
 @dataclass
 class FakeVersion:
-    """A registered version: how many workers it wants, and of those that it has, whether they are ready."""
+    """A registered version."""
 
     archive: str
-    wanted: int = 1
-    most: int = 1
+    min_workers: int = 1
+    max_workers: int = 1
     ready: list[bool] = field(default_factory=lambda: [True])
+    """For each worker that exists, whether it is READY."""
     pending: int = 0
     response_seconds: int = 0
     gpu_usage: str = "N/A"
@@ -31,8 +32,8 @@ class FakeVersion:
             "modelName": name,
             "modelVersion": version,
             "modelUrl": self.archive,
-            "minWorkers": self.wanted,
-            "maxWorkers": self.most,
+            "minWorkers": self.min_workers,
+            "maxWorkers": self.max_workers,
             "responseTimeout": self.response_seconds,
             "startupTimeout": 600,
             "batchSize": 1,
@@ -48,27 +49,28 @@ class FakeVersion:
 
 
 class FakeManagement:
-    """Serves the management, inference and metrics APIs on one free port of loopback; an async context manager.
+    """Serves the three APIs at `url`, a free port of loopback; an async context manager.
 
-    Workers that are asked for are ready at once; `archives` says what a registration of one of them makes.
+    New workers are READY at once.
     """
 
     def __init__(self, *, key: str | None = None) -> None:
         self.key = key
-        """That requests must have."""
+        """Token that requests must have; None for any."""
         self.models: dict[str, dict[str, FakeVersion]] = {}
         self.defaults: dict[str, str] = {}
         self.archives: dict[str, tuple[str, str, FakeVersion]] = {}
-        self.asked: list[str] = []
+        """Model, version and workers that the registration of an archive creates, by file name."""
+        self.requests: list[str] = []
         """Method, path and query of every request."""
         self.answer: Callable[[], web.Response] | None = None
-        """In place of every other one."""
+        """If set, makes the answer to every request."""
         self.refuse: dict[str, web.Response] = {}
-        """By method, what the next request of it gets in place of being done."""
+        """Answers to the next request of a method, which is not carried out, by method."""
         self.gone: set[str] = set()
-        """Models that are still listed."""
+        """Models that are listed, but no longer registered."""
         self.key_file: Path | None = None
-        """Where a renewed key is written."""
+        """File that a renewed key is written to; None if keys are not renewed."""
         self.healthy = True
 
     async def __aenter__(self) -> FakeManagement:
@@ -83,13 +85,18 @@ class FakeManagement:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
+    @property
+    def changes(self) -> list[str]:
+        """Method, path and query of every request that may change something."""
+        return [line for line in self.requests if not line.startswith("GET")]
+
     def add(self, name: str, version: str, model: FakeVersion) -> None:
-        """The first version of a model is its default."""
+        """Register a version; the first version of a model is its default."""
         self.models.setdefault(name, {})[version] = model
         self.defaults.setdefault(name, version)
 
     async def _handle(self, request: web.Request) -> web.Response:
-        self.asked.append(f"{request.method} {request.raw_path}")
+        self.requests.append(f"{request.method} {request.raw_path}")
         if request.path == "/token" and self.key_file:
             self.key = "renewed"
             write_key_file(self.key_file, self.key)
@@ -100,9 +107,9 @@ class FakeManagement:
             return self.answer()
         if request.method in self.refuse:
             return self.refuse.pop(request.method)
-        return self._done(request)
+        return self._carry_out(request)
 
-    def _done(self, request: web.Request) -> web.Response:
+    def _carry_out(self, request: web.Request) -> web.Response:
         match [request.method, *request.path.strip("/").split("/")]:
             case ["GET", "ping"]:
                 text = "Healthy" if self.healthy else "Unhealthy"
@@ -146,8 +153,8 @@ class FakeManagement:
         elif method == "PUT" and rest[1:] == ["set-default"]:
             self.defaults[name] = version
         elif method == "PUT":
-            model.wanted, model.most = int(request.query["min_worker"]), int(request.query["max_worker"])
-            model.ready = [True] * min(max(len(model.ready), model.wanted), model.most)
+            model.min_workers, model.max_workers = int(request.query["min_worker"]), int(request.query["max_worker"])
+            model.ready = [True] * min(max(len(model.ready), model.min_workers), model.max_workers)
         elif request.query.get("customized"):
             return web.json_response([{**model.to_json(name, version), "customizedMetadata": {"name": "a/b"}}])
         else:
@@ -156,5 +163,5 @@ class FakeManagement:
 
 
 def refused(status: int, kind: str, message: str) -> web.Response:
-    """As TorchServe says it."""
+    """TorchServe's answer to a request that it refuses."""
     return web.json_response({"code": status, "type": kind, "message": message}, status=status)

@@ -1,7 +1,7 @@
-"""The `reelscribe` command: one file for each group of subcommands.
+"""The `reelscribe` command.
 
-Words of the command line come in; runs, servers and exports are started by the packages below, and errors leave as one
-line and an exit status.
+Each module holds one group of subcommands. They parse the command line, leave the work to the packages below, and turn
+errors into one line and an exit status. `reelscribe --help` imports none of the large packages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reelscribe import __version__
 from reelscribe.cli import archive, models, results, runs, server
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Caption and transcribe whole video libraries on a TorchServe."
+    add_completion=False, no_args_is_help=True, help="Caption and transcribe whole video libraries with TorchServe."
 )
 app.add_typer(server.app, name="server")
 app.add_typer(models.app, name="models")
@@ -31,7 +31,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

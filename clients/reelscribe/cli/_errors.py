@@ -1,4 +1,4 @@
-"""What every command does with errors and interrupts: one line, and an exit status."""
+"""Errors and interrupts of every command, as one line on standard error and an exit status."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ EXIT_SOME_SOURCES_FAILED = 3
 EXIT_INTERRUPTED = 130
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 @contextmanager
 def errors_as_one_line() -> Iterator[None]:
-    """Around each command, its imports included: they wait until needed, and may be missing."""
-    # A service manager's SIGTERM is the same wish as Ctrl-C.
+    """Turn each error that a command expects into one line and an exit status.
+
+    A command imports what it needs within this block: `reelscribe --help` stays quick, and a package that is not
+    installed is reported like any other error. SIGTERM, which service managers send, counts as Ctrl-C.
+
+    Raises:
+        typer.Exit: The command failed or was interrupted; the reason has been printed.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -32,11 +34,15 @@ def errors_as_one_line() -> Iterator[None]:
         raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED) from None
     except ModuleNotFoundError as error:
         typer.echo(
-            f"reelscribe: the package {error.name} is missing; in the project's folder, pip install '.[client]' to"
-            " caption or '.[server]' to build archives and serve them",
+            f"reelscribe: the package {error.name} is missing; in the project's folder, run pip install '.[client]' to"
+            " caption and transcribe, or '.[server]' to build archives and serve them",
             err=True,
         )
         raise typer.Exit(EXIT_FAILED) from None
     except KeyboardInterrupt:
-        typer.echo("reelscribe: interrupted; the same command goes on", err=True)
+        typer.echo("reelscribe: interrupted; run the same command again to continue", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The run that a command stands for: its servers, its progress, its interrupts, and what is written in the end."""
+"""The run behind `reelscribe caption`, `transcribe` and `annotate`: its clients, progress, interrupts and exports."""
 
 from __future__ import annotations
 
@@ -8,164 +8,143 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import typer
 
+from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
+from reelscribe.cli._options import RunOptions, one_of
 from reelscribe.errors import UsageError
 
-if TYPE_CHECKING:  # imports wait until needed: they may be missing, and take time
+if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
     from reelscribe.run.bulk import Summary
     from reelscribe.run.options import CaptionOptions, SpeechOptions
     from reelscribe.run.progress import Progress
 
 
-T = TypeVar("T")
-
-LOCAL_KEYS = Path(".server/key_file.json")
-INFERENCE_ADDRESS = "http://127.0.0.1:8080"
-MANAGEMENT_ADDRESS = "http://127.0.0.1:8081"
-
-
 @dataclass(frozen=True)
-class Served:
-    """Where a model is served."""
+class ServedModel:
+    """A model, and the servers that share its requests."""
 
+    name: str
     servers: list[Server]
-    model: str
     requests_in_flight: int
 
 
-@dataclass(frozen=True)
-class CommandRun:
-    """What the three commands have in common."""
+def run_command(
+    options: RunOptions,
+    cues: str,
+    *,
+    captions: tuple[ServedModel, CaptionOptions] | None = None,
+    speech: tuple[ServedModel, SpeechOptions] | None = None,
+) -> None:
+    """Process all sources, report on standard error, and export what --format names.
 
-    sources: list[str]
-    out: Path
-    formats: list[str]
-    cues: str
-    quiet: bool
-    json_log: bool
-    metrics_port: int | None
+    Args:
+        options: The sources, the folder, and how the run reports.
+        cues: What exported subtitles show.
+        captions: The captioner and what it captions; None for a run without captions.
+        speech: The speech model and what it transcribes; None for a run without transcripts.
 
-    def go(self, captions: tuple[Served, CaptionOptions] | None, speech: tuple[Served, SpeechOptions] | None) -> int:
-        """Run, tell, export; returns how many sources failed. Raises KeyboardInterrupt if it was interrupted."""
-        from stamina.instrumentation import set_on_retry_hooks
+    Raises:
+        UsageError: An option is wrong.
+        ServerError: The model is not there, or its servers stopped answering.
+        OutputError: The results cannot be saved.
+        KeyboardInterrupt: The run was interrupted; what is done has been saved.
+        typer.Exit: The run is complete, and some sources failed.
+    """
+    from stamina.instrumentation import set_on_retry_hooks
 
-        from reelscribe.export.formats import CUES, check_formats, export
-        from reelscribe.results.jsonl import NAME
+    from reelscribe.export.formats import CUES, check_formats, export
+    from reelscribe.results.jsonl import NAME
 
-        check_formats(self.formats)
-        cues = one_of(self.cues, CUES, "--cues")
-        if self.quiet and self.json_log:
-            raise UsageError("--quiet and --json-log: expected one of them, got both")
-        progress = _progress(quiet=self.quiet, json_log=self.json_log)
-        set_on_retry_hooks([])  # which would log each new try; the client says once that it waits
-        try:
-            with self._watched(progress) as watched:
-                summary = asyncio.run(self._run(captions, speech, watched))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-        exporting = self.formats and not summary.interrupted
-        written = export(self.out / NAME, self.out, self.formats, cues) if exporting else []
-        tell = progress.say if self.json_log else typer.echo
-        for text in [
-            f"{summary}: {self.out if summary.interrupted else self.out / NAME}",
-            *(f"wrote {path}" for path in written),
-        ]:
-            if not self.quiet:
-                tell(text)
-        if summary.interrupted:
-            raise KeyboardInterrupt
-        return summary.failed
-
-    def _watched(self, progress: Progress) -> AbstractContextManager[Progress]:
-        if self.metrics_port is None:
-            return nullcontext(progress)
-        from reelscribe.run.metrics import metrics_served
-
-        return metrics_served(progress, self.metrics_port)
-
-    async def _run(
-        self,
-        captions: tuple[Served, CaptionOptions] | None,
-        speech: tuple[Served, SpeechOptions] | None,
-        progress: Progress,
-    ) -> Summary:
-        from reelscribe.client.models import CaptionClient, SpeechClient
-        from reelscribe.run.bulk import BulkRun
-        from reelscribe.run.captioning import CaptionTrack
-        from reelscribe.run.transcribing import TranscriptTrack
-
-        tracks: list[CaptionTrack | TranscriptTrack] = []
-        async with AsyncExitStack() as stack:
-            if captions:
-                at, options = captions
-                client = CaptionClient(at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say)
-                tracks.append(CaptionTrack(await stack.enter_async_context(client), options))
-            if speech:
-                at, speech_options = speech
-                speech_client = SpeechClient(
-                    at.servers, at.model, requests_in_flight=at.requests_in_flight, say=progress.say
-                )
-                tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
-            run = BulkRun(tracks, self.out, progress=progress)
-            _stop_on_interrupt(run.stop, progress.say)
-            return await run.run(self.sources)
+    formats = options.formats or []
+    check_formats(formats)
+    cues = one_of(cues, CUES, "--cues")
+    progress = _progress(options)
+    set_on_retry_hooks([])  # stamina would log each retry; the client says once that it waits
+    try:
+        with _metrics_served(progress, options.metrics_port) as watched:
+            summary = asyncio.run(_run(options, captions, speech, watched))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    annotations = options.out / NAME
+    exporting = formats and not summary.interrupted
+    exported = export(annotations, options.out, formats, cues) if exporting else []
+    if not options.quiet:
+        show = progress.say if options.json_log else typer.echo
+        show(f"{summary}: {options.out if summary.interrupted else annotations}")
+        for path in exported:
+            show(f"wrote {path}")
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    if summary.failed:
+        raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
-def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
-    """The one of `allowed` that `value` is. Raises UsageError."""
-    for choice in allowed:
-        if value == choice:
-            return choice
-    raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
+async def _run(
+    options: RunOptions,
+    captions: tuple[ServedModel, CaptionOptions] | None,
+    speech: tuple[ServedModel, SpeechOptions] | None,
+    progress: Progress,
+) -> Summary:
+    from reelscribe.client.models import CaptionClient, SpeechClient
+    from reelscribe.run.bulk import BulkRun
+    from reelscribe.run.captioning import CaptionTrack
+    from reelscribe.run.transcribing import TranscriptTrack
+
+    tracks: list[CaptionTrack | TranscriptTrack] = []
+    async with AsyncExitStack() as stack:
+        if captions:
+            at, caption_options = captions
+            client = CaptionClient(at.servers, at.name, requests_in_flight=at.requests_in_flight, say=progress.say)
+            tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
+        if speech:
+            at, speech_options = speech
+            speech_client = SpeechClient(
+                at.servers, at.name, requests_in_flight=at.requests_in_flight, say=progress.say
+            )
+            tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
+        run = BulkRun(tracks, options.out, progress=progress)
+        _stop_on_interrupt(run.stop, progress.say)
+        return await run.run(options.sources)
 
 
-def _progress(*, quiet: bool, json_log: bool) -> Progress:
+def _progress(options: RunOptions) -> Progress:
     from reelscribe.run.progress import Failures, JsonLines, Lines, TerminalBars
 
-    if json_log:
+    if options.quiet and options.json_log:
+        raise UsageError("--quiet and --json-log: expected one of them, got both")
+    if options.json_log:
         return JsonLines()
-    if quiet:
+    if options.quiet:
         return Failures()
     return TerminalBars() if sys.stderr.isatty() else Lines()
 
 
-def servers_at(urls: list[str] | None, key_files: list[Path] | None, management: str | None) -> list[Server]:
-    """The servers, each with its key file."""
-    from reelscribe.client.credentials import Credentials
-    from reelscribe.client.endpoint import Server
+def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:
+    if port is None:
+        return nullcontext(progress)
+    from reelscribe.run.metrics import metrics_served
 
-    urls = urls or [INFERENCE_ADDRESS]
-    if key_files is None:
-        # The key of the server here is for no other one.
-        local = urls == [INFERENCE_ADDRESS] and LOCAL_KEYS.exists()
-        key_files, management = ([LOCAL_KEYS], management or MANAGEMENT_ADDRESS) if local else ([], management)
-    if management and len(urls) > 1:
-        raise UsageError("--management: expected one --server with it; keys of several are not renewed")
-    if len(key_files) not in (0, 1, len(urls)):
-        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
-    keys = [Credentials(path, management) for path in key_files]
-    return [Server(url, keys[k % len(keys)] if keys else None) for k, url in enumerate(urls)]
+    return metrics_served(progress, port)
 
 
 def _stop_on_interrupt(stop: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Ctrl-C, or a service manager's SIGTERM, stops kindly; the second one at once."""
+    """Finish what is in progress at the first SIGINT or SIGTERM, and cancel the run at the second."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     signals = (signal.SIGINT, signal.SIGTERM)
 
-    def at_once() -> None:
+    def cancel() -> None:
         task.cancel()
 
-    def kindly() -> None:
+    def finish() -> None:
         for sig in signals:
-            loop.add_signal_handler(sig, at_once)
-        say("finishing what is being worked on; interrupt again to stop at once")
+            loop.add_signal_handler(sig, cancel)
+        say("finishing what is in progress; interrupt again to stop at once")
         stop()
 
     for sig in signals:
-        loop.add_signal_handler(sig, kindly)
+        loop.add_signal_handler(sig, finish)

@@ -1,4 +1,4 @@
-"""`reelscribe archive`: what TorchServe loads, made of a handler and its settings."""
+"""`reelscribe archive`: a model archive for TorchServe, built from a handler, its settings and weights."""
 
 from __future__ import annotations
 
@@ -12,38 +12,45 @@ from reelscribe.errors import UsageError
 from reelscribe.server.options import MODEL_STORE
 
 if TYPE_CHECKING:
-    from reelscribe.server.archive import GpuWorkers
+    from reelscribe.archive.build import GpuWorkers
 
 
-ModelStore = Annotated[Path, typer.Option(help="Folder of archives (*.mar); all of them are served.")]
-
-_REVISION_HELP = "Branch, tag or commit of the hub; by default its newest. The archive says which commit that was."
+_WEIGHTS_HELP = "Model name on the hub, or a directory with safetensors and processor files."
+_HANDLER_HELP = "Kind of handler: caption or speech. Its settings are in handlers/KIND.yaml."
+_REVISION_HELP = (
+    "Branch, tag or commit on the hub; by default the newest commit. The archive records which commit it was."
+)
 _BUNDLE_HELP = (
-    "Put the weights into the archive, for a server that has neither the directory nor the hub. TorchServe unpacks them"
-    " into the server's directory each time that it starts."
+    "Put the weights into the archive, for a server that can reach neither the directory nor the hub. TorchServe"
+    " unpacks them into the server's directory at each start."
 )
 _GPUS_HELP = (
-    "Workers on the GPUs 0 to N-1, one for each, or with --stages 2 one for each two; by default as handlers/KIND.yaml"
-    " says. TorchServe must see as many."
+    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 one worker on each pair of them. TorchServe must"
+    " see that many GPUs. By default handlers/KIND.yaml decides."
 )
 _DEVICES_HELP = (
-    "Workers on these GPUs, such as 2,3; instead of --gpus. With --stages 2, TorchServe overwrites CUDA_VISIBLE_DEVICES"
-    " with these numbers."
+    "Run the workers on these GPUs, such as 2,3, instead of --gpus. With --stages 2, TorchServe overwrites"
+    " CUDA_VISIBLE_DEVICES with these numbers."
 )
 _PER_GPU_HELP = (
-    "Workers of each GPU, whose memory must hold the model as often; 1 by default. With --gpus or --devices."
+    "Number of workers on each GPU, whose memory must hold the model that many times; 1 by default. Needs --gpus or"
+    " --devices."
 )
 _STAGES_HELP = (
-    "2 for a BLIP-2 or Whisper that does not fit one GPU: encoder and language model have one each, so that of 4 GPUs"
-    " two workers have two each. torchrun, which starts both, listens on a port of all interfaces for each worker."
+    "Processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the encoder and"
+    " the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then listens on a port"
+    " of all network interfaces."
 )
-_VERSION_HELP = "Version of the model: NAME-VERSION.mar, beside its others. By default 1.0, as NAME.mar."
+_VERSION_HELP = (
+    "Version of the model. The archive becomes NAME-VERSION.mar, beside those of other versions; by default it is"
+    " version 1.0 in NAME.mar."
+)
 
 
 def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
-    weights: Annotated[str, typer.Option(help="Hub name, or a directory of safetensors and processor files.")],
-    handler: Annotated[str, typer.Option(help="Kind of handler; its settings are handlers/KIND.yaml.")] = "caption",
+    weights: Annotated[str, typer.Option(help=_WEIGHTS_HELP)],
+    handler: Annotated[str, typer.Option(help=_HANDLER_HELP)] = "caption",
     revision: Annotated[str | None, typer.Option(help=_REVISION_HELP)] = None,
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,
@@ -51,11 +58,13 @@ def archive(
     workers_per_gpu: Annotated[int | None, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = None,
     stages: Annotated[int, typer.Option(min=1, max=2, help=_STAGES_HELP)] = 1,
     version: Annotated[str | None, typer.Option(help=_VERSION_HELP)] = None,
-    model_store: ModelStore = MODEL_STORE,
+    model_store: Annotated[
+        Path, typer.Option(help="Folder of model archives (*.mar). The server serves all of them.")
+    ] = MODEL_STORE,
 ) -> None:
-    """Build a model archive with torch-model-archiver; one of that name and version is replaced."""
+    """Build a model archive with torch-model-archiver, replacing one of the same name and version."""
     with errors_as_one_line():
-        from reelscribe.server import archive as archives
+        from reelscribe.archive import build as archives
 
         built = archives.build(
             name,
@@ -72,10 +81,10 @@ def archive(
 
 
 def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> GpuWorkers | None:
-    from reelscribe.server.archive import GpuWorkers
+    from reelscribe.archive.build import GpuWorkers
 
     if gpus is not None and devices is not None:
-        raise UsageError("--gpus says how many GPUs and --devices which; expected one of them")
+        raise UsageError("--gpus says how many GPUs and --devices says which; expected one of them, got both")
     if gpus is None and devices is None:
         if per_gpu is not None:
             raise UsageError("--workers-per-gpu: expected --gpus or --devices with it")
@@ -83,5 +92,5 @@ def _gpu_workers(gpus: int | None, devices: str | None, per_gpu: int | None) -> 
     try:
         numbers = tuple(map(int, devices.split(","))) if devices is not None else tuple(range(gpus or 0))
     except ValueError:
-        raise UsageError(f"--devices: expected numbers of GPUs with commas between them, got {devices!r}") from None
+        raise UsageError(f"--devices: expected numbers of GPUs, separated by commas, got {devices!r}") from None
     return GpuWorkers(numbers, per_gpu or 1)

@@ -1,4 +1,4 @@
-"""`reelscribe models`: which models a server has, other ones in their place, more or fewer workers."""
+"""`reelscribe models`: list, register, scale, replace and unregister the models of a running server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli._flatten import flatten
 from reelscribe.errors import UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.options import DIRECTORY
@@ -25,28 +26,60 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="See, register, scale and replace the models of a server.")
+app = typer.Typer(no_args_is_help=True, help="List, register, scale and replace the models of a running server.")
 
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
-Version = Annotated[str | None, typer.Argument(help="One of its versions; otherwise the default one.")]
-Directory = Annotated[Path, typer.Option(help="Where a server on this machine lives.")]
-Management = Annotated[str | None, typer.Option(help="Management address of another server, as through a tunnel.")]
-KeyFile = Annotated[Path | None, typer.Option(help="Copy of that server's key_file.json.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until every worker is READY.")]
-LoadSeconds = Annotated[float, typer.Option(help="How long that may take.")]
+Version = Annotated[str | None, typer.Argument(help="Version of the model; by default its default version.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every worker is READY.")]
+LoadSeconds = Annotated[float, typer.Option(help="Give up if the workers are not READY after this many seconds.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerChoice:
+    """The server that a command manages."""
+
+    directory: Annotated[Path, typer.Option(help="Folder of a server on this machine.")] = DIRECTORY
+    management: Annotated[
+        str | None,
+        typer.Option(help="Management address of a server elsewhere, for example at the near end of an ssh tunnel."),
+    ] = None
+    key_file: Annotated[
+        Path | None, typer.Option(help="Copy of that server's key_file.json, with mode 600. Needs --management.")
+    ] = None
+
+    def connect(self) -> _ManagedServer:
+        """Return the server, to which nothing is sent yet.
+
+        Raises:
+            UsageError: No server was started in the directory, or the options contradict each other.
+        """
+        from reelscribe.client.credentials import Credentials
+
+        if self.management:
+            # This key is not renewed: the file may be a copy, and TorchServe writes a new key to its own file only.
+            keys = Credentials(self.key_file, api="management") if self.key_file else None
+            return _ManagedServer(self.management, keys)
+        if self.key_file:
+            raise UsageError("--key-file: expected the --management address of its server with it")
+        from reelscribe.server.instance import Instance
+
+        instance = Instance(self.directory)
+        if not instance.config.exists():
+            raise UsageError(
+                f"{self.directory}: no server was started there; give its --directory, or a --management address"
+            )
+        address = instance.address("management_address")
+        keys = Credentials(instance.key_file, address, api="management") if instance.key_file.exists() else None
+        return _ManagedServer(address, keys, instance)
 
 
 @app.command("list")
-def list_models(
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Every version of every model."""
+@flatten
+def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
+    """List every version of every model."""
     with errors_as_one_line():
-        models = _reach(directory, management, key_file).do(lambda server: server.models())
+        models = server.connect().run(lambda client: client.models())
         if as_json:
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
@@ -55,23 +88,17 @@ def list_models(
 
 
 @app.command()
-def describe(
-    model: Model,
-    version: Version = None,
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """A model, its workers and its queue, and what its handler says of itself if a worker is there to say it."""
+@flatten
+def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
+    """Show a model, its workers, its queue and, if a worker is READY, what its handler says of itself."""
 
-    async def ask(server: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
-        described = await server.describe(model, version)
+    async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
+        described = await client.describe(model, version)
         ready = any(worker.ready for worker in described.workers)
-        return described, await server.handler_description(model, version) if ready else {}
+        return described, await client.handler_description(model, version) if ready else {}
 
     with errors_as_one_line():
-        described, handler = _reach(directory, management, key_file).do(ask)
+        described, handler = server.connect().run(request)
         if as_json:
             typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
         else:
@@ -79,124 +106,124 @@ def describe(
 
 
 @app.command()
+@flatten
 def register(
-    archive: Annotated[str, typer.Argument(help="File name in the server's model store, or an allowed address.")],
-    workers: Annotated[int | None, typer.Option(min=1, help="So many, whatever the archive says.")] = None,
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
+    server: ServerChoice,
+    archive: Annotated[
+        str, typer.Argument(help="File name of an archive in the server's model store, or an address in allowed_urls.")
+    ],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of workers, instead of what the archive says.")
+    ] = None,
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
-    """Load an archive; if it cannot be, say why and leave nothing of it. It is not the default if others are there."""
+    """Load an archive. If it cannot be loaded, say why and unregister it again.
+
+    It becomes the model's default version only if the model has no other version.
+    """
     with errors_as_one_line():
-        server = _reach(directory, management, key_file)
-        server.check_archive(archive)
-        why, seconds = server.why(archives_too=True), load_seconds if wait else None
-        made = server.do(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
+        managed = server.connect()
+        managed.check_archive(archive)
+        why, seconds = managed.why(with_rejected_archives=True), load_seconds if wait else None
+        made = managed.run(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
         typer.echo(f"registered {_title(made)}: {_workers(made)}")
 
 
 @app.command("wait")
+@flatten
 def wait_for(
-    model: Model,
-    version: Version = None,
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
-    load_seconds: LoadSeconds = LOAD_SECONDS,
+    server: ServerChoice, model: Model, version: Version = None, load_seconds: LoadSeconds = LOAD_SECONDS
 ) -> None:
-    """Until every worker is READY; if one cannot be, say why."""
+    """Wait until every worker of a model is READY. If one cannot be, say why."""
     with errors_as_one_line():
-        server = _reach(directory, management, key_file)
-        why = server.why()
-        ready = server.do(lambda client: client.wait_ready(model, version, seconds=load_seconds, why=why))
+        managed = server.connect()
+        why = managed.why()
+        ready = managed.run(lambda client: client.wait_ready(model, version, seconds=load_seconds, why=why))
         typer.echo(f"{_title(ready)}: {_workers(ready)}")
 
 
 @app.command()
+@flatten
 def scale(
+    server: ServerChoice,
     model: Model,
-    workers: Annotated[int, typer.Argument(min=0, help="At least so many workers.")],
-    maximum: Annotated[int | None, typer.Option("--max", min=0, help="At most so many; otherwise as many.")] = None,
-    version: Annotated[str | None, typer.Option(help="One of its versions; otherwise the default one.")] = None,
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
+    workers: Annotated[int, typer.Argument(min=0, help="Smallest number of workers.")],
+    maximum: Annotated[
+        int | None, typer.Option("--max", min=0, help="Largest number of workers; by default the smallest number.")
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="Version of the model; by default its default version.")] = None,
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
-    """More or fewer workers; requests that one had in work are given to others."""
+    """Change the number of a model's workers. Requests that a removed worker was processing go to other workers."""
     with errors_as_one_line():
-        server = _reach(directory, management, key_file)
-        why = server.why()
-        scaled = server.do(
+        managed = server.connect()
+        why = managed.why()
+        scaled = managed.run(
             lambda client: client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
         )
         typer.echo(f"{_title(scaled)}: {_workers(scaled)}")
 
 
 @app.command("set-default")
+@flatten
 def set_default(
-    model: Model,
-    version: Annotated[str, typer.Argument(help="One of its versions.")],
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
+    server: ServerChoice, model: Model, version: Annotated[str, typer.Argument(help="Version of the model.")]
 ) -> None:
-    """Have a version answer the requests that name none."""
+    """Make a version the one that answers requests which name no version."""
     with errors_as_one_line():
-        _reach(directory, management, key_file).do(lambda server: server.set_default(model, version))
+        server.connect().run(lambda client: client.set_default(model, version))
         typer.echo(f"{model} {version} is the default")
 
 
 @app.command()
+@flatten
 def unregister(
+    server: ServerChoice,
     model: Model,
     version: Version = None,
-    directory: Directory = DIRECTORY,
-    management: Management = None,
-    key_file: KeyFile = None,
     now: Annotated[bool, typer.Option("--now", help="Drop the requests that it has not answered yet.")] = False,
 ) -> None:
-    """Take a version away when it has answered what it was asked until now.
+    """Unregister a version after it has answered the requests that it already has.
 
-    A version with several workers stays as long as one request may compute (responseTimeout of its YAML), as the server
-    does not say which of them are idle. What comes meanwhile may be lost: make another version the default first.
+    A version with several workers stays for as long as one request may compute (responseTimeout in its YAML), because
+    the server does not say which workers are idle. Requests that arrive meanwhile may be lost: make another version the
+    default first.
     """
     with errors_as_one_line():
         from reelscribe.management.client import DRAIN_SECONDS
 
         seconds = 0.0 if now else DRAIN_SECONDS
-        gone = _reach(directory, management, key_file).do(
-            lambda server: server.unregister(model, version, drain_seconds=seconds)
-        )
-        # TorchServe lets a default version go only if it is the last.
-        last = "; that was the only version: nobody answers to that name now" if gone.is_default else ""
+        gone = server.connect().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
+        # TorchServe unregisters a default version only if it is the last one.
+        last = f"; it was the only version, and requests for {gone.name} fail now" if gone.is_default else ""
         typer.echo(f"unregistered {gone.name} {gone.version}{last}")
 
 
 @dataclass(frozen=True)
-class _Server:
+class _ManagedServer:
     address: str
     credentials: Credentials | None
     instance: Instance | None = None
-    """If it is on this machine."""
+    """None for a server elsewhere, whose log and archives cannot be read."""
 
-    def do(self, work: Callable[[ManagementClient], Awaitable[T]]) -> T:
+    def run(self, work: Callable[[ManagementClient], Awaitable[T]]) -> T:
+        """Connect, do `work`, and return its result."""
         from reelscribe.management.client import ManagementClient
 
-        async def run() -> T:
+        async def connected() -> T:
             trusted = self.instance.tls() if self.instance else None
             async with ManagementClient(self.address, self.credentials, ssl_context=trusted) as client:
                 return await work(client)
 
-        return asyncio.run(run())
+        return asyncio.run(connected())
 
-    def why(self, *, archives_too: bool = False) -> Why:
-        """Tells of errors that are logged from now on; nothing of a server elsewhere.
+    def why(self, *, with_rejected_archives: bool = False) -> Why:
+        """Return a function that finds reasons for a failure in what the server logs from now on.
 
-        With `archives_too` also of what TorchServe itself had against any archive: it does not say which.
+        With `with_rejected_archives` it also reports that TorchServe rejected any archive, as the log does not say
+        which archive it was.
         """
         if self.instance is None:
             return lambda *_: None
@@ -206,38 +233,20 @@ class _Server:
 
         def why(model: str, version: str) -> str | None:
             reason = why_it_cannot_load(instance, model, version, since=since)
-            return reason or (why_it_was_not_accepted(instance, since) if archives_too else None)
+            return reason or (why_it_was_not_accepted(instance, since) if with_rejected_archives else None)
 
         return why
 
     def check_archive(self, archive: str) -> None:
-        """Raises StartupError for a damaged one, of which TorchServe would only say that it cannot save it."""
+        """Raise StartupError for a damaged archive, of which TorchServe would only say that it cannot save it."""
         if self.instance is None or not self.instance.options.exists():
             return
-        from reelscribe.server.model_store import stored_models
+        from reelscribe.archive.model_store import stored_models
         from reelscribe.server.options import StartOptions
 
         store = StartOptions.load(self.instance.options).model_store
         if (store / archive).is_file():
             stored_models(store, archive)
-
-
-def _reach(directory: Path, management: str | None, key_file: Path | None) -> _Server:
-    from reelscribe.client.credentials import Credentials
-
-    if management:
-        # Not renewed: it may be a copy, and a new key would be written to the server's own file only.
-        return _Server(management, Credentials(key_file, api="management") if key_file else None)
-    if key_file:
-        raise UsageError("--key-file: expected the --management address that it is for")
-    from reelscribe.server.instance import Instance
-
-    instance = Instance(directory)
-    if not instance.config.exists():
-        raise UsageError(f"{directory}: no server was started there; give its --directory, or a --management address")
-    address = instance.address("management_address")
-    keys = Credentials(instance.key_file, address, api="management") if instance.key_file.exists() else None
-    return _Server(address, keys, instance)
 
 
 def _title(model: ModelVersion) -> str:
@@ -253,11 +262,11 @@ def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:
     lines = [f"workers: {_workers(model)}"]
     for worker in model.workers:
         gpus = "".join(f", GPU {number}" for number in model.gpus_of(worker))
-        lines += [f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB"]
+        lines.append(f"  {worker.id}: {worker.status}, process {worker.pid}{gpus}, {worker.memory / 2**20:.0f} MiB")
     if model.stages > 1:
-        lines += [f"stages: {model.stages} processes a worker, of which one is shown"]
+        lines.append(f"stages: {model.stages} processes for each worker, of which the first is shown")
     if model.device_ids:
-        lines += [f"GPUs: {', '.join(map(str, model.device_ids))}"]
+        lines.append(f"GPUs: {', '.join(map(str, model.device_ids))}")
     lines += [
         f"queue: {model.queue_pending} waiting, room for {model.queue_capacity}",
         f"limits: {model.response_seconds} s to answer, {model.startup_seconds} s to load",

@@ -8,27 +8,29 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._run import one_of
-from reelscribe.cli.runs import Cues
+from reelscribe.cli._options import Cues, one_of
 from reelscribe.errors import UsageError
 
 
 def export(
     out: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    format: Annotated[list[str], typer.Option(help="vtt, srt, csv or parquet; several are allowed.")],  # noqa: A002 - the option's name
+    formats: Annotated[
+        list[str], typer.Option("--format", help="vtt, srt, csv or parquet. Repeat it for several formats.")
+    ],
     cues: Cues = "both",
 ) -> None:
-    """Write the captions and transcripts of a finished run as subtitles or tables too."""
+    """Export the captions and transcripts of a finished run as subtitles or tables."""
     with errors_as_one_line():
-        from reelscribe.export import formats as exports
+        from reelscribe.export.formats import CUES
+        from reelscribe.export.formats import export as export_annotations
         from reelscribe.results.jsonl import NAME
 
-        for path in exports.export(out / NAME, out, format, one_of(cues, exports.CUES, "--cues")):
+        for path in export_annotations(out / NAME, out, formats, one_of(cues, CUES, "--cues")):
             typer.echo(f"wrote {path}")
 
 
 def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
-    """How the run into a folder gets on, or how it ended."""
+    """Show the progress of the run that writes to a folder, or how the last one ended."""
     with errors_as_one_line():
         from reelscribe._files import is_locked
         from reelscribe.results.ledger import LedgerReader
@@ -38,13 +40,11 @@ def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> Non
         with LedgerReader(out) as ledger:
             run = ledger.run()
         if run is None:
-            raise UsageError(f"{out}: no run has got so far as to say how it gets on")
+            raise UsageError(f"{out}: no run there has saved its progress yet; start one with --out {out}")
         state, pid = run.pop("state"), run.pop("pid")
-        snapshot = Snapshot.from_json(run)
         if is_locked(out):
-            told = f"running, process {pid}"
+            state = f"running, process {pid}"
         elif state == "running":
-            told = "ended without notice; the same command goes on"
-        else:
-            told = state
-        typer.echo(f"{told}: {snapshot.sources_done} of {snapshot.sources} sources, {describe(snapshot)}")
+            state = "ended without notice; run the same command again to continue"
+        snapshot = Snapshot.from_json(run)
+        typer.echo(f"{state}: {snapshot.sources_done} of {snapshot.sources} sources, {describe(snapshot)}")

@@ -1,15 +1,20 @@
-"""`reelscribe server`: a TorchServe on this machine."""
+"""`reelscribe server`: start, stop and watch a TorchServe on this machine."""
 
 from __future__ import annotations
 
+import subprocess
+from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
+from reelscribe.cli._flatten import flatten
+from reelscribe.cli._logging import log_messages
+from reelscribe.cli._options import one_of
 from reelscribe.errors import UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
@@ -20,122 +25,131 @@ if TYPE_CHECKING:
 
 
 EXIT_STOPPED = 3
-"""What service managers take for "not running"."""
+"""Service managers take it for "not running"."""
 
 app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
 
-Directory = Annotated[Path, typer.Option(help="Where the server lives: its logs, keys and temporary files.")]
-Config = Annotated[Path | None, typer.Option(help="TorchServe's settings.", show_default=str(CONFIG))]
-ModelStore = Annotated[
-    Path | None, typer.Option(help="Folder of archives (*.mar); all are served.", show_default=str(MODEL_STORE))
-]
-LoadSeconds = Annotated[
-    float | None,
-    typer.Option(help="How long the models may take to be ready.", show_default=f"{LOAD_SECONDS:.0f}"),
-]
-ModelApi = Annotated[
-    bool | None,
-    typer.Option(
-        "--model-api/--no-model-api",
-        help="Let `reelscribe models` register and unregister models while it runs; a restart keeps that, unless told"
-        " --no-model-api.",
-    ),
-]
-Insecure = Annotated[
-    bool | None,
-    typer.Option(
-        "--insecure/--secure",
-        help="Start even if strangers could read or use it; without, that is refused. A restart keeps it, unless told"
-        " --secure.",
-    ),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option(help="PEM file for https addresses: the server's own certificate, then those that signed it."),
-]
-PrivateKey = Annotated[Path | None, typer.Option(help="PEM file with the certificate's RSA key, not encrypted.")]
-NoTls = Annotated[
-    bool, typer.Option("--no-tls", help="Without the certificate of the last start, for addresses of http alone.")
-]
-PassEnv = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A variable that the server and its workers shall have, like HF_TOKEN; others with secrets in them they"
-        " do not get. May be given several times."
-    ),
-]
+Directory = Annotated[Path, typer.Option(help="Folder of the server: its logs, keys and temporary files.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenOptions:
+    """The options of `start` and `restart`; None for those that are not given."""
+
+    config: Annotated[Path | None, typer.Option(help="TorchServe's settings file.", show_default=str(CONFIG))] = None
+    model_store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of model archives (*.mar). The server serves all of them.", show_default=str(MODEL_STORE)
+        ),
+    ] = None
+    load_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Give up if the models are not ready after this many seconds.", show_default=f"{LOAD_SECONDS:.0f}"
+        ),
+    ] = None
+    model_api: Annotated[
+        bool | None,
+        typer.Option(
+            "--model-api/--no-model-api",
+            help="Allow `reelscribe models` to register and unregister models while the server runs. A restart keeps"
+            " this choice.",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure/--secure",
+            help="Listen beyond loopback even without TLS and tokens, which the server otherwise refuses. A restart"
+            " keeps this choice.",
+        ),
+    ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file for https addresses: the server's own certificate, followed by those that signed it."
+        ),
+    ] = None
+    private_key: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate's RSA key, unencrypted and with mode 600.")
+    ] = None
+    pass_environment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass-env",
+            help="Name of an environment variable to pass to the server and its workers, such as HF_TOKEN; secrets are"
+            " not passed otherwise. May be repeated.",
+        ),
+    ] = None
+
+    def applied_to(self, options: StartOptions) -> StartOptions:
+        """Return `options` with those that were given in their place.
+
+        Raises:
+            UsageError: A certificate has no key, or a key has no certificate.
+        """
+        given: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
+        if self.pass_environment is not None:
+            given["pass_environment"] = tuple(self.pass_environment)
+        return replace(options, **given)
 
 
 @app.command("start")
-def start_server(
-    directory: Directory = DIRECTORY,
-    config: Config = None,
-    model_store: ModelStore = None,
-    load_seconds: LoadSeconds = None,
-    model_api: ModelApi = None,
-    insecure: Insecure = None,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
-    pass_env: PassEnv = None,
-) -> None:
-    """Start TorchServe and wait until every worker is READY; if one cannot be, say why and leave nothing running."""
-    given = _given(config, model_store, load_seconds, model_api, insecure, certificate, private_key, pass_env)
-    with errors_as_one_line():
-        from reelscribe.server import launcher as server
+@flatten
+def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
+    """Start TorchServe and wait until every worker is READY. If one cannot be, say why and leave nothing running."""
+    with errors_as_one_line(), log_messages(typer.echo):
+        from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
         instance = Instance(directory)
-        server.start(instance, StartOptions(**given), say=typer.echo)
-        _say_where(instance)
+        launcher.start(instance, given.applied_to(StartOptions()))
+        typer.echo(_where(instance))
 
 
 @app.command("restart")
+@flatten
 def restart_server(
+    *,
     directory: Directory = DIRECTORY,
-    config: Config = None,
-    model_store: ModelStore = None,
-    load_seconds: LoadSeconds = None,
-    model_api: ModelApi = None,
-    insecure: Insecure = None,
-    certificate: Certificate = None,
-    private_key: PrivateKey = None,
-    pass_env: PassEnv = None,
-    no_tls: NoTls = False,
+    given: GivenOptions,
+    no_tls: Annotated[
+        bool, typer.Option("--no-tls", help="Drop the certificate of the last start, to serve http addresses only.")
+    ] = False,
 ) -> None:
-    """Stop TorchServe if it runs, and start it with the options of its last start, save for those given here."""
-    given = _given(config, model_store, load_seconds, model_api, insecure, certificate, private_key, pass_env)
-    with errors_as_one_line():
-        from reelscribe.server import launcher as server
+    """Stop TorchServe if it runs, and start it with the options of its last start, except those given here."""
+    with errors_as_one_line(), log_messages(typer.echo):
+        from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
         instance = Instance(directory)
-        kept = StartOptions.load(instance.options)
+        last = StartOptions.load(instance.options)
         if no_tls:
-            kept = replace(kept, certificate=None, private_key=None)
-        server.restart(instance, replace(kept, **given), say=typer.echo)
-        _say_where(instance)
+            last = replace(last, certificate=None, private_key=None)
+        launcher.restart(instance, given.applied_to(last))
+        typer.echo(_where(instance))
 
 
 @app.command("stop")
 def stop_server(directory: Directory = DIRECTORY) -> None:
     """Stop TorchServe and all of its workers."""
     with errors_as_one_line():
-        from reelscribe.server import launcher as server
+        from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
-        typer.echo(server.stopped(server.stop(Instance(directory))))
+        typer.echo(launcher.describe_stop(launcher.stop(Instance(directory))))
 
 
 @app.command("status")
 def show_status(
     directory: Directory = DIRECTORY,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how the server gets on, and each version of each model.
+    """Show the state of the server and of each version of each model.
 
-    stopped, starting, loading, ready, degraded (a worker is restarting, or a model has none) or failing (with the last
-    error from the log).
-    The exit status is 0 if it is ready, 3 if it is stopped, and 1 otherwise.
+    A state is stopped, starting, loading, ready, degraded (a worker is restarting, or a model has no workers) or
+    failing (with the last error from the log). The exit status is 0 for ready, 3 for stopped and 1 for any other state.
     """
     with errors_as_one_line():
         import json
@@ -153,62 +167,43 @@ def show_status(
 def show_logs(
     directory: Directory = DIRECTORY,
     which: Annotated[
-        str, typer.Option(help="model: what workers print; server: TorchServe; access: requests; console: Java.")
+        str,
+        typer.Option(
+            help="model: output of the workers; server: log of TorchServe, with that output; access: one line for each"
+            " request; console: output of Java."
+        ),
     ] = "server",
-    lines: Annotated[int, typer.Option(min=0, help="How many of the last lines.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="Number of lines to show, from the end of the log.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new lines until Ctrl-C.")] = False,
 ) -> None:
-    """Show the end of a log."""
+    """Show the last lines of a log."""
     with errors_as_one_line():
-        from reelscribe.server import logs as log_tail
-        from reelscribe.server import logs as server_log
         from reelscribe.server.instance import Instance
+        from reelscribe.server.logs import LOGS
 
-        if which not in server_log.LOGS:
-            raise UsageError(f"--which: expected one of {', '.join(server_log.LOGS)}, got {which!r}")
-        log = Instance(directory).logs / server_log.LOGS[which]
+        log = Instance(directory).logs / LOGS[one_of(which, tuple(LOGS), "--which")]
         if not log.exists():
             raise UsageError(f"{log}: no such log; was a server started in {directory}?")
-        with suppress(KeyboardInterrupt):
-            for line in log_tail.follow(log, lines) if follow else log_tail.last_lines(log, lines):
-                typer.echo(line)
+        if follow:
+            with suppress(KeyboardInterrupt):
+                subprocess.run(["tail", "-n", str(lines), "-F", log], check=False)  # noqa: S607 - coreutils, from PATH
+        else:
+            with log.open(errors="replace") as file:
+                for line in deque(file, maxlen=lines):
+                    typer.echo(line.rstrip("\n"))
 
 
-def _given(
-    config: Path | None,
-    model_store: Path | None,
-    load_seconds: float | None,
-    model_api: bool | None,
-    insecure: bool | None,
-    certificate: Path | None,
-    private_key: Path | None,
-    pass_env: list[str] | None,
-) -> dict[str, Any]:
-    """The options that were given, by their names in StartOptions."""
-    values = {
-        "config": config,
-        "model_store": model_store,
-        "load_seconds": load_seconds,
-        "model_api": model_api,
-        "insecure": insecure,
-        "certificate": certificate,
-        "private_key": private_key,
-        "pass_environment": tuple(pass_env) if pass_env else None,
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _say_where(instance: Instance) -> None:
-    keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys asked for"
-    typer.echo(f"serving at {instance.address('inference_address')}, {keys}")
+def _where(instance: Instance) -> str:
+    keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys required"
+    return f"serving at {instance.address('inference_address')}, {keys}"
 
 
 def _described(state: ServerState) -> list[str]:
-    return [f"server: {state.state}{_because(state)}"] + [
-        f"{model.name} {model.version}: {model.state}, {model.ready} of {model.wanted} workers ready{_because(model)}"
+    return [f"server: {state.state}{_reason(state)}"] + [
+        f"{model.name} {model.version}: {model.state}, {model.ready} of {model.wanted} workers ready{_reason(model)}"
         for model in state.models
     ]
 
 
-def _because(state: ServerState | ModelState) -> str:
+def _reason(state: ServerState | ModelState) -> str:
     return f": {state.error}" if state.error else ""

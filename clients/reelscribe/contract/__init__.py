@@ -1,5 +1,5 @@
-"""What client and server agree on: the values that both sides of the wire use.
+"""Values that client and server share: frames, audio samples, descriptions of models, and their answers.
 
-Handlers import this package, `wire` and `errors`, and nothing else of reelscribe. Plain arrays and JSON come in; small
-validated values go out.
+Handlers import this package, `reelscribe.wire` and `reelscribe.errors`, and nothing else of reelscribe. Everything here
+is a small validated value or a function of plain arrays; nothing opens a file or a connection.
 """

@@ -1,6 +1,7 @@
-"""Long sound -> chunks that a speech model hears as a whole, cut where it is quiet.
+"""Cut long audio, where it is quiet, into chunks that a speech model takes whole; tell whether a chunk is silent.
 
-Energies are sums of squared 16-bit samples, in integers: equal samples are cut alike on every machine.
+Loudness is compared by energies, sums of squared 16-bit samples. They are integers, so that every machine cuts the same
+samples in the same places.
 """
 
 from __future__ import annotations
@@ -14,29 +15,34 @@ from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
 
 SILENCE_DB = -60.0
-"""Above digital silence, dither and the hum of a quiet recording, below any speech: bench/chunking.py."""
+"""Default level below which audio is silent, in dB of full scale: above digital silence, dither and the hum of a quiet
+recording, and below any speech. bench/defaults/chunking.py measures it."""
 
 SHORTEST_SECONDS = 1.0
-"""The last chunk of longer sound is never shorter, as models make up words for scraps; the one before it is cut earlier
-instead."""
+"""Shortest length, in seconds, of the last chunk of audio that is cut. Models invent words for shorter ones, so the
+chunk before it ends earlier instead."""
 
 _SILENCE_WINDOW_SECONDS = 0.03
 _HOPS_PER_SECOND = 100
 _FULL_SCALE = 32768
-_AS_QUIET = 20
-"""Windows with a 20th more energy than the quietest count as equally quiet: noise makes no two alike."""
+_TIE_TOLERANCE = 20
+"""Windows count as equally quiet if they have at most a 20th more energy than the quietest, because noise never gives
+two windows exactly the same energy."""
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """A chunk ends in the middle of the quietest window, `window_seconds` long, of its last `search_seconds`.
+    """Where long audio is cut: in the middle of the quietest window near the end of each chunk.
 
-    With `search_seconds` 0 it ends where it must, whatever is being said. Raises UsageError for values that mean
-    nothing.
+    Raises:
+        UsageError: A value is out of its range.
     """
 
     search_seconds: float = 5.0
+    """Length of the end of a chunk that is searched for the quietest window: from `window_seconds` to 600 seconds.
+    0: every chunk is as long as the model allows, and words may be cut."""
     window_seconds: float = 0.3
+    """Length of the window whose energy is compared: 0.01 to 10 seconds."""
 
     def __post_init__(self) -> None:
         if not 0.01 <= self.window_seconds <= 10:
@@ -49,12 +55,18 @@ class Cutting:
 
 
 class Chunker:
-    """Cuts a stream of samples into chunks of at most `limit` samples: nothing is lost, and nothing comes twice.
+    """Cut a stream of samples into chunks.
 
-    It keeps less than `limit` samples, one second, and what was pushed last. How the stream is pushed makes no
-    difference to the chunks. They may share memory with what was pushed.
+    Joined together, the chunks are the stream. They depend on its samples only, not on how they are pushed. A chunker
+    holds less than `limit` samples, plus one second, plus what was pushed last.
 
-    Raises UsageError if the limit leaves no room for the search.
+    Args:
+        limit: Largest number of samples in a chunk.
+        sample_rate: Samples per second, in Hz.
+        cutting: Where to cut.
+
+    Raises:
+        UsageError: A chunk of `limit` samples is not longer than the search and the shortest chunk together.
     """
 
     def __init__(self, limit: int, sample_rate: int, cutting: Cutting = Cutting()) -> None:
@@ -69,25 +81,36 @@ class Chunker:
                 f" the shortest chunk), got {limit / sample_rate}; search less"
             )
         self._held: list[SampleArray] = []
-        self._samples = 0
+        self._held_samples = 0
 
     def push(self, samples: SampleArray) -> list[SampleArray]:
-        """The chunks that are known to be whole, now that `samples` follow."""
+        """Add the next samples of the stream.
+
+        Args:
+            samples: (N,) int16, not to be changed as long as the chunks are used, which may share its memory.
+
+        Returns:
+            The chunks that end before or within these samples, in order; often none.
+        """
         self._held.append(samples)
-        self._samples += len(samples)
+        self._held_samples += len(samples)
         return self._cut(self._limit + self._shortest)
 
     def flush(self) -> list[SampleArray]:
-        """The rest, when nothing follows: no chunk, one, or two. Another stream may be pushed then."""
+        """End the stream; the next push begins another one.
+
+        Returns:
+            The last chunks, in order: none, one or two.
+        """
         chunks = self._cut(self._limit + 1)
-        if self._samples:
+        if self._held_samples:
             chunks.append(np.concatenate(self._held))
-        self._held, self._samples = [], 0
+        self._held, self._held_samples = [], 0
         return chunks
 
     def _cut(self, least: int) -> list[SampleArray]:
-        """Chunks, as long as at least so many samples are there."""
-        if self._samples < least:
+        """Cut chunks off as long as at least `least` samples are held."""
+        if self._held_samples < least:
             return []
         rest = np.concatenate(self._held)
         chunks = []
@@ -95,7 +118,7 @@ class Chunker:
             stop = self._end_of_chunk(rest)
             chunks.append(rest[:stop])
             rest = rest[stop:]
-        self._held, self._samples = [rest], len(rest)
+        self._held, self._held_samples = [rest], len(rest)
         return chunks
 
     def _end_of_chunk(self, samples: SampleArray) -> int:
@@ -107,16 +130,16 @@ class Chunker:
 
 
 def _quietest(samples: SampleArray, window: int, hop: int) -> int:
-    """The middle of the quietest window; of equally quiet ones, the middle of those that come last in a row."""
+    """Return the middle of the quietest window; of several, the middle of the last uninterrupted row of them."""
     energies = _energies(samples, window, hop)
     least = int(energies.min())
-    quiet = np.flatnonzero(energies <= least + least // _AS_QUIET)
-    last_run = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)[-1]
-    return int(last_run[0] + last_run[-1]) // 2 * hop + window // 2
+    quiet = np.flatnonzero(energies <= least + least // _TIE_TOLERANCE)
+    last_row = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)[-1]
+    return int(last_row[0] + last_row[-1]) // 2 * hop + window // 2
 
 
 def _energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
-    """The sum of squares of every window, from the first sample on, one every `hop` samples."""
+    """Return the sum of squares of each window; windows begin every `hop` samples, the first with the first sample."""
     sums = np.concatenate([[0], np.cumsum(samples.astype(np.int64) ** 2)])
     starts = np.arange(0, len(samples) - window + 1, hop)
     energies: NDArray[np.int64] = sums[starts + window] - sums[starts]
@@ -124,7 +147,16 @@ def _energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
 
 
 def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILENCE_DB) -> bool:
-    """Whether no 30 ms of the samples are as loud as `threshold_db`: their RMS in decibels, 0 for full scale."""
+    """Tell whether samples are silent everywhere.
+
+    Args:
+        samples: (N,) int16.
+        sample_rate: Samples per second, in Hz.
+        threshold_db: RMS level below which a window is silent, in dB of full scale (0 is full scale).
+
+    Returns:
+        Whether every window of 30 ms is below the threshold; True for no samples at all.
+    """
     if not len(samples):
         return True
     window = min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))

@@ -1,4 +1,4 @@
-"""Frames as arrays, and the input size of a model."""
+"""Frames as arrays, and the size that a captioner wants them in."""
 
 from __future__ import annotations
 
@@ -11,89 +11,113 @@ import numpy as np
 from numpy.typing import NDArray
 
 FrameArray = NDArray[np.uint8]
-"""RGB, (H, W, 3) or (N, H, W, 3)."""
+"""One frame, (H, W, 3), or several, (N, H, W, 3): uint8 RGB."""
 
 Resample = Literal["bilinear", "bicubic"]
+"""Interpolation that a model's own image processor scales with."""
 
 Resize = Literal["exact", "planes", "fast"]
-"""How the client scales frames: docs/decisions.md says what each costs."""
+"""How the client scales frames. `reelscribe.decode.frame_scaler` explains each way; docs/decisions.md has the costs."""
 
 
 @dataclass(frozen=True)
 class InputSize:
-    """How a captioner wants its frames: `width` x `height` pixels.
+    """The fixed frame size of a captioner.
 
-    Frames are stretched to that size, or, where `shortest_edge` is given, scaled with their aspect kept until the
-    shortest edge is so long, and then cut from the centre.
+    Frames are stretched to `width` x `height`. With `shortest_edge` they keep their aspect ratio instead: they are
+    scaled until the shortest edge has that length and then cropped at the centre to `width` x `height`.
     """
 
     width: int
+    """Width of the frames that are sent, in pixels."""
     height: int
+    """Height of the frames that are sent, in pixels."""
     resample: Resample = "bicubic"
+    """Interpolation for scaling."""
     shortest_edge: int | None = None
+    """Length of the shortest edge before cropping, in pixels; None: frames are stretched."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one frame, however large the video is."""
+        """Bytes of one frame."""
         return self.width * self.height * 3
 
     def for_video(self, _width: int, _height: int) -> InputSize:
-        """This one, however large a video is shown."""
+        """Return this size, which does not depend on the size of the video."""
         return self
 
-    def scaled(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height that a frame is scaled to before it is cut."""
+    def scaled_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the width and height that a frame of `width` x `height` pixels is scaled to before it is cropped."""
         if self.shortest_edge is None:
             return self.width, self.height
-        # As transformers' get_resize_output_image_size rounds it.
+        # Rounded like get_resize_output_image_size of transformers.
         if width <= height:
             return self.shortest_edge, int(self.shortest_edge * height / width)
         return int(self.shortest_edge * width / height), self.shortest_edge
 
-    def cut(self, width: int, height: int) -> tuple[int, int]:
-        """Left and top of the part that is kept of a scaled frame."""
+    def crop_offset(self, width: int, height: int) -> tuple[int, int]:
+        """Return the left and top of the crop within a scaled frame of `width` x `height` pixels."""
         return (width - self.width) // 2, (height - self.height) // 2
 
 
 @dataclass(frozen=True)
 class PixelBudget:
-    """How a captioner of dynamic resolution wants its frames: sides that are multiples of `factor`, the aspect kept,
-    and from `min_pixels` to `max_pixels` pixels.
+    """The frame sizes of a captioner of dynamic resolution.
+
+    Frames keep their aspect ratio as far as the rules allow: both sides are multiples of `factor`, and a frame has from
+    `min_pixels` to `max_pixels` pixels.
     """
 
     factor: int
+    """Number that both sides are multiples of, in pixels."""
     min_pixels: int
+    """Smallest number of pixels of a frame."""
     max_pixels: int
+    """Largest number of pixels of a frame."""
     resample: Resample = "bicubic"
+    """Interpolation for scaling."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one frame at most."""
+        """Bytes of the largest frame."""
         return self.max_pixels * 3
 
     def for_video(self, width: int, height: int) -> InputSize:
-        """The size for frames that are shown as `width` x `height`.
+        """Choose the size for one video, with the arithmetic of `smart_resize` in Qwen2-VL's image processor.
 
-        The arithmetic is `smart_resize` of Qwen2-VL's image processor.
+        Args:
+            width: Width of the frames as players show them, in pixels.
+            height: Height of the frames as players show them, in pixels.
+
+        Returns:
+            The size that all frames of the video are stretched to.
         """
-        across, down = (max(self.factor, round(side / self.factor) * self.factor) for side in (width, height))
-        if across * down > self.max_pixels:
+        scaled_width, scaled_height = (self._multiple(round, side) for side in (width, height))
+        if scaled_width * scaled_height > self.max_pixels:
             scale = math.sqrt(width * height / self.max_pixels)
-            across, down = (self._whole(math.floor, side / scale) for side in (width, height))
-        elif across * down < self.min_pixels:
+            scaled_width, scaled_height = (self._multiple(math.floor, side / scale) for side in (width, height))
+        elif scaled_width * scaled_height < self.min_pixels:
             scale = math.sqrt(self.min_pixels / (width * height))
-            across, down = (self._whole(math.ceil, side * scale) for side in (width, height))
-        # A very long and narrow picture would be over budget, as its short side cannot be less than `factor`.
-        longest = self.max_pixels // min(across, down) // self.factor * self.factor
-        return InputSize(min(across, longest), min(down, longest), self.resample)
+            scaled_width, scaled_height = (self._multiple(math.ceil, side * scale) for side in (width, height))
+        # A very long and narrow picture would exceed the budget, because its short side is at least `factor`.
+        longest = self.max_pixels // min(scaled_width, scaled_height) // self.factor * self.factor
+        return InputSize(min(scaled_width, longest), min(scaled_height, longest), self.resample)
 
-    def _whole(self, rounded: Callable[[float], int], side: float) -> int:
+    def _multiple(self, rounded: Callable[[float], int], side: float) -> int:
         return max(self.factor, rounded(side / self.factor) * self.factor)
 
 
 def input_size_from_json(value: Mapping[str, Any]) -> InputSize | PixelBudget:
-    """What `asdict` made of either. Raises TypeError or ValueError."""
-    frame = PixelBudget(**value) if "factor" in value else InputSize(**value)
-    if frame.resample not in get_args(Resample):
-        raise ValueError(f"resample {frame.resample!r}")
-    return frame
+    """Read the JSON of either class: the fields of the dataclass.
+
+    Args:
+        value: The parsed JSON.
+
+    Raises:
+        TypeError: The fields are not those of one of the classes.
+        ValueError: The interpolation is unknown.
+    """
+    size = PixelBudget(**value) if "factor" in value else InputSize(**value)
+    if size.resample not in get_args(Resample):
+        raise ValueError(f"resample: expected one of {', '.join(get_args(Resample))}, got {size.resample!r}")
+    return size

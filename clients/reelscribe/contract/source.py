@@ -1,4 +1,4 @@
-"""A source file, and what is known of its video and audio streams."""
+"""A source file, and what is known about its video and audio streams."""
 
 from __future__ import annotations
 
@@ -7,63 +7,75 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """A file as it was given; without size and digest if it could not be read."""
+    """An input file of a run."""
 
     path: str
+    """Path as the user gave it."""
     bytes: int | None = None
+    """Size of the file in bytes; None if it could not be read."""
     sha256: str = ""
+    """SHA-256 of the content in hexadecimal digits; empty if the file could not be read."""
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a video file says of itself, and how many frames its packets really hold."""
+    """What a video file states about its video stream, and how many frames the stream really has."""
 
     duration_seconds: float
-    """That the container states, or FFmpeg's estimate."""
+    """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""
     width: int
+    """Width of a stored frame in pixels, before rotation."""
     height: int
-    """Pixels, as they are stored."""
+    """Height of a stored frame in pixels, before rotation."""
     rotation: int
-    """Degrees that the stored frames are turned clockwise to be shown: 0, 90, 180 or 270."""
+    """Degrees by which a player turns the stored frames clockwise: 0, 90, 180 or 270."""
     pixel_aspect: float
-    """How many times wider than high a stored pixel is shown."""
+    """Width of a stored pixel divided by its height, as it is shown; 1.0 for square pixels."""
     frames: int
+    """Number of frames that are shown, counted in the packets."""
     average_fps: float
+    """Average number of frames per second; 0.0 if the file does not tell."""
     start_seconds: float
-    """Presentation time of the first frame."""
+    """Presentation time of the first frame, in seconds."""
     end_seconds: float
-    """When the last frame has been shown."""
+    """Presentation time at which the last frame disappears, in seconds."""
     video_codec: str
+    """FFmpeg's name of the video decoder."""
     audio_codec: str | None
+    """FFmpeg's name of the decoder of the first audio stream; None if there is no such stream or decoder."""
 
     @property
     def shown_size(self) -> tuple[int, int]:
-        """Width and height in square pixels, turned as they are shown."""
+        """Width and height of a frame as players show it: in square pixels, and after rotation."""
         width, height = max(1, round(self.width * self.pixel_aspect)), self.height
         return (height, width) if self.rotation in (90, 270) else (width, height)
 
 
 @dataclass(frozen=True)
 class Span:
-    """Some of a video's chosen frames, by their ordinals: from `first` to before `stop`, or to the last."""
+    """A range of a video's chosen frames or of an audio stream's samples, by their numbers."""
 
     first: int = 0
+    """Number of the first frame or sample."""
     stop: int | None = None
+    """Number of the first frame or sample after the range; None: the range goes on to the end."""
     anchor: int | None = None
-    """Frame index of the last captioned frame before them, with which the first of them is compared for reuse."""
+    """Frame index of the last captioned frame before the range, with which its frames are compared for reuse."""
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the sound of a file is, as it is stored."""
+    """What a file states about its audio stream."""
 
     codec: str
     """FFmpeg's name of the decoder."""
     sample_rate: int
+    """Sample rate as stored, in Hz."""
     channels: int
+    """Number of channels as stored."""
     start_seconds: float
-    """Presentation time of the first sample."""
+    """Presentation time of the first sample, in seconds."""
     media_start_seconds: float
-    """Presentation time at which players begin with the file, pictures included."""
+    """Presentation time at which players start the file, in seconds; at most `start_seconds`."""
     duration_seconds: float
-    """Of the file, that its container states, or FFmpeg's estimate."""
+    """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""

@@ -1,81 +1,98 @@
-"""Audio samples as arrays, what is asked of a speech model, and its answer for one chunk."""
+"""Audio samples, the options of a transcription, and a speech model's answer for one chunk."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 SampleArray = NDArray[np.int16]
-"""Mono sound, (N,) samples from -32768 to 32767."""
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word, in seconds from the start of its chunk, or of presentation time in a record."""
-
-    start: float
-    end: float
-    text: str
-
-
-@dataclass(frozen=True)
-class SpeechSegment:
-    """Some words in a row, in seconds from the start of their chunk."""
-
-    start: float
-    end: float
-    text: str
-    words: tuple[Word, ...] | None = None
-    """Only where they were asked for."""
-
-
-@dataclass(frozen=True)
-class ChunkTranscript:
-    """What was heard in one chunk."""
-
-    text: str
-    """All of it; empty where it was taken for no speech."""
-    language: str | None
-    """Given or detected, by its code; None where a model knows but one."""
-    segments: tuple[SpeechSegment, ...]
-    no_speech_prob: float | None = None
-    """As Whisper defines it, and the next three; None where a model has no such thing."""
-    avg_logprob: float | None = None
-    compression_ratio: float | None = None
-    temperature: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As the handler sends it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Any) -> ChunkTranscript:
-        """As a client reads it. Raises TypeError, KeyError or ValueError for anything else."""
-        segments = tuple(_segment(**segment) for segment in value["segments"])
-        if not isinstance(value["text"], str):
-            raise TypeError(f"text: {type(value['text']).__name__}")
-        return cls(**{**value, "segments": segments})
-
-
-def _segment(start: float, end: float, text: str, words: list[Any] | None) -> SpeechSegment:
-    times = None if words is None else tuple(Word(float(w["start"]), float(w["end"]), str(w["text"])) for w in words)
-    return SpeechSegment(float(start), float(end), str(text), times)
+"""Mono audio: (N,) int16 samples, full scale from -32768 to 32767."""
 
 
 @dataclass(frozen=True)
 class TranscriptionOptions:
-    """What is asked of a speech model; None leaves it to the model's own settings."""
+    """What a request asks of a speech model; a field that is None leaves the choice to the model's settings."""
 
     language: str | None = None
-    """Its code, like "en"; None: the model's own setting, or it is detected."""
+    """Code of the spoken language, such as "en"; None: as the model is configured, which may be to detect it."""
     task: str = "transcribe"
-    """Or "translate": into English."""
+    """What to write: "transcribe" for text in the spoken language, "translate" for English text."""
     word_times: bool = False
-    """Whether the time of each word is wanted."""
+    """Whether the response gives the time of each word."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a request has it."""
+        """Return the fields of the request, without those that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word with its time: seconds from the start of the chunk, or of presentation time in a record."""
+
+    start: float
+    """Start of the word, in seconds."""
+    end: float
+    """End of the word, in seconds."""
+    text: str
+    """The word, with its punctuation."""
+
+
+@dataclass(frozen=True)
+class SpeechSegment:
+    """A stretch of a chunk with the text that is spoken in it."""
+
+    start: float
+    """Start, in seconds from the start of the chunk."""
+    end: float
+    """End, in seconds from the start of the chunk."""
+    text: str
+    """What is spoken."""
+    words: tuple[Word, ...] | None = None
+    """The words with their times; None if the request did not ask for them."""
+
+
+@dataclass(frozen=True)
+class ChunkTranscript:
+    """The transcript of one chunk. Values that a model does not have are None."""
+
+    text: str
+    """The whole text; empty if the model found no speech."""
+    language: str | None
+    """Code of the language, requested or detected; None if the model knows a single language."""
+    segments: tuple[SpeechSegment, ...]
+    """The text by stretches of time, in order."""
+    no_speech_prob: float | None = None
+    """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it."""
+    avg_logprob: float | None = None
+    """Mean log probability of the tokens (at most 0), as Whisper defines it."""
+    compression_ratio: float | None = None
+    """Size of the text divided by its compressed size, as Whisper defines it; high if the text repeats itself."""
+    temperature: float | None = None
+    """Sampling temperature of the accepted answer, as Whisper defines it; 0.0 for the most probable tokens."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that a handler sends."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Read the JSON that a handler sent.
+
+        Args:
+            value: The parsed JSON.
+
+        Raises:
+            TypeError: It is not the transcript of a chunk; likewise KeyError and ValueError.
+        """
+        segments = tuple(_segment(**segment) for segment in value["segments"])
+        if not isinstance(value["text"], str):
+            raise TypeError(f"text: expected a string, got {type(value['text']).__name__}")
+        return cls(**{**value, "segments": segments})
+
+
+def _segment(start: float, end: float, text: str, words: list[Any] | None) -> SpeechSegment:
+    timed = None if words is None else tuple(Word(float(w["start"]), float(w["end"]), str(w["text"])) for w in words)
+    return SpeechSegment(float(start), float(end), str(text), timed)

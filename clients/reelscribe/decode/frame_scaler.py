@@ -15,7 +15,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
-from reelscribe.contract.scaling import cut, fit, rgb_matrix, scale_planes, turn
+from reelscribe.contract.scaling import crop, fit, rgb_matrix, rotate, scale_planes
 from reelscribe.contract.source import VideoInfo
 
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT: not every PyAV has names for them
@@ -48,7 +48,7 @@ class FrameScaler:
         """(height, width, 3) uint8."""
         shown = replace(self._info, width=frame.width, height=frame.height).shown_size
         rotation = self._info.rotation
-        scaled = self._size.scaled(*shown)
+        scaled = self._size.scaled_size(*shown)
         stored = scaled[::-1] if rotation in (90, 270) else scaled
         if self._resize == "fast":
             image = self._rgb(frame, _INTERPOLATION[self._size.resample], stored).to_ndarray()
@@ -59,8 +59,8 @@ class FrameScaler:
         else:
             full = self._rgb(frame, Interpolation.BILINEAR, (frame.width, frame.height))
             whole = Image.merge("RGB", [_plane(full, number) for number in _RGB_OF_GBRP])
-            return fit(turn(whole, rotation), self._size, shown)
-        return cut(np.rot90(image, -rotation // 90), self._size)
+            return fit(rotate(whole, rotation), self._size, shown)
+        return crop(np.rot90(image, -rotation // 90), self._size)
 
     def _rgb(self, frame: av.VideoFrame, interpolation: int, size: tuple[int, int]) -> av.VideoFrame:
         matrix = None if frame.format.is_rgb else _matrix(frame)

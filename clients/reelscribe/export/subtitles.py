@@ -11,7 +11,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
-from reelscribe._files import whole_file
+from reelscribe._files import atomic_file
 from reelscribe.export.annotations import AnnotatedSource
 from reelscribe.export.cues import Cue, Cues, cues_of, one_at_a_time
 
@@ -31,7 +31,7 @@ def subtitle_files(
     def write(record: AnnotatedSource) -> None:
         if cues := cues_of(record, wanted):
             content = _vtt(cues) if kind == "vtt" else _srt(cues)
-            with whole_file(folder / names.of(record.path), written) as partial:
+            with atomic_file(folder / names.of(record.path), written) as partial:
                 partial.write_text(content, encoding="utf-8", errors="backslashreplace")
 
     return write

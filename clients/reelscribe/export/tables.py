@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from reelscribe._files import whole_file
+from reelscribe._files import atomic_file
 from reelscribe.export.annotations import AnnotatedSource, Kind
 
 TableFormat = Literal["csv", "parquet"]
@@ -69,7 +69,7 @@ def table_file(kind: Kind, format: TableFormat, out: Path, written: list[Path]) 
 @contextmanager
 def _csv_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Write]:
     with (
-        whole_file(path, written) as partial,
+        atomic_file(path, written) as partial,
         partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
     ):
         rows = csv.writer(file)
@@ -101,7 +101,7 @@ def _parquet_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Wr
     rows: list[Row] = []
     values = 0
     with (
-        whole_file(path, written) as partial,
+        atomic_file(path, written) as partial,
         partial.open("wb") as file,
         parquet.ParquetWriter(file, schema, compression="zstd") as writer,
     ):

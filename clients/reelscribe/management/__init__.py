@@ -1,4 +1,1 @@
-"""TorchServe's management API: which models a server has, how their workers are, and how to change that.
-
-Names, versions and numbers of workers come in; the state of models and workers goes out.
-"""
+"""TorchServe's management API: list, register, scale and unregister models, and wait until their workers are ready."""

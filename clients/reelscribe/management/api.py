@@ -1,4 +1,4 @@
-"""One try at TorchServe's own APIs: a request and its answer, or one of our exceptions that says what to do."""
+"""Requests to one of TorchServe's own APIs. A refusal becomes an exception that says what to do."""
 
 from __future__ import annotations
 
@@ -25,68 +25,81 @@ from reelscribe.errors import (
 )
 
 ANSWER_SECONDS = 10.0
-"""That an answer may take which needs no model."""
+"""Timeout in seconds of a request that needs no model."""
 
-_REFUSALS: dict[int, tuple[type[ReelscribeError], str]] = {
+Refusal = tuple[type[ReelscribeError], str]
+"""What a refusal is raised as, and what to do about it."""
+
+_REFUSALS: dict[int, Refusal] = {
     400: (UsageError, "check the names and numbers of the command"),
     403: (ModelConflict, "make another version the default first, or unregister the others"),
     405: (ModelApiOff, "it was started without: `reelscribe server restart --model-api`"),
     408: (ServerError, "it was still ending workers; try again"),
     409: (ModelConflict, "unregister that version, or give the archive another one"),
-    503: (ServerError, "no worker takes it; `reelscribe models describe` says how they are"),
+    500: (ServerError, "see the server's log"),
+    503: (ServerError, "no worker takes it; `reelscribe models describe` shows the state of its workers"),
     507: (ServerOutOfMemory, "unregister or scale down what is not needed"),
 }
-
-_NOT_FOUND: dict[str, tuple[type[ReelscribeError], str]] = {
-    "ModelNotFoundException": (UnknownModel, "`reelscribe models list` says what is registered"),
-    "ModelVersionNotFoundException": (UnknownModel, "`reelscribe models list` says which versions there are"),
+"""By HTTP status."""
+_NOT_FOUND: dict[str, Refusal] = {
+    "ModelNotFoundException": (UnknownModel, "`reelscribe models list` shows what is registered"),
+    "ModelVersionNotFoundException": (UnknownModel, "`reelscribe models list` shows which versions there are"),
     "ResourceNotFoundException": (ServerError, "is that the management address?"),
 }
-"""By TorchServe's word for what it did not find."""
-_NO_ARCHIVE = (UnknownModel, "expected the file name of an archive in the server's model store, not a path")
+"""For status 404, by the type of TorchServe's exception."""
+_NO_ARCHIVE: Refusal = (UnknownModel, "expected the file name of an archive in the server's model store, not a path")
+_UNEXPECTED: Refusal = (ServerError, "is it a TorchServe?")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Any answer of a server."""
+    """The answer to a request, whatever its status."""
 
     status: int
+    """HTTP status."""
     text: str
+    """The body."""
 
     @property
-    def told(self) -> tuple[str, str]:
-        """Kind and message of TorchServe's refusals."""
+    def error(self) -> tuple[str, str]:
+        """Type and message of the exception that TorchServe answers with; the type is empty for any other body."""
         try:
-            told = json.loads(self.text)
+            error = json.loads(self.text)
         except ValueError:
-            told = None
-        if not isinstance(told, dict):
+            error = None
+        if not isinstance(error, dict):
             return "", " ".join(self.text.split())[:200]
-        return str(told.get("type", "")), str(told.get("message", told))
+        return str(error.get("type", "")), str(error.get("message", error))
 
     @property
-    def key_refused(self) -> bool:
-        """Whether it was the key: TorchServe says so with the status of a bad request."""
-        return self.status == 400 and self.told[0] == "InvalidKeyException"
+    def token_refused(self) -> bool:
+        """Whether the token was refused, for which TorchServe uses the status of a bad request."""
+        return self.status == 400 and self.error[0] == "InvalidKeyException"
 
 
 class Api:
-    """One address of a server, and the key to it. `close` it in the end."""
+    """One address of a server, with the token for it. Call `close` in the end."""
 
     def __init__(
         self, url: str, credentials: Credentials | str | None = None, *, ssl_context: ssl.SSLContext | None = None
     ) -> None:
-        """`ssl_context` says which certificates are trusted; by default those that the system trusts."""
+        """Prepare a session; nothing is sent yet.
+
+        Args:
+            url: Address of the API, such as http://127.0.0.1:8081.
+            credentials: The token, or where to get it; None for an API that requires none.
+            ssl_context: The certificates that are trusted; by default those of the system.
+        """
         self.url = url.rstrip("/")
         self._credentials = credentials
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl_context or True))
 
     async def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         await self._session.close()
 
     async def json(self, method: str, path: str, *, seconds: float = ANSWER_SECONDS) -> Any:
-        """What it answers, as plain values."""
+        """Send a request and parse the JSON of its answer; arguments and exceptions are those of `text`."""
         text = await self.text(method, path, seconds=seconds)
         try:
             return json.loads(text)
@@ -94,31 +107,65 @@ class Api:
             raise ServerError(f"{self.url}{path}: expected JSON, got {text[:200]!r}; is it a TorchServe?") from None
 
     async def text(self, method: str, path: str, *, seconds: float = ANSWER_SECONDS) -> str:
-        """What it answers. `path` is encoded. Raises ServerError or UsageError."""
+        """Send a request and return the body of its answer.
+
+        Args:
+            method: HTTP method.
+            path: Path and query, already encoded.
+            seconds: Timeout of the whole request.
+
+        Raises:
+            ServerError: The server does not answer, or refuses the request.
+            UsageError: The server calls the request wrong.
+        """
         answer = await self.answer(method, path, seconds=seconds)
         self.check(path, answer)
         return answer.text
 
     async def answer(self, method: str, path: str, *, seconds: float = ANSWER_SECONDS) -> Answer:
-        """Whatever it answers; a key that is refused is read again from its file, and tried once more if it is new."""
+        """Send a request and return its answer, also a refusal; arguments are those of `text`.
+
+        If the token is refused, and the key file holds another one by now, the request is sent again with that.
+
+        Raises:
+            ServerUnreachable: The server does not answer.
+        """
         token = await self._token()
-        answer = await self._once(method, path, token, seconds)
-        if answer.key_refused and isinstance(self._credentials, Credentials) and self._credentials.differs_from(token):
-            answer = await self._once(method, path, await self._token(), seconds)
+        answer = await self._send(method, path, token, seconds)
+        if (
+            answer.token_refused
+            and isinstance(self._credentials, Credentials)
+            and self._credentials.differs_from(token)
+        ):
+            answer = await self._send(method, path, await self._token(), seconds)
         return answer
 
-    async def _once(self, method: str, path: str, token: str | None, seconds: float) -> Answer:
-        # TorchServe redirects nobody, and whoever does must not get the key.
+    def check(self, path: str, answer: Answer) -> None:
+        """Raise ServerError or UsageError if an answer is a refusal."""
+        if 200 <= answer.status < 300:
+            return
+        message = f"{self.url}{path}: status {answer.status}: {answer.error[1]}"
+        if answer.token_refused:
+            advice = (
+                "keys expire, and a restart makes new ones: give the server's present --key-file"
+                if self._credentials
+                else "no key was given: name the server's --key-file"
+            )
+            raise AccessRefused(f"{message}; {advice}", passes=True)
+        kind, advice = _refusal(path, answer)
+        raise kind(f"{message}; {advice}")
+
+    async def _send(self, method: str, path: str, token: str | None, seconds: float) -> Answer:
         try:
             async with self._session.request(
                 method,
                 URL(f"{self.url}{path}", encoded=True),
                 headers={"Authorization": f"Bearer {token}"} if token else {},
                 timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
-                allow_redirects=False,
+                allow_redirects=False,  # TorchServe never redirects, and another server must not get the token
             ) as response:
                 return Answer(response.status, await response.text(errors="replace"))
-        except TimeoutError:  # on Python 3.10 another class than the builtin
+        except TimeoutError:
             raise ServerUnreachable(
                 f"{self.url}{path}: no answer within {seconds:.0f} s; is the server running, or very busy?"
             ) from None
@@ -130,30 +177,11 @@ class Api:
             return await self._credentials.fresh_token(self._session)
         return self._credentials
 
-    def check(self, path: str, answer: Answer) -> None:
-        """Raises ServerError or UsageError if it is a refusal."""
-        if 200 <= answer.status < 300:
-            return
-        message = f"{self.url}{path}: status {answer.status}: {answer.told[1]}"
-        if answer.key_refused:
-            advice = (
-                "keys expire, and a restart makes new ones: give the server's present --key-file"
-                if self._credentials
-                else "no key was given: name the server's --key-file"
-            )
-            raise AccessRefused(f"{message}; {advice}", passes=True)
-        kind, advice = _refusal(path, answer)
-        raise kind(f"{message}; {advice}")
 
-
-def _refusal(path: str, answer: Answer) -> tuple[type[ReelscribeError], str]:
-    """What it means, and what to do."""
-    unknown = ServerError, "is it a TorchServe?"
+def _refusal(path: str, answer: Answer) -> Refusal:
     if HTTPS_ONLY in answer.text:
         return ServerError, "write https://"
-    if answer.status == 404:
-        found = _NOT_FOUND.get(answer.told[0], unknown)
-        return _NO_ARCHIVE if found[0] is UnknownModel and path.startswith("/models?url=") else found
-    if answer.status == 500:
-        return ServerError, "see the server's log"
-    return _REFUSALS.get(answer.status, unknown)
+    if answer.status != 404:
+        return _REFUSALS.get(answer.status, _UNEXPECTED)
+    found = _NOT_FOUND.get(answer.error[0], _UNEXPECTED)
+    return _NO_ARCHIVE if found[0] is UnknownModel and path.startswith("/models?url=") else found

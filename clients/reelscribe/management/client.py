@@ -1,4 +1,4 @@
-"""The management API of TorchServe: which models there are, how their workers get on, and other ones in their place."""
+"""A client for TorchServe's management API, and for what its other APIs offer to operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from reelscribe.client.credentials import Credentials
@@ -19,28 +19,34 @@ from reelscribe.management.api import ANSWER_SECONDS, Api
 from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, natural
 
 REGISTER_SECONDS = 900.0
-"""That a server may take to fetch and unpack an archive, weights included."""
+"""Seconds that a server may take to fetch and unpack an archive, weights included."""
 
 DRAIN_SECONDS = 300.0
-"""That requests may wait in a version's queue before it is unregistered."""
+"""Default time, in seconds, that requests may wait in a version's queue before it is unregistered."""
 
 POLL_SECONDS = 0.25
-"""Seldom enough: to describe workers on GPUs, TorchServe asks the GPUs, and lets its clients wait."""
+"""Seconds between two requests for the state of workers. For workers on GPUs, TorchServe queries the GPUs each time,
+and its clients wait meanwhile.
+"""
 
 Why = Callable[[str, str], str | None]
-"""Of a model and a version: why it cannot be loaded, or None as long as nobody knows of anything."""
+"""Called with a model and a version, returns why it cannot be loaded, or None as long as no reason is known."""
 
 
 @dataclass(frozen=True)
 class ServerAddresses:
-    """Where the APIs of one server are, like http://127.0.0.1:8081; the last two where they are asked for.
+    """The addresses of one server's APIs.
 
-    Raises UsageError for what is no address.
+    Raises:
+        UsageError: An address does not begin with http:// or https://.
     """
 
     management: str
+    """Address of the management API, such as http://127.0.0.1:8081."""
     inference: str | None = None
+    """Address of the inference API, for `ping`; None if it is not needed."""
     metrics: str | None = None
+    """Address of the metrics API, for `metrics`; None if it is not needed."""
 
     def __post_init__(self) -> None:
         for url in (self.management, self.inference, self.metrics):
@@ -49,10 +55,10 @@ class ServerAddresses:
 
 
 class ManagementClient:
-    """One server, for those who operate it. Use it as an async context manager.
+    """A client of one server, for its operators. Use it as an async context manager.
 
-    Every method raises ServerError: ServerUnreachable, AccessRefused for a missing, wrong or expired key,
-    UnknownModel, and ServerError itself for what nobody expects.
+    Every method raises ServerUnreachable if the server does not answer, AccessRefused if the token is missing, wrong or
+    expired, UnknownModel for a model or version that is not registered, and ServerError for unexpected answers.
     """
 
     def __init__(
@@ -63,10 +69,16 @@ class ManagementClient:
         inference_credentials: Credentials | str | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """`addresses` may be the management address alone, and `credentials` are those of its API.
+        """Prepare the sessions; nothing is sent yet.
 
-        `inference_credentials` are for `ping`; `ssl_context` says which certificates are trusted, by default those of
-        the system; raises UsageError if the environment names others that are not there.
+        Args:
+            addresses: The server's addresses, or that of its management API alone.
+            credentials: The token for the management API; None for a server that requires none.
+            inference_credentials: The token for the inference API, which `ping` needs.
+            ssl_context: The certificates that are trusted; by default those of the system.
+
+        Raises:
+            UsageError: An address is malformed, or the environment names trusted certificates that do not exist.
         """
         if isinstance(addresses, str):
             addresses = ServerAddresses(addresses)
@@ -79,7 +91,7 @@ class ManagementClient:
             for url, key in ((addresses.inference, inference_credentials), (addresses.metrics, None))
         )
 
-    async def __aenter__(self) -> ManagementClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -90,38 +102,47 @@ class ManagementClient:
                 await api.close()
 
     async def models(self) -> list[ModelVersion]:
-        """Every version of every model."""
+        """Describe every version of every model."""
         names: list[str] = []
         versions: list[ModelVersion] = []
         page: str | None = "0"
         while page:
-            with _of_torchserve():
+            with _expect_torchserve():
                 answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
                 names += [model["modelName"] for model in answer["models"]]
                 page = answer.get("nextPageToken")
         for name in names:
-            with suppress(UnknownModel):  # it was unregistered since
+            with suppress(UnknownModel):  # it has been unregistered meanwhile
                 versions += await self.versions(name)
         return versions
 
     async def versions(self, model: str) -> list[ModelVersion]:
-        """Every version of a model."""
-        default = await self._described(model, None)
-        with _of_torchserve():
+        """Describe every version of a model, in the order of their numbers."""
+        default = await self._describe(model, None)
+        with _expect_torchserve():
             answers = await self._json("GET", _path(model, "all"))
             versions = [ModelVersion.from_json(answer, default.version) for answer in answers]
         return sorted(versions, key=lambda version: natural(version.version))
 
     async def describe(self, model: str, version: str | None = None) -> ModelVersion:
-        """One version, by default the one that is the default."""
-        default = await self._described(model, None)
-        return default if version is None else await self._described(model, version, default.version)
+        """Describe one version of a model; by default its default version."""
+        default = await self._describe(model, None)
+        return default if version is None else await self._describe(model, version, default.version)
 
     async def handler_description(
         self, model: str, version: str | None = None, *, seconds: float = DRAIN_SECONDS
     ) -> dict[str, Any]:
-        """What the handler says of itself; empty if it says nothing. It waits in the queue behind other requests."""
-        with _of_torchserve():
+        """Ask the handler of a version for its description. The request waits in the queue behind others.
+
+        Args:
+            model: Name of the model.
+            version: Version of the model; by default its default version.
+            seconds: Timeout of the request, the time in the queue included.
+
+        Returns:
+            The description as JSON; empty if the handler has none.
+        """
+        with _expect_torchserve():
             (answer,) = await self._json("GET", _path(model, version), {"customized": "true"}, seconds)
             return dict(answer.get("customizedMetadata") or {})
 
@@ -133,31 +154,45 @@ class ManagementClient:
         seconds: float | None = LOAD_SECONDS,
         why: Why = lambda *_: None,
     ) -> ModelVersion:
-        """Register an archive of the model store, or at an allowed address, and wait until it is ready.
+        """Register an archive and wait until it is ready.
 
-        `workers` replaces the archive's own number. Raises StartupError if it is not ready after `seconds`, or as soon
-        as `why` knows that it cannot be; None does not wait. Raises ModelApiOff, ModelConflict, ServerOutOfMemory, and
-        UnknownModel if there is no such archive. Whatever ends the waiting, also a cancellation, the version is
-        unregistered again if the server lets itself be reached.
+        If the waiting ends otherwise, also by a cancellation, the version is unregistered again, provided that the
+        server can be reached.
+
+        Args:
+            archive: A file name in the server's model store, or an address that its settings allow.
+            workers: Number of workers; by default what the archive says.
+            seconds: Timeout of the waiting; None does not wait.
+            why: Called repeatedly; a reason that it returns ends the waiting.
+
+        Returns:
+            The version that was registered.
+
+        Raises:
+            StartupError: It is not ready in time, has no workers, or cannot be loaded for the reason in the message.
+            ModelApiOff: The server does not allow models to be registered.
+            ModelConflict: That version is registered already.
+            ServerOutOfMemory: The server has no memory left for it.
+            UnknownModel: There is no such archive.
         """
         before = {(each.name, each.version) for each in await self.models()}
-        # Asynchronous, for otherwise one of the threads that receive requests would wait for the workers.
+        # If it were synchronous, one of TorchServe's threads that receive requests would wait for the workers.
         query = {"url": archive, "initial_workers": workers or 0, "synchronous": "false"}
         await self._json("POST", "/models", query, REGISTER_SECONDS)
-        # TorchServe does not say what it was that it registered.
+        # TorchServe's answer does not name what was registered.
         new = [each for each in await self.models() if (each.name, each.version) not in before]
         made = next((each for each in new if each.archive == archive), None)
         if made is None:
             raise ServerError(f"{archive}: it was registered, but is not there; see `reelscribe models list`")
         try:
             if workers and (made.min_workers, made.max_workers) != (workers, workers):
-                # What the archive says has gone before what was asked.
+                # TorchServe has given the archive's own numbers precedence over initial_workers.
                 made = await self.scale(made.name, workers, version=made.version, wait=False)
             if seconds is None:
                 return made
             return await self.wait_ready(made.name, made.version, seconds=seconds, why=why)
         except BaseException:
-            with suppress(ReelscribeError):  # the first error is the one to be told
+            with suppress(ReelscribeError):  # the first error matters more
                 await asyncio.shield(self.unregister(made.name, made.version, drain_seconds=0))
             raise
 
@@ -169,14 +204,24 @@ class ManagementClient:
         seconds: float = LOAD_SECONDS,
         why: Why = lambda *_: None,
     ) -> ModelVersion:
-        """Wait until every worker is READY.
+        """Wait until every worker of a version is READY.
 
-        Raises StartupError after `seconds`, if there is none to wait for, or as soon as `why` knows that it cannot be.
+        Args:
+            model: Name of the model.
+            version: Version of the model; by default its default version.
+            seconds: Timeout.
+            why: Called repeatedly; a reason that it returns ends the waiting.
+
+        Returns:
+            The version with its workers.
+
+        Raises:
+            StartupError: It is not ready in time, has no workers, or cannot be loaded for the reason in the message.
         """
         deadline = time.monotonic() + seconds
         version = version or (await self.describe(model)).version
         while True:
-            state = await self._described(model, version)
+            state = await self._describe(model, version)
             if state.ready:
                 return await self.describe(model, version)
             if reason := why(model, version):
@@ -204,34 +249,61 @@ class ManagementClient:
         seconds: float = LOAD_SECONDS,
         why: Why = lambda *_: None,
     ) -> ModelVersion:
-        """At least `minimum` workers and at most `maximum`, by default as many; wait until all are READY.
+        """Change the number of workers of a version.
 
-        What the workers that are too many had in work is given to others, or refused once; with none left, requests
-        that wait go on waiting. Raises StartupError as `wait_ready`, and UsageError for numbers that cannot be.
+        TorchServe sends the requests of workers that it removes to other workers, or refuses them once. With no worker
+        left, requests wait in the queue.
+
+        Args:
+            model: Name of the model.
+            minimum: Smallest number of workers.
+            maximum: Largest number of workers; by default the smallest.
+            version: Version of the model; by default its default version.
+            wait: Whether to wait until every worker is READY.
+            seconds: Timeout of the waiting.
+            why: Called repeatedly; a reason that it returns ends the waiting.
+
+        Returns:
+            The version with its workers.
+
+        Raises:
+            UsageError: The numbers are negative or in the wrong order.
+            StartupError: As for `wait_ready`.
         """
         maximum = minimum if maximum is None else maximum
         if not 0 <= minimum <= maximum:
             raise UsageError(f"workers: expected 0 <= minimum <= maximum, got {minimum} and {maximum}")
-        # Not "synchronous", for the reason that `register` gives.
+        # Asynchronous, for the reason given in `register`.
         await self._json("PUT", _path(model, version), {"min_worker": minimum, "max_worker": maximum})
         if wait and minimum:
             return await self.wait_ready(model, version, seconds=seconds, why=why)
         return await self.describe(model, version)
 
     async def set_default(self, model: str, version: str) -> None:
-        """Have this version answer the requests that name none."""
+        """Make a version the one that answers requests which name no version."""
         await self._json("PUT", f"{_path(model, version)}/set-default")
 
     async def unregister(
         self, model: str, version: str | None = None, *, drain_seconds: float = DRAIN_SECONDS
     ) -> ModelVersion:
-        """Take a version away, by default the default one, and return what it was.
+        """Unregister a version after it has answered the requests that it already has.
 
-        First it answers all that it was asked until now. What waits in its queue has `drain_seconds` to be taken by a
-        worker. With several workers it stays as long again as a worker may compute (`response_seconds`), for TorchServe
-        does not say which of them are idle. What comes after the call began is not waited for; with `drain_seconds` 0
-        nothing is, and that is refused or never answered. If this fails, the version is as it was. Raises ServerError
-        if the queue takes longer, ModelApiOff, and ModelConflict for the default version while there are others.
+        A version with several workers stays for `response_seconds` more, as TorchServe does not say which of them are
+        idle. Requests that arrive after this call began may be refused or never answered. If it fails, the version is
+        as it was.
+
+        Args:
+            model: Name of the model.
+            version: Version of the model; by default its default version.
+            drain_seconds: Seconds that waiting requests have to leave the queue; 0 waits for no request.
+
+        Returns:
+            The version as it was before.
+
+        Raises:
+            ServerError: The queue was not empty in time.
+            ModelApiOff: The server does not allow models to be unregistered.
+            ModelConflict: It is the default version, and the model has others.
         """
         versions = await self.versions(model)
         leaving = await self.describe(model, version)
@@ -242,8 +314,12 @@ class ManagementClient:
         return leaving
 
     async def ping(self) -> bool:
-        """Whether the inference API calls itself healthy, which it does long before a model is loaded."""
-        api = _known(self._inference, "inference")
+        """Return whether the inference API calls itself healthy, which it does long before a model is loaded.
+
+        Raises:
+            UsageError: The client was given no address of the inference API.
+        """
+        api = _required(self._inference, "inference")
         answer = await api.answer("GET", "/ping")
         if answer.status == 500 and "Unhealthy" in answer.text:
             return False
@@ -251,15 +327,19 @@ class ManagementClient:
         return True
 
     async def metrics(self) -> str:
-        """What the server counts, in the text format of Prometheus."""
-        return await _known(self._metrics, "metrics").text("GET", "/metrics")
+        """Return the server's metrics, in the text format of Prometheus.
+
+        Raises:
+            UsageError: The client was given no address of the metrics API.
+        """
+        return await _required(self._metrics, "metrics").text("GET", "/metrics")
 
     async def _drain(self, leaving: ModelVersion, seconds: float) -> None:
-        """TorchServe would leave what waits in the queue without any answer, and its clients waiting.
+        """Wait until a version has answered the requests that it already has.
 
-        Workers take what is in the queue in its order: when one describes itself, all before that is taken. An only
-        worker has then answered it. Others may still compute, and whoever ended them to see an end would have their
-        requests refused; but TorchServe lets none compute for longer than the model's time-out.
+        TorchServe would leave what waits in the queue without any answer. Workers take requests in the order of the
+        queue, so when one has described itself, all earlier requests have been taken. A single worker has answered them
+        by then. Others may still be computing, but for no longer than the model's timeout.
         """
         if not leaving.queue_pending and not any(worker.ready for worker in leaving.workers):
             return
@@ -274,12 +354,12 @@ class ManagementClient:
             await asyncio.sleep(leaving.response_seconds)
 
     async def _check_model_api(self) -> None:
-        """Raises ModelApiOff before anybody waits for what cannot be done."""
-        with suppress(UsageError):  # it says that no archive was named
+        """Raise ModelApiOff before anything waits in vain."""
+        with suppress(UsageError):  # where it is on, the complaint is that the request names no archive
             await self._json("POST", "/models")
 
-    async def _described(self, model: str, version: str | None, default: str | None = None) -> ModelVersion:
-        with _of_torchserve():
+    async def _describe(self, model: str, version: str | None, default: str | None = None) -> ModelVersion:
+        with _expect_torchserve():
             (answer,) = await self._json("GET", _path(model, version))
             return ModelVersion.from_json(answer, default or answer["modelVersion"])
 
@@ -298,15 +378,15 @@ def _path(model: str, version: str | None) -> str:
 
 
 @contextmanager
-def _of_torchserve() -> Iterator[None]:
-    """Around reading an answer, which may be anything if it is no TorchServe that answers."""
+def _expect_torchserve() -> Iterator[None]:
+    """Raise ServerError if reading an answer fails, which may come from any program that listens there."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ServerError(f"unexpected answer: {type(error).__name__}: {error}; is it a TorchServe?") from error
 
 
-def _known(api: Api | None, name: str) -> Api:
+def _required(api: Api | None, name: str) -> Api:
     if api is None:
         raise UsageError(f"no address of the {name} API was given")
     return api

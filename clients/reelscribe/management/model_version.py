@@ -1,20 +1,20 @@
-"""What TorchServe says of a registered model: one of its versions, and the workers of that."""
+"""A version of a model and its workers, as TorchServe's management API describes them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 LOAD_SECONDS = 900.0
-"""That models may take to be ready."""
+"""Default time, in seconds, that models may take to become ready."""
 
 _GPU = re.compile(r"gpuId::(\d+)")
 
 
 def natural(version: str) -> list[tuple[int, str]]:
-    """What to sort versions by: 10.0 comes after 9.0."""
+    """Return a sort key for versions that orders their numbers: 10.0 comes after 9.0."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.-]", version)]
 
 
@@ -23,13 +23,15 @@ class Worker:
     """One worker process of a version of a model."""
 
     id: str
+    """TorchServe's number of the worker, such as "9000"."""
     status: str
     """READY, or UNLOADING while it starts or restarts."""
     pid: int
+    """Process id."""
     gpu: int | None
-    """Number of its GPU; None where it has none, or the server cannot say."""
+    """Number of its GPU; None if it has none, or the server cannot say."""
     memory: int
-    """Bytes; 0 where the server does not measure it."""
+    """Memory of the process, in bytes; 0 if the server does not measure it."""
 
     @property
     def ready(self) -> bool:
@@ -37,8 +39,12 @@ class Worker:
         return self.status == "READY"
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any]) -> Worker:
-        """Raises KeyError, TypeError or ValueError for anything else than TorchServe's description."""
+    def from_json(cls, answer: Mapping[str, Any]) -> Self:
+        """Read TorchServe's description of a worker.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not such a description.
+        """
         gpu = _GPU.search(str(answer.get("gpuUsage")))
         return cls(
             id=str(answer["id"]),
@@ -51,54 +57,64 @@ class Worker:
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """A version of a model, and how it gets on."""
+    """A registered version of a model."""
 
     name: str
+    """Name of the model."""
     version: str
+    """The version, such as "1.0"."""
     archive: str
-    """What it was registered from: a file of the model store, or an address."""
+    """What it was registered from: a file name in the model store, or an address."""
     is_default: bool
     """Whether it answers requests that name no version."""
     min_workers: int
+    """Number of workers that TorchServe keeps running."""
     max_workers: int
+    """Largest number of workers."""
     workers: tuple[Worker, ...]
+    """The workers that exist now, ready or not."""
     queue_pending: int
-    """Requests that wait."""
+    """Number of requests that wait in its queue."""
     queue_capacity: int
-    """Requests that may wait."""
+    """Number of requests that its queue can hold."""
     response_seconds: int
-    """That a worker may compute before it is replaced."""
+    """Seconds that a worker may compute before it is replaced."""
     startup_seconds: int
-    """That a worker may take to load the model."""
+    """Seconds that a worker may take to load the model."""
     device_ids: tuple[int, ...]
-    """GPUs that the archive names; empty: the server shares out those that there are."""
+    """GPUs that the archive names; empty if the server assigns them."""
     stages: int
-    """Processes of a worker, with a GPU each where there are any; 1, or 2 for a model that is split."""
+    """Number of processes that each worker is split over, 1 or 2; each has a GPU of its own if there are any."""
     batch_size: int
-    """Requests that are joined at most."""
+    """Largest number of requests that are joined into one batch."""
     batch_delay_ms: int
-    """Milliseconds that a request may wait for others."""
+    """Milliseconds that a request may wait for others to join it."""
 
     @property
     def ready(self) -> bool:
-        """Whether as many workers as it wants are there, one at least, and all of them take requests."""
+        """Whether it has at least one worker, as many as it should have, and all of them take requests."""
         return len(self.workers) >= max(1, self.min_workers) and all(worker.ready for worker in self.workers)
 
     def gpus_of(self, worker: Worker) -> tuple[int, ...]:
-        """Numbers of the GPUs that a worker has."""
+        """Return the numbers of the GPUs that a worker uses, one for each stage; empty if it uses none."""
         if worker.gpu is None:
             return ()
         if self.stages == 1:
             return (worker.gpu,)
-        # Of a worker with several, TorchServe says where in the list of its archive the first one stands.
+        # For a worker with several GPUs, TorchServe reports the first one's position in the archive's list.
         numbers = self.device_ids or range(worker.gpu + self.stages)
         return tuple(numbers[worker.gpu : worker.gpu + self.stages])
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], default: str) -> ModelVersion:
-        """Of TorchServe's description and the default version.
+    def from_json(cls, answer: Mapping[str, Any], default: str) -> Self:
+        """Read TorchServe's description of a version.
 
-        Raises KeyError, TypeError or ValueError for anything else than such a description.
+        Args:
+            answer: The description.
+            default: The default version of the model.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is not such a description.
         """
         queue = answer["jobQueueStatus"]
         pending = int(queue["pendingRequests"])

@@ -1,4 +1,5 @@
-"""A TorchServe of our own on this machine: settings, start, stop, state and logs.
+"""A TorchServe on this machine: its settings, start, stop, state and logs.
 
-A settings file and a folder of archives come in; a server whose workers are ready goes out, or the reason why not.
+`launcher` starts a server from a settings file and a folder of model archives, and returns when every worker is ready.
+`state` and `logs` explain how a server is doing and why a model does not load.
 """

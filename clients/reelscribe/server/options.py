@@ -6,54 +6,67 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 from reelscribe.errors import StartupError, UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 
 DIRECTORY = Path(".server")
-"""Where a server lives that is not told where."""
+"""Default folder of a server."""
 
 MODEL_STORE = Path("model_store")
+"""Default folder of model archives."""
+
 CONFIG = Path("config.properties")
+"""Default file of TorchServe's settings."""
 
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How to start a TorchServe."""
+    """How to start a TorchServe.
+
+    Raises:
+        UsageError: There is a certificate without a private key, or the other way round.
+    """
 
     config: Path = CONFIG
-    """TorchServe's settings."""
+    """File of TorchServe's settings."""
     model_store: Path = MODEL_STORE
-    """Folder of archives."""
+    """Folder of model archives."""
     load_seconds: float = LOAD_SECONDS
-    """That all models together may take to be ready."""
+    """Seconds that all models together have to become ready."""
     model_api: bool = False
-    """Whether models can be registered while it runs."""
+    """Whether models can be registered and unregistered while the server runs."""
     insecure: bool = False
-    """Whether addresses may be open that are refused otherwise."""
+    """Whether the server may listen beyond loopback without TLS and tokens."""
     certificate: Path | None = None
-    """PEM file, the server's own certificate first."""
+    """PEM file with the server's own certificate first, then those that signed it; None without TLS."""
     private_key: Path | None = None
-    """PEM file, RSA."""
+    """PEM file with the certificate's RSA key; None without TLS."""
     pass_environment: tuple[str, ...] = ()
-    """Variables that the server gets besides those that it always does."""
+    """Names of environment variables that the server gets besides those that it always gets."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Settings in place of those of `config`."""
+    """Settings that replace those of `config`."""
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
             raise UsageError("--certificate and --private-key belong together: give both, or neither")
 
     def save(self, path: Path) -> None:
-        """For a restart, which may come from another folder."""
+        """Write the options as JSON, with absolute paths, as a restart may come from another folder."""
         values = {
             name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asdict(self).items()
         }
         path.write_text(json.dumps(values, indent=2))
 
     @classmethod
-    def load(cls, path: Path) -> StartOptions:
-        """What `save` wrote. Raises UsageError if it wrote nothing, and StartupError for anything else."""
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            UsageError: There is no such file, so no server was ever started there.
+            StartupError: The file holds something else.
+        """
         if not path.exists():
             raise UsageError(f"{path.parent}: no server was ever started there; use `reelscribe server start`")
         try:
@@ -62,4 +75,6 @@ class StartOptions:
                 values[name] = values[name] and Path(values[name])
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise StartupError(f"{path}: not what a server was started with ({error}); use `server start`") from None
+            raise StartupError(
+                f"{path}: not what a server was started with ({error}); use `reelscribe server start`"
+            ) from None

@@ -1,4 +1,4 @@
-"""TorchServe's settings, as `config.properties` holds them: read, checked, and made for ports that nobody uses."""
+"""TorchServe's settings: `config.properties` is read, completed, checked and written."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ _TLS_OF_ITS_OWN = ("keystore", "keystore_pass", "keystore_type", "certificate_fi
 
 
 def read_properties(text: str) -> Settings:
-    r"""Names and values of a Java properties file. Raises StartupError for a line that is not `name=value`.
+    r"""Parse the text of a Java properties file.
 
-    Java would read more than that, and what was checked must be what TorchServe reads. In values a backslash is written
-    as two, and `\u00e4` is a character, as Java has it; other escapes are refused.
+    Java accepts more than is accepted here, so that TorchServe reads exactly what was checked. In values, two
+    backslashes stand for one and `\u00e4` stands for a character, as in Java; other escapes are refused.
+
+    Raises:
+        StartupError: A line is not `name=value`, a comment or empty.
     """
     settings = {}
     for line in text.split("\n"):
@@ -42,12 +45,12 @@ def read_properties(text: str) -> Settings:
 
 
 def write_properties(settings: Mapping[str, str]) -> str:
-    """The text of a properties file in ASCII, for Java takes its bytes for ISO-8859-1."""
+    """Format a properties file, in ASCII, as Java reads such files as ISO-8859-1."""
     return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
 
 
 def free_ports() -> Settings:
-    """Settings for an instance that stays out of every other one's way."""
+    """Return addresses for an instance, with ports that are free."""
     names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
@@ -55,44 +58,53 @@ def free_ports() -> Settings:
     return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 
-def tokens_are_asked_for(settings: Mapping[str, str]) -> bool:
-    """Whether the inference and the management API answer nobody without a token."""
+def tokens_required(settings: Mapping[str, str]) -> bool:
+    """Return whether the inference and management APIs refuse requests without a token."""
     return settings.get("disable_token_authorization", "false").lower() != "true"
 
 
 def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
-    """The settings of `config` with what must not be left to TorchServe's defaults. Raises StartupError."""
+    """Add the settings that must not be left to TorchServe's defaults.
+
+    Args:
+        settings: What `config` holds.
+        config: The file, whose folder relative paths in it start from.
+        model_api: Whether models can be registered and unregistered while the server runs.
+
+    Raises:
+        StartupError: A setting cannot be used here, or names a file that does not exist.
+    """
     if own := [name for name in _TLS_OF_ITS_OWN if name in settings]:
         raise StartupError(
-            f"{config}: {', '.join(own)}: no settings for a file that others read; use --certificate and --private-key,"
-            " and the keystore is made"
+            f"{config}: {', '.join(own)}: no settings for a file that others can read; use --certificate and"
+            " --private-key, from which a keystore is made"
         )
     if _ESCAPED.search(settings.get("vmargs", "")):
         raise StartupError(
-            f"{config}: vmargs: expected ASCII without backslashes, got {settings['vmargs']!r}: TorchServe reads this"
-            " setting before Java does, and knows no escapes"
+            f"{config}: vmargs: expected ASCII without backslashes, got {settings['vmargs']!r}: TorchServe's launcher"
+            " reads this setting itself, and knows no escapes"
         )
-    # TorchServe would take any file and any address for an archive.
+    # Without allowed_urls, TorchServe would load archives from any file and any address.
     completed = {"allowed_urls": "", **settings}
     if model_api:
         completed["enable_model_api"] = "true"
     if metrics := settings.get("metrics_config"):
         path = config.parent / metrics
         if not path.is_file():
-            raise StartupError(f"{config}: metrics_config: {path} is no file")
+            raise StartupError(f"{config}: metrics_config: expected a file, got {path}; it does not exist")
         completed["metrics_config"] = str(path.resolve())
     return completed
 
 
 def check_addresses(settings: Mapping[str, str], config: Path) -> None:
-    """Raises StartupError for an address that is none."""
+    """Raise StartupError for an address of the wrong form."""
     for name, address in _addresses(settings).items():
         if not _ADDRESS.fullmatch(address) or address.startswith("http") != (name in HTTP_ADDRESSES):
             raise StartupError(f"{config}: {name}: expected an address like http://127.0.0.1:8080, got {address!r}")
 
 
 def check_ports(settings: Mapping[str, str], config: Path) -> None:
-    """Raises StartupError for an address that somebody else listens at."""
+    """Raise StartupError for an address at which another program listens."""
     for name, address in _addresses(settings).items():
         _, host, port = _parts(address)
         with socket.socket() as probe:
@@ -101,64 +113,83 @@ def check_ports(settings: Mapping[str, str], config: Path) -> None:
 
 
 def check_tls(settings: Mapping[str, str], config: Path, *, certificate: bool) -> None:
-    """Raises StartupError for https without a certificate that clients could know, or the other way round."""
+    """Raise StartupError for an https address without a certificate, and for a certificate without one."""
     encrypted = [name for name in HTTP_ADDRESSES if _parts(settings[name])[0] == "https"]
     if encrypted and not certificate:
         raise StartupError(
-            f"{config}: {encrypted[0]} is https: give --certificate and --private-key; TorchServe would make up a"
+            f"{config}: {encrypted[0]} is https: give --certificate and --private-key; TorchServe would invent a"
             " certificate that no client can check"
         )
     if certificate and not encrypted:
         raise StartupError(
             f"{config}: no address is https, so --certificate would be of no use; write https://..., or leave it"
-            " out (`reelscribe server restart` keeps that of the last start unless told --no-tls)"
+            " out (`reelscribe server restart` keeps that of the last start unless --no-tls is given)"
         )
 
 
 def exposed(settings: Mapping[str, str]) -> list[str]:
-    """What can be reached from other machines although it should not be; for each, one line that says why.
+    """Find the addresses that other machines can reach without TLS and tokens.
 
-    The inference and the management API may be, with TLS and tokens. The metrics API asks for no token, ever
-    (ServerInitializer.java), and gRPC asks for one, but has a TLS of its own that is not set up here.
+    The metrics API never requires a token (ServerInitializer.java). gRPC does, but its TLS is separate and is not set
+    up here. So only the inference and management APIs may listen beyond loopback.
+
+    Returns:
+        For each such address, one line that says what is wrong with it.
     """
-    tokens = tokens_are_asked_for(settings)
-    found = []
+    tokens = tokens_required(settings)
+    lines = []
     for name, address in _addresses(settings).items():
         scheme, host, _ = _parts(address)
         if _is_loopback(host):
             continue
         if name == "metrics_address":
-            found.append(f"{name} {address}: TorchServe asks nobody for a token there")
+            lines.append(f"{name} {address}: TorchServe requires no token there")
         elif name in GRPC_NAMES:
-            found.append(f"{name}_address {address}: its traffic, with the tokens in it, would not be encrypted")
+            lines.append(f"{name}_address {address}: its traffic, tokens included, would not be encrypted")
         elif scheme != "https":
-            found.append(f"{name} {address}: its traffic, with the tokens in it, would not be encrypted")
+            lines.append(f"{name} {address}: its traffic, tokens included, would not be encrypted")
         elif not tokens:
-            found.append(f"{name} {address}: disable_token_authorization=true lets everybody in")
-    return found
+            lines.append(f"{name} {address}: disable_token_authorization=true lets everybody in")
+    return lines
 
 
-def surprises(settings: Mapping[str, str], config: Path) -> list[str]:
-    """What is allowed on this machine alone, but should be known; one line each."""
-    found = []
-    if not tokens_are_asked_for(settings):
-        found.append("disable_token_authorization=true: every user and program of this machine can use and change it")
+def risks(settings: Mapping[str, str], config: Path) -> list[str]:
+    """Find settings that are allowed, but that an operator should know of.
+
+    Returns:
+        For each, one line that says what it permits.
+    """
+    lines = []
+    if not tokens_required(settings):
+        lines.append("disable_token_authorization=true: every local user and program can use and change the server")
     if settings.get("enable_model_api", "").lower() == "true":
-        found.append(
-            "the model API is on: whoever has the management key can serve any folder of this machine as a model,"
-            " which is to run any program there"
+        lines.append(
+            "the model API is on: whoever has the management key can serve any folder of this machine as a model, and"
+            " so run any program there"
         )
     if allowed := settings["allowed_urls"]:
-        found.append(f"{config}: allowed_urls={allowed}: archives from there, and the programs in them, may be served")
-    return found
+        lines.append(f"{config}: allowed_urls={allowed}: archives from there, and the programs in them, can be run")
+    return lines
 
 
-def not_joined(settings: Mapping[str, str], names: list[str]) -> list[str]:
-    """The models that settings for other models say nothing of: a surprise that would only show as slowness."""
+def models_without_batching(settings: Mapping[str, str], names: list[str]) -> list[str]:
+    """Find the models for which `models=` has no settings, although it has some for other models.
+
+    Their requests are not joined into batches, which would only show as slowness.
+
+    Args:
+        settings: Completed settings.
+        names: Names of the models that are going to be served.
+
+    Raises:
+        StartupError: `models=` is not JSON.
+    """
     try:
         models = json.loads(settings.get("models", "null"))
     except ValueError as error:
-        raise StartupError(f"models=: expected JSON by model and version, got {settings['models']} ({error})") from None
+        raise StartupError(
+            f"models=: expected JSON of settings by model and version, got {settings['models']} ({error})"
+        ) from None
     return [name for name in names if name not in models] if isinstance(models, dict) else []
 
 
@@ -177,7 +208,7 @@ def _unescaped(value: str) -> str:
             f"config.properties: expected lines like name=value with two backslashes for one, got {value!r}"
         )
 
-    # Java writes a character beyond the first 65,536 as two.
+    # Java writes a character beyond U+FFFF as a surrogate pair.
     return _ESCAPE.sub(character, value).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -189,7 +220,7 @@ def _addresses(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parts(address: str) -> tuple[str, str, str]:
-    """Scheme, host and port of an address that was checked; gRPC's have no scheme."""
+    """Split an address that was checked into scheme, host and port; addresses of gRPC have no scheme."""
     match = _ADDRESS.fullmatch(address)
     assert match
     return (match[1] or "").lower(), match[2], match[3]

@@ -1,4 +1,4 @@
-"""How a server on this machine gets on: stopped, starting, loading, ready, degraded or failing."""
+"""The state of a server on this machine: stopped, starting, loading, ready, degraded or failing."""
 
 from __future__ import annotations
 
@@ -18,50 +18,62 @@ from reelscribe.server.logs import WorkerHistory, best_explanation, worker_histo
 
 State = Literal["stopped", "starting", "loading", "ready", "degraded", "failing"]
 WORST_FIRST: tuple[State, ...] = ("failing", "degraded", "loading", "ready")
-"""A version is as well as its worst worker, a server as its worst version."""
+"""The state of a version is that of its worst worker; the state of a server is that of its worst version."""
 
 STARTING_SECONDS = 300.0
-"""Archives with weights in them take a while to be unpacked; a server that is silent for longer has a reason."""
+"""Seconds that a server may take to answer, as it unpacks archives with weights first; later it counts as failing."""
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """How a version of a model gets on."""
+    """The state of a version of a model."""
 
     name: str
     version: str
     state: State
     ready: int
-    """Workers that take requests."""
+    """Number of workers that take requests."""
     wanted: int
-    """Workers that it should have."""
+    """Number of workers that the version should have."""
     error: str | None
-    """Where it fails: the last error from the log; where it has no workers: what to do."""
+    """Last error from the log if the version is failing; what to do if it has no workers; None otherwise."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """How a server gets on.
+    """The state of a server.
 
-    starting: it does not answer yet. loading: a worker has not been READY yet. degraded: one that was is restarting, or
-    a model has none, or there is no model. failing: one could not load the model since it was READY, or the server does
-    not answer, or refuses its own key.
+    - stopped: no process of it runs.
+    - starting: it does not answer yet.
+    - loading: a worker has not been READY yet.
+    - ready: every worker of every model is READY.
+    - degraded: a worker that was READY is restarting, a model has no workers, or there is no model.
+    - failing: a worker cannot load its model, or the server does not answer or refuses its own key.
     """
 
     state: State
     models: tuple[ModelState, ...] = ()
     error: str | None = None
-    """Why the server as such is failing or degraded."""
+    """Why the server itself, and not one of its models, is failing or degraded; None otherwise."""
 
 
 def state_of(instance: Instance) -> ServerState:
-    """How the server of a directory gets on. Not to be called from a coroutine: it runs its own."""
+    """Determine the state of the server in a directory.
+
+    It runs an event loop of its own, so it cannot be called from a coroutine.
+
+    Args:
+        instance: Where the server lives.
+
+    Returns:
+        Its state, and that of each version of each model, as far as the server answers.
+    """
     processes = instance.processes()
     if not processes:
         return ServerState("stopped")
     java = [process for process in processes if is_java(process)]
     if not java and all(_is_worker(process) for process in processes):
-        return ServerState("stopped")  # workers outlive a killed server by a second
+        return ServerState("stopped")  # workers survive a killed server by a second
     try:
         versions = asyncio.run(versions_of(instance, instance.management_credentials()))
     except AccessRefused as error:
@@ -75,18 +87,31 @@ def state_of(instance: Instance) -> ServerState:
 
 
 def state_from(versions: list[ModelVersion], histories: list[WorkerHistory]) -> ServerState:
-    """What follows from what a server says of its models, and its log of their workers."""
+    """Derive the state of a server that answers.
+
+    Args:
+        versions: Every registered version, as the server describes it.
+        histories: The workers that the server's log mentions.
+    """
     if not versions:
-        return ServerState("degraded", error="it has no model; `reelscribe models register` gives it one")
+        return ServerState("degraded", error="it has no model; `reelscribe models register` adds one")
     models = tuple(_model_state(version, histories) for version in versions)
     return ServerState(_worst([model.state for model in models]), models)
 
 
 async def versions_of(instance: Instance, credentials: Credentials | None) -> list[ModelVersion]:
-    """Every version that the server of a directory has registered.
+    """Ask a server for every version of every model.
 
-    Whoever asks again and again keeps the `management_credentials`, so that a key is renewed once. Raises OSError,
-    ValueError, KeyError, UsageError or ServerError.
+    Args:
+        instance: Where the server lives.
+        credentials: Its `management_credentials`; reuse them between calls, so that a token is renewed only once.
+
+    Raises:
+        OSError: No server was started in the directory.
+        ValueError: TorchServe has not finished writing its key file.
+        KeyError: The settings hold no management address.
+        UsageError: The key file or the address cannot be used.
+        ServerError: The server does not answer, or answers unexpectedly.
     """
     address = instance.address("management_address")
     async with ManagementClient(address, credentials, ssl_context=instance.tls()) as management:
@@ -102,7 +127,7 @@ def _model_state(version: ModelVersion, histories: list[WorkerHistory]) -> Model
     state = _worst(states)
     error = next(filter(None, errors), None) if state == "failing" else None
     if not states:
-        state, error = "degraded", "it has no workers; `reelscribe models scale` gives it some"
+        state, error = "degraded", "it has no workers; `reelscribe models scale` adds some"
     return ModelState(
         name=version.name,
         version=version.version,

@@ -1,7 +1,7 @@
-"""TLS for TorchServe: a keystore made of a certificate and its key, and trust in exactly that certificate.
+"""TLS for TorchServe: a keystore is made from a certificate and its private key.
 
-TorchServe 0.12 speaks TLS 1.2 with two ciphers, both TLS_ECDHE_RSA (ConfigManager.getSslContext), so a key that is not
-RSA would start a server that no client can talk to.
+TorchServe 0.12 offers TLS 1.2 with two ciphers, both TLS_ECDHE_RSA (ConfigManager.getSslContext). With a key that is
+not RSA it would start, but no client could connect.
 """
 
 from __future__ import annotations
@@ -30,33 +30,43 @@ from reelscribe.errors import StartupError
 T = TypeVar("T")
 
 RENEW_BEFORE = timedelta(days=30)
-"""A certificate that expires sooner is worth a word."""
+"""The launcher warns of a certificate that expires sooner than this."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a server shows, and what it proves that with."""
+    """A server's certificate with its private key."""
 
     certificate: x509.Certificate
+    """The server's own certificate."""
     key: RSAPrivateKey
+    """The private key of the certificate."""
     chain: tuple[x509.Certificate, ...]
-    """Who signed the certificate, and who signed that one."""
+    """The certificates that signed it, one after the other."""
 
     @property
     def expires(self) -> datetime:
-        """When clients will no longer accept it; in UTC."""
+        """Time, in UTC, from which on clients refuse the certificate."""
         return self.certificate.not_valid_after_utc
 
 
 def read_identity(certificate: Path, private_key: Path) -> Identity:
-    """Of two PEM files, the server's own certificate first. Raises StartupError if TorchServe could not use them."""
+    """Read a certificate and its private key from two PEM files.
+
+    Args:
+        certificate: The server's own certificate, followed by those that signed it.
+        private_key: The RSA key of the server's own certificate, unencrypted and with mode 600.
+
+    Raises:
+        StartupError: The files cannot be read, do not belong together, or hold what TorchServe could not use.
+    """
     own, *chain = _read(certificate, "PEM certificates", x509.load_pem_x509_certificates)
     key = _read(private_key, "a PEM private key", _load_key)
     _check_private(private_key)
     if not isinstance(key, RSAPrivateKey):
         raise StartupError(
-            f"{private_key}: expected an RSA key, got {type(key).__name__.strip('_')}: TorchServe 0.12 offers no other"
-            " ciphers; ask for an RSA certificate"
+            f"{private_key}: expected an RSA key, got {type(key).__name__.strip('_')}: TorchServe 0.12 offers no cipher"
+            " for any other key; get an RSA certificate"
         )
     if own.public_key() != key.public_key():
         raise StartupError(
@@ -73,7 +83,16 @@ def read_identity(certificate: Path, private_key: Path) -> Identity:
 
 
 def write_keystore(identity: Identity, keystore: Path, trusted: Path) -> str:
-    """Write a PKCS12 keystore that its owner alone can read, and the certificate as PEM; returns the password."""
+    """Write what TorchServe and its clients on this machine need.
+
+    Args:
+        identity: The certificate and its key.
+        keystore: The PKCS12 file to write, with mode 600.
+        trusted: The PEM file to write, with the certificate alone.
+
+    Returns:
+        The random password that encrypts the keystore.
+    """
     password = secrets.token_urlsafe(24)
     content = pkcs12.serialize_key_and_certificates(
         b"server", identity.key, identity.certificate, identity.chain, BestAvailableEncryption(password.encode())
@@ -89,7 +108,7 @@ def _check_private(path: Path) -> None:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise StartupError(
-            f"{path}: expected a private key that is for its owner alone, got mode {mode:03o}; chmod 600 it"
+            f"{path}: expected a private key that only its owner can read, got mode {mode:03o}; chmod 600 it"
         )
 
 
@@ -102,8 +121,8 @@ def _read(path: Path, expected: str, load: Callable[[bytes], T]) -> T:
         return load(path.read_bytes())
     except TypeError:
         raise StartupError(
-            f"{path}: expected a key that is not encrypted, for nobody is there to give its password when the server"
-            " starts; decrypt it with `openssl rsa`, and chmod 600 what comes out"
+            f"{path}: expected a key that is not encrypted, as nobody can enter its password when the server starts;"
+            " decrypt it with `openssl rsa`, and chmod 600 the result"
         ) from None
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise StartupError(f"{path}: expected {expected}: {error}") from None

@@ -1,28 +1,39 @@
-"""The body of a request: a pickle whose array data travels beside it, so that nothing large is copied.
+"""The body of a request: a pickle with the data of its arrays beside it, so that nothing large is copied.
 
-Format, version 1; integers are little-endian and unsigned::
+This is the specification of the format, version 1. Integers are unsigned and little-endian::
 
-    offset  size      what
-    0       7         magic, the bytes 93 "RSBODY"
-    7       1         version, 1
-    8       4         P, the size of the pickle
-    12      4         B, the number of buffers, at most 4,096
-    16      8 * B     the size of each buffer
-    ...     P         the pickle, protocol 5
-                      then each buffer, from the next multiple of 64 (counted from the start of the body) on, the
-                      bytes between being 0; the body ends with the last buffer, or with the pickle if there is none
+    offset  size      content
+    0       7         magic: the byte 93 (hexadecimal), then "RSBODY" in ASCII
+    7       1         version: 1
+    8       4         P: size of the pickle in bytes
+    12      4         B: number of buffers, at most 4,096
+    16      8 * B     size of each buffer in bytes
+    16+8*B  P         the pickle, protocol 5
+    ...               the buffers, in order; each begins at the next offset from the start of the body that is a
+                      multiple of 64, and the bytes that are skipped are 0
 
-The pickle holds a tree of dict (its keys are text), list, tuple, str, bytes, int, float, bool, None and arrays. An
-array is written as ``reelscribe.wire.array(data, dtype, shape, order)``; its data is the next buffer, or in line if it
-is smaller than `INLINE_BYTES`. Reading builds these and nothing else, whatever the bytes say: see `_safe_pickle`.
+The body ends with the last byte of the last buffer, or of the pickle if there are no buffers.
 
-Arrays have up to 32 dimensions, and the dtypes of `_arrays.ITEM_SIZES` in either byte order: bool and
-all numbers but long double, which differs between machines. The other limits are those of `_safe_pickle`:
-100,000 values, 32 levels, 200,000 opcodes, integers of 32 bytes, and of text beyond 4 MiB only characters up to 255.
+The pickle holds one tree of dict (whose keys are str), list, tuple, str, bytes, int, float, bool, None and arrays. An
+array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 
-Every byte counts: a body with one too few or too many, an unused buffer or another version is refused. `unpack` also
-reads what others send, plain ``pickle.dumps(array)`` of protocols 2 to 5 and ``.npy`` files of versions 1 and 2 (see
-`numpy.lib.format`). Everything wrong, and everything over a limit, is a WireError, from the writer as from the reader.
+- `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
+  a reader accepts either, whatever the size.
+- `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
+  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order. Long double is missing because it
+  differs between machines.
+- `shape` has up to 32 lengths of 0 or more.
+- `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
+
+A pickle has at most 200,000 opcodes, 100,000 values and 32 levels. An int has at most 32 bytes. The str with which a
+pickle exceeds 4 MiB of UTF-8 text, and every later one, has only characters up to U+00FF.
+
+A reader builds these values and nothing else, whatever the bytes say (see `_safe_pickle`). It refuses a body that
+breaks a rule or exceeds a limit, has a byte too few or too many, has a buffer that the pickle does not use, or has
+another version. A writer refuses a value whose body a reader would refuse. Both raise WireError.
+
+`unpack` also reads what other clients send: ``pickle.dumps(array)`` of protocols 2 to 5, and ``.npy`` files of format
+versions 1.0 and 2.0 (see `numpy.lib.format`).
 """
 
 from __future__ import annotations
@@ -41,49 +52,70 @@ from reelscribe.wire._arrays import ITEM_SIZES, Array, checked_array
 from reelscribe.wire._safe_pickle import MAX_DEPTH, MAX_VALUES, Tree, load
 
 MAGIC = b"\x93RSBODY"
+"""First bytes of a body."""
+
 VERSION = 1
+"""Version of the format."""
+
 ALIGNMENT = 64
+"""Every buffer begins at a multiple of this offset, in bytes."""
+
 INLINE_BYTES = 4096
+"""Arrays with less data than this, in bytes, have it in the pickle instead of in a buffer."""
+
 MAX_BUFFERS = 4096
+"""Largest number of buffers in a body."""
+
 MAX_PICKLE_BYTES = 2**32 - 1
+"""Largest size of the pickle in a body, in bytes."""
 
 _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
 _NPY_START = b"\x93NUMPY"
 STARTS = (MAGIC, _PICKLE_START, _NPY_START)
-"""One of these is at the start of whatever `unpack` reads."""
+"""Whatever `unpack` can read begins with one of these."""
 
 COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
-"""Of an answer: how long our handler worked on it."""
+"""HTTP header of a response: the seconds that the handler computed for it."""
 
 IDENTITY_HEADER = "X-Reelscribe-Identity"
-"""Of an answer: the `identity` of the model that gave it."""
+"""HTTP header of a response: the `identity` of the model that gave it (see `reelscribe.contract.model`)."""
 
-_NPY_HEADER_BYTES = 2000  # numpy's own take about 100
+_NPY_HEADER_BYTES = 2000
+"""Largest size of an .npy header, in bytes; those that numpy writes have about 100."""
 _NPY_HEADER = re.compile(
     rb"{'descr': '([<>|=]?\w{2,3})', 'fortran_order': (True|False),"
     rb" 'shape': \(((?:\d{1,20}, ?)*(?:\d{1,20})?)\),? ?}\s*"
 )
 
 Segment = bytes | memoryview
+"""Consecutive bytes of a body."""
 
 
 def pack(tree: Tree) -> list[Segment]:
-    """The body of `tree` as segments to be sent one after the other: small bytes, and views on the arrays' own memory.
+    """Make the body of a tree.
 
-    Arrays must not change until the segments are sent. Contiguous arrays are not copied; others are, once, and so
-    are `bytes`. Raises WireError for anything that is not in the tree described above, or over the reader's limits.
+    Contiguous arrays are not copied; other arrays and `bytes` are copied once.
+
+    Args:
+        tree: Values as the module's docstring specifies them. Arrays must not change until the body is sent.
+
+    Returns:
+        The body as segments to be sent in order: bytes, and views of the arrays' own memory.
+
+    Raises:
+        WireError: The tree holds another value, or a reader would refuse it.
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
-    _check(tree)
+    _check_values(tree)
     _Pickler(stream, buffers).dump(tree)
     if len(buffers) > MAX_BUFFERS:
         raise WireError(f"body: {len(buffers)} arrays; at most {MAX_BUFFERS} fit one request")
     pickled = stream.getvalue()
     if len(pickled) > MAX_PICKLE_BYTES:
         raise WireError(f"body: {len(pickled)} bytes beside its arrays; send large data as arrays")
-    # What the reader would refuse is refused here, where something can still be done about it.
+    # Reading the pickle refuses here, where the caller can still react, whatever the reader would refuse.
     load(memoryview(pickled), buffers)
     sizes = struct.pack(f"<{len(buffers)}Q", *(buffer.nbytes for buffer in buffers))
     segments: list[Segment] = [_HEADER.pack(MAGIC, VERSION, len(pickled), len(buffers)) + sizes + pickled]
@@ -96,15 +128,26 @@ def pack(tree: Tree) -> list[Segment]:
 
 
 def size_of(segments: list[Segment]) -> int:
-    """Bytes of the whole body: its Content-Length."""
+    """Return the size of a body in bytes, its Content-Length."""
     return sum(memoryview(segment).nbytes for segment in segments)
 
 
 def unpack(body: bytes | bytearray | memoryview) -> Tree:
-    """The tree in `body`, contiguous bytes; its arrays are views on them. Raises WireError."""
+    """Read a body, a pickled array or an .npy file.
+
+    Args:
+        body: Contiguous bytes.
+
+    Returns:
+        The tree in the body, or the array. Arrays are views of `body`; arrays of another byte order than the machine's
+        are not converted.
+
+    Raises:
+        WireError: The bytes are none of the three, break a rule of the format, or exceed a limit.
+    """
     view = memoryview(body).cast("B")
     if view[: len(MAGIC)] == MAGIC:
-        return _unpack_ours(view)
+        return _unpack_body(view)
     if view[:1] == _PICKLE_START:
         return load(view)
     if view[: len(_NPY_START)] == _NPY_START:
@@ -116,11 +159,24 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
 
 
 def array(data: Segment, dtype: str, shape: tuple[int, ...], order: str) -> Array:
-    """What the pickle calls an array by; `dtype` like "<f4", `order` "C" or "F". Raises WireError."""
+    """Make an array; pickles in bodies name this function, and its name is part of the format.
+
+    Args:
+        data: The array's data.
+        dtype: Code of the dtype with its byte order, such as "<f4".
+        shape: Length of each dimension.
+        order: "C" or "F".
+
+    Returns:
+        An array that is a view of `data`.
+
+    Raises:
+        WireError: The arguments do not fit each other, or are not allowed in a body.
+    """
     return checked_array(data, dtype, shape, order)
 
 
-def _unpack_ours(view: memoryview) -> Tree:
+def _unpack_body(view: memoryview) -> Tree:
     if view.nbytes < _HEADER.size:
         raise WireError(f"body: the header takes {_HEADER.size} bytes, got {view.nbytes}; send it again whole")
     _, version, pickle_size, count = _HEADER.unpack_from(view)
@@ -152,7 +208,7 @@ def _unpack_npy(view: memoryview) -> Array:
         raise WireError(f"npy: expected format version 1.0 or 2.0, got {'.'.join(map(str, version))}")
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(view[8:start], "little")
-    # numpy evaluates the header as a Python literal; this reads the one way in which it is written.
+    # numpy evaluates the header as a Python literal. This accepts only the notation in which numpy writes it.
     header = _NPY_HEADER.fullmatch(view[start:end]) if end <= min(view.nbytes, start + _NPY_HEADER_BYTES) else None
     if header is None:
         raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
@@ -161,22 +217,22 @@ def _unpack_npy(view: memoryview) -> Array:
     return checked_array(view[end:], dtype, lengths, "F" if fortran == "True" else "C")
 
 
-def _check(tree: Any) -> None:
-    """Say by its type what no body can hold, and find what has no end; most limits are the reader's."""
-    waiting = [(tree, 0)]
+def _check_values(tree: Any) -> None:
+    """Refuse values of other types, by name, and trees without end; the reader checks most other limits."""
+    remaining = [(tree, 0)]
     values = 0
-    while waiting:
-        value, depth = waiting.pop()
+    while remaining:
+        value, depth = remaining.pop()
         values += 1
         if values > MAX_VALUES or depth > MAX_DEPTH:
             raise WireError(f"body: over {MAX_VALUES} values or {MAX_DEPTH} levels; send large data as arrays")
         kind = type(value)
         if kind is list or kind is tuple:
-            waiting += [(item, depth + 1) for item in value]
+            remaining += [(item, depth + 1) for item in value]
         elif kind is dict:
             if not all(type(key) is str for key in value):
                 raise WireError("body: expected dict keys of text, got others")
-            waiting += [(item, depth + 1) for item in value.values()]
+            remaining += [(item, depth + 1) for item in value.values()]
         elif kind is np.ndarray:
             if value.dtype.str[1:] not in ITEM_SIZES:
                 raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
@@ -187,30 +243,32 @@ def _check(tree: Any) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes the pickle of the format and collects the buffers that travel beside it."""
+    """Write the pickle of a body, and append the data of large arrays to `buffers`."""
 
     def __init__(self, stream: io.BytesIO, buffers: list[memoryview]) -> None:
-        def travels_in_line(buffer: pickle.PickleBuffer) -> bool:
+        def is_inline(buffer: pickle.PickleBuffer) -> bool:
             raw = buffer.raw()
-            if raw.nbytes >= INLINE_BYTES:
+            inline = raw.nbytes < INLINE_BYTES
+            if not inline:
                 buffers.append(raw)
-            return raw.nbytes < INLINE_BYTES
+            return inline
 
-        super().__init__(stream, protocol=5, buffer_callback=travels_in_line)
+        super().__init__(stream, protocol=5, buffer_callback=is_inline)
 
     def reducer_override(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | Any:
-        """Called for whatever is not a plain value."""
+        """Say how a value is pickled that is not a plain value; `pickle` calls this."""
         if type(value) is np.ndarray:
             return array, _array_arguments(value)
-        return NotImplemented  # the function `array` itself, by its name
+        return NotImplemented  # the function `array` itself, which is pickled by its name
 
 
 def _array_arguments(value: Array) -> tuple[pickle.PickleBuffer, str, tuple[int, ...], str]:
     fortran = value.flags.f_contiguous and not value.flags.c_contiguous
     flat = np.ascontiguousarray(value.T if fortran else value).reshape(-1)
     data = flat.view(np.uint8)
-    # Read-only, so that the same array always gives the same bytes. The buffer is the array's own, not a memoryview's:
-    # CPython 3.11 crashes when it collects a cycle that holds a memoryview with another one made from it.
+    # Pickle marks read-only buffers. The data is always made read-only, so that equal arrays give equal bytes. The
+    # buffer is that of the array and not that of a memoryview: CPython 3.11 crashes when its garbage collector meets a
+    # cycle that holds a memoryview from which another one was made.
     data.flags.writeable = False
     buffer = pickle.PickleBuffer(data)  # type: ignore[arg-type]  # arrays are buffers; numpy says so from 3.12 on
     return buffer, value.dtype.str, value.shape, "F" if fortran else "C"

@@ -1,6 +1,7 @@
-"""How pickles spell arrays, each name with the checked constructor that stands for it.
+"""The arrays that a pickle may hold: the names by which pickles make them, each with a checked constructor.
 
-Spellings: `ndarray.__reduce__` and `ndarray.__reduce_ex__` of numpy 1 and 2, and the one of `reelscribe.wire`.
+numpy 1 and 2 make arrays by the names that `ndarray.__reduce__` and `ndarray.__reduce_ex__` give; bodies of reelscribe
+make them by the name `reelscribe.wire.array`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,27 @@ from reelscribe.errors import WireError, brief
 Array = NDArray[Any]
 
 MAX_DIMENSIONS = 32
+"""Largest number of dimensions of an array."""
 
 ITEM_SIZES = {code: int(code[1:]) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()}  # noqa: SIM905 - a table
-"""Every dtype that is accepted, without its byte order, and the bytes of one item."""
+"""Bytes per item of every dtype that is allowed, by numpy's code without the byte order."""
 
 
 def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
-    """An array on `buffer` (bytes-like): `dtype` like "<f4", `shape` of ints, `order` "C" or "F". Raises WireError."""
+    """Make an array from untrusted arguments.
+
+    Args:
+        buffer: The data, a bytes-like object.
+        dtype: numpy's code of the dtype, with or without the byte order, such as "<f4".
+        shape: A tuple of lengths.
+        order: "C" or "F".
+
+    Returns:
+        An array that is a view of `buffer`.
+
+    Raises:
+        WireError: An argument has another type or value, or the data has another size than dtype and shape give.
+    """
     code = dtype.lstrip("<>|=") if type(dtype) is str else ""
     if code not in ITEM_SIZES or len(dtype) > len(code) + 1:
         raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(dtype)}")
@@ -38,19 +53,23 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
         raise WireError(f"array data: {dtype} of shape {brief(shape)} takes {expected} bytes, got {size}")
     try:
         return np.ndarray(shape, np.dtype(dtype), buffer if size else None, order="F" if order == "F" else "C")
-    except (ValueError, MemoryError):  # lengths whose product overflows beside one of 0
+    except (ValueError, MemoryError):  # the shape has a 0, and the product of its other lengths overflows
         raise WireError(f"array shape: {brief(shape)} is too large even for no data") from None
 
 
-class Name:
-    """A name that the pickle wants called; `make` is what we do instead."""
+class Constructor:
+    """The value that a name in a pickle stands for: a checked function, which the pickle may call.
+
+    Args:
+        make: The function; its argument is the tuple of the call's arguments, none of which is checked yet.
+    """
 
     def __init__(self, make: Callable[[tuple[Any, ...]], Any]) -> None:
         self.make = make
 
 
-class DtypeInTheMaking:
-    """A dtype in the making: its code, then its byte order."""
+class PendingDtype:
+    """A dtype whose pickle is being read: first comes its code, then a state with its byte order."""
 
     def __init__(self, code: str) -> None:
         self.code, self.byte_order = code, "|"
@@ -59,37 +78,39 @@ class DtypeInTheMaking:
         return self.byte_order + self.code
 
     def build(self, state: Any) -> None:
-        """Take numpy's state, (version, byte order, no fields ...)."""
+        """Take over numpy's state of a dtype: (version, byte order, and six values of which three are None here)."""
         plain = type(state) is tuple and len(state) == 8 and all(field is None for field in state[2:5])
         if not plain or type(state[1]) is not str or state[1] not in ("<", ">", "|", "="):
             raise WireError(f"pickle: expected the state of a plain dtype, got {brief(state)}")
         self.byte_order = state[1]
 
 
-class ArrayInTheMaking:
-    """An array in the making: `_reconstruct` makes it empty, its state fills it."""
+class PendingArray:
+    """An array whose pickle is being read: `_reconstruct` makes it empty, and a state fills it."""
 
-    value: Array | None = None
+    array: Array | None = None
+    """The array; None until the state has come."""
 
     def build(self, state: Any) -> None:
-        """Take numpy's state, (version, shape, dtype, is Fortran, data)."""
-        if type(state) is not tuple or len(state) != 5 or type(state[2]) is not DtypeInTheMaking:
+        """Take over numpy's state of an array: (version, shape, dtype, whether it is in Fortran order, data)."""
+        if type(state) is not tuple or len(state) != 5 or type(state[2]) is not PendingDtype:
             raise WireError("pickle: expected the state of a plain numeric array, with its data as bytes")
         _, shape, dtype, fortran, data = state
-        self.value = checked_array(data, str(dtype), shape, "F" if fortran is True else "C")
+        self.array = checked_array(data, str(dtype), shape, "F" if fortran is True else "C")
 
 
-def _make_dtype(args: tuple[Any, ...]) -> DtypeInTheMaking:
-    if len(args) != 3:  # numpy's own: code, align, copy
+def _make_dtype(args: tuple[Any, ...]) -> PendingDtype:
+    """Make a dtype as `numpy.dtype(code, align, copy)` does."""
+    if len(args) != 3:
         raise WireError(f"pickle: a dtype is made of 3 values, got {len(args)}")
     code = args[0]
     if type(code) is not str or code not in ITEM_SIZES:
         raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(code)}")
-    return DtypeInTheMaking(code)
+    return PendingDtype(code)
 
 
-def _make_latin1(args: tuple[Any, ...]) -> bytes:
-    """How protocol 2 spells bytes."""
+def _make_bytes_from_latin1(args: tuple[Any, ...]) -> bytes:
+    """Make bytes as protocol 2 does, which has no opcode for them: by encoding text as Latin-1."""
     text, encoding = args
     if type(text) is not str or type(encoding) is not str or encoding != "latin1":
         raise WireError("pickle: _codecs.encode is understood for latin1 text only")
@@ -100,17 +121,19 @@ def _make_latin1(args: tuple[Any, ...]) -> bytes:
 
 
 def _make_empty_bytes(args: tuple[Any, ...]) -> bytes:
+    """Make empty bytes as protocol 2 does."""
     if args:
         raise WireError("pickle: bytes() is understood without arguments only")
     return b""
 
 
-def _make_frombuffer(args: tuple[Any, ...]) -> Array:
+def _make_array(args: tuple[Any, ...]) -> Array:
+    """Make an array as `reelscribe.wire.array` and numpy's `_frombuffer` do."""
     buffer, dtype, shape, order, *axes = args[:5]
-    dtype = str(dtype) if type(dtype) is DtypeInTheMaking else dtype
+    dtype = str(dtype) if type(dtype) is PendingDtype else dtype
     if len(args) == 4:
         return checked_array(buffer, dtype, shape, order)
-    # How numpy spells an array whose axes were permuted: its data in C order, and then the permutation.
+    # numpy pickles an array with permuted axes as its data in C order, the order "K" and the permutation.
     array = checked_array(buffer, dtype, shape, "C")
     permutation = axes[0]
     if len(args) != 5 or order != "K" or type(permutation) is not tuple or len(permutation) != array.ndim:
@@ -120,25 +143,27 @@ def _make_frombuffer(args: tuple[Any, ...]) -> Array:
     return array.transpose(permutation)
 
 
-def _make_pending(args: tuple[Any, ...]) -> ArrayInTheMaking:
+def _make_pending_array(args: tuple[Any, ...]) -> PendingArray:
+    """Make an empty array as numpy's `_reconstruct(ndarray, shape, dtype)` does."""
     if len(args) != 3 or args[0] is not _NDARRAY:
         raise WireError("pickle: only plain arrays can be reconstructed, no subclass")
-    return ArrayInTheMaking()
+    return PendingArray()
 
 
 def _refuse_call(_: tuple[Any, ...]) -> None:
     raise WireError("pickle: ndarray is not called directly by any pickle of an array")
 
 
-_NDARRAY = Name(_refuse_call)
-NAMES = {
-    ("reelscribe.wire", "array"): Name(_make_frombuffer),
+_NDARRAY = Constructor(_refuse_call)
+CONSTRUCTORS = {
+    ("reelscribe.wire", "array"): Constructor(_make_array),
     ("numpy", "ndarray"): _NDARRAY,
-    ("numpy", "dtype"): Name(_make_dtype),
-    ("numpy.core.multiarray", "_reconstruct"): Name(_make_pending),
-    ("numpy._core.multiarray", "_reconstruct"): Name(_make_pending),
-    ("numpy.core.numeric", "_frombuffer"): Name(_make_frombuffer),
-    ("numpy._core.numeric", "_frombuffer"): Name(_make_frombuffer),
-    ("_codecs", "encode"): Name(_make_latin1),
-    ("__builtin__", "bytes"): Name(_make_empty_bytes),
+    ("numpy", "dtype"): Constructor(_make_dtype),
+    ("numpy.core.multiarray", "_reconstruct"): Constructor(_make_pending_array),
+    ("numpy._core.multiarray", "_reconstruct"): Constructor(_make_pending_array),
+    ("numpy.core.numeric", "_frombuffer"): Constructor(_make_array),
+    ("numpy._core.numeric", "_frombuffer"): Constructor(_make_array),
+    ("_codecs", "encode"): Constructor(_make_bytes_from_latin1),
+    ("__builtin__", "bytes"): Constructor(_make_empty_bytes),
 }
+"""Every name that a pickle may refer to, as (module, name), with its constructor."""

@@ -1,0 +1,325 @@
+"""Builds model archives for TorchServe: a handler with its settings and, on request, the weights.
+
+handler_archive.py packs the handler; this module adds weights as they are. It checks everything about weights that can
+be known without loading them, so that errors appear here and not on the server: see `_files_in` and `_on_hub`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import HfApi, errors, snapshot_download
+from safetensors import SafetensorError, safe_open
+
+from reelscribe.archive.handler_files import pack_handler
+from reelscribe.errors import OutputError, UsageError
+
+KINDS = ("caption", "speech")
+"""The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
+
+BUNDLE = "weights"
+"""The folder of bundled weights in an archive, where they cannot be confused with files of the handler."""
+
+_TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
+"""The architecture that each kind of handler can run in two stages."""
+
+_TWO_PROCESSES = {
+    "parallelType": "pp",
+    "torchrun": {
+        "nproc-per-node": 2,
+        # By default, several pairs of processes and several servers would share one port, and read pickles from it. So
+        # each pair has its own port. torchrun still listens there on all interfaces (docs/security.md).
+        "rdzv-backend": "static",
+        "rdzv-endpoint": "localhost:0",
+    },
+}
+"""Settings that make TorchServe start two processes for each worker."""
+
+_TWO_STAGE_BATCHING = {
+    "caption": {"batchSize": 4, "maxBatchDelay": 20},
+    "speech": {"batchSize": 8, "maxBatchDelay": 20},
+}
+"""Requests that TorchServe joins for a call of two stages, and how many milliseconds it waits for them; lines in the
+YAML take precedence.
+
+The stages overlap only within a call, so a call needs several device batches. These settings make four: the client
+sends at most 32 frames or 8 chunks a request, and a device batch has 32 frames or 16 chunks. If both stages take the
+same time, n batches take (n + 1) / 2n of the time of one process: 5/8 for four.
+"""
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]|\.(?!\.))*")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_HUB_ERRORS = (errors.HTTPError, OSError, ValueError)  # type: ignore[attr-defined]  # re-exported, of its HTTP library
+_NOT_FOUND = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+_BESIDE_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja")
+
+
+@dataclass(frozen=True)
+class GpuWorkers:
+    """The GPUs that the workers of a model run on.
+
+    Raises:
+        UsageError: The values mean nothing; TorchServe would silently ignore them.
+    """
+
+    devices: tuple[int, ...]
+    """The numbers of the GPUs, from 0, each once."""
+    per_gpu: int = 1
+    """Workers on each GPU, or with two stages on each pair of GPUs."""
+
+    def __post_init__(self) -> None:
+        if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
+            raise UsageError(f"GPUs: expected one or more different numbers from 0, got {list(self.devices)}")
+        if self.per_gpu < 1:
+            raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
+
+    def settings(self, stages: int) -> dict[str, Any]:
+        """Make the settings for the archive's YAML.
+
+        With n GPUs, TorchServe assigns deviceIds[k mod n] to worker k; with two stages, it does so with pairs.
+        """
+        workers = len(self.devices) // stages * self.per_gpu
+        return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
+
+
+@dataclass(frozen=True)
+class _Weights:
+    model: str
+    """Hub name, or the absolute path of a directory."""
+    revision: str | None
+    """Commit of the hub; None for a directory."""
+    files: tuple[Path, ...]
+    """The files of a bundle; empty for weights on the hub that are not bundled."""
+    architecture: str | None = None
+    """The model's class; None where only the hub would know, and it cannot be reached."""
+
+
+def build(
+    name: str,
+    kind: str,
+    weights: str,
+    model_store: Path,
+    *,
+    version: str | None = None,
+    revision: str | None = None,
+    bundle: bool = False,
+    gpus: GpuWorkers | None = None,
+    stages: int = 1,
+    handlers: Path = Path("handlers"),
+) -> Path:
+    """Build the archive of a model; an archive of that name and version is replaced.
+
+    Args:
+        name: The model's name.
+        kind: One of KINDS.
+        weights: A directory with weights in safetensors format, or a hub name.
+        model_store: Where to write the archive; created if necessary.
+        version: The model's version; by default 1.0, and then it is not part of the file name.
+        revision: Branch, tag or commit of the hub; by default the newest commit. The archive names the commit.
+        bundle: Whether the archive holds the weights; otherwise it refers to them.
+        gpus: The GPUs of the workers; by default as the YAML says.
+        stages: 1, or 2: each worker is two processes, each with half of the model, on two GPUs next to each other in
+            `gpus`.
+        handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings.
+
+    Returns:
+        The archive's path: `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`.
+
+    Raises:
+        UsageError: The model could not be served like that.
+        OutputError: The archive cannot be written.
+        StartupError: The handler cannot be packed.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"handler: expected one of {', '.join(KINDS)}, got {kind!r}")
+    file_name, version = (f"{name}.mar", "1.0") if version is None else (f"{name}-{version}.mar", version)
+    _check_names(name, version)
+    if stages not in (1, 2):
+        raise UsageError(f"stages: expected 1 or 2, got {stages}")
+    settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
+    found = _find(weights, kind, revision, bundle=bundle)
+    if stages == 2:
+        _check_two_stages(found, kind, weights)
+        settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
+    source = {"model": found.model, "revision": found.revision, "weights": BUNDLE if bundle else None}
+    settings["handler"].update(source, stages=stages)
+    try:
+        model_store.mkdir(parents=True, exist_ok=True)
+        # In the model store, as weights may not fit /tmp; hidden, as TorchServe takes other folders there for models.
+        with tempfile.TemporaryDirectory(dir=model_store, prefix=".building-") as directory:
+            script = handlers / f"{kind}_handler.py"
+            archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
+            if bundle:
+                _add(found.files, archive)
+            # Renamed when it is complete: a server that starts meanwhile never finds half an archive.
+            return archive.replace(model_store / file_name)
+    except OSError as error:
+        raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
+
+
+def _check_names(name: str, version: str) -> None:
+    """Raise UsageError for a name or a version that cannot be part of file names and URLs."""
+    for what, word in (("name", name), ("version", version)):
+        # TorchServe takes the version `all` for all versions.
+        if not _NAME.fullmatch(word) or len(word) > 100 or (what, word) == ("version", "all"):
+            raise UsageError(
+                f"{what}: expected up to 100 letters, digits, single dots, _ and -, the first one of them a letter or"
+                f" digit, and no version called all; got {word!r}"
+            )
+
+
+def _check_two_stages(found: _Weights, kind: str, weights: str) -> None:
+    """Raise UsageError for a model that is known not to run in two stages."""
+    expected = _TWO_STAGE_ARCHITECTURES[kind]
+    if found.architecture not in (expected, None):
+        raise UsageError(
+            f"--stages 2: expected a {expected}, and {weights} holds a {found.architecture}, which runs in one stage:"
+            " build it without --stages"
+        )
+
+
+def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
+    """The settings of a kind of handler, on `gpus`. Raises UsageError if they do not fit the number of stages."""
+    settings = _template(path)
+    given = settings["handler"].get("stages", 1)
+    if given not in (1, stages):
+        raise UsageError(
+            f"{path}, handler, stages: expected 1, got {given}; use --stages 2, which writes all settings of two stages"
+        )
+    settings.update(gpus.settings(stages) if gpus else {})
+    devices = settings.get("deviceIds", [])
+    if len(devices) % stages:
+        raise UsageError(
+            f"GPUs: each worker has {stages} stages with a GPU each; expected a multiple of {stages} GPUs, got"
+            f" {devices}; add or leave out a GPU"
+        )
+    return settings
+
+
+def _template(path: Path) -> dict[str, Any]:
+    """Read the settings of a kind of handler. Raises UsageError if the file does not hold any."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; build archives in the project's own folder") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: expected YAML that can be read: {' '.join(str(error).split())}") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):
+        raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; correct the file")
+    return settings
+
+
+def _add(files: tuple[Path, ...], archive: Path) -> None:
+    """Add weights to an archive without compression, as it hardly makes them smaller.
+
+    torch-model-archiver would copy them twice, and compress them.
+    """
+    with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
+        for path in files:
+            mar.write(path, f"{BUNDLE}/{path.name}")
+
+
+def _find(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+    directory = Path(weights)
+    if directory.is_dir():
+        if revision is not None:
+            raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
+        return _Weights(str(directory.resolve()), None, *_files_in(directory, weights, kind))
+    if weights.count("/") == 1 and not weights.startswith((".", "/")):
+        return _on_hub(weights, kind, revision, bundle=bundle)
+    raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
+
+
+def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+    """Find weights on the hub; where the hub cannot be reached, in its cache on this machine."""
+    hub_error: Exception | None = None
+    try:
+        files = {file.rfilename for file in HfApi().model_info(name, revision=revision).siblings or ()}
+        if not files & {_SINGLE, _INDEX}:
+            raise _no_safetensors(name)
+    except _HUB_ERRORS as error:
+        hub_error = error
+    patterns = [_SINGLE, "model-*.safetensors", *_BESIDE_WEIGHTS] if bundle else ["config.json"]
+    try:
+        snapshot = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                allow_patterns=patterns,
+                ignore_patterns="*/*",  # such as the same model for other frameworks
+                local_files_only=hub_error is not None,
+            )
+        )
+    except _HUB_ERRORS as error:
+        unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(hub_error, _NOT_FOUND)
+        if unreachable and _COMMIT.fullmatch(revision or "") and not bundle:
+            return _Weights(name, revision, ())  # complete as it is; the server will notice if it does not exist
+        raise UsageError(
+            f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
+            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; all 40"
+            " digits of a commit as --revision need no network, but with --bundle"
+        ) from None
+    if bundle:
+        return _Weights(name, snapshot.name, *_files_in(snapshot, name, kind))
+    return _Weights(name, snapshot.name, (), _check_class(snapshot / "config.json", name, kind))
+
+
+def _files_in(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
+    """Find the files that transformers would load from a directory, and check them.
+
+    Returns:
+        The weights, which can be opened, followed by the configuration and tokenizer files; and the model's class.
+    """
+    shards = _shards(directory, weights)
+    for path in shards:
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"weights: {path} is missing, damaged or cut short ({error}); copy or download it again"
+            ) from None
+    architecture = _check_class(directory / "config.json", weights, kind)
+    beside = sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file())
+    return (*shards, *beside), architecture
+
+
+def _shards(directory: Path, weights: str) -> list[Path]:
+    if (directory / _SINGLE).exists():
+        return [directory / _SINGLE]
+    index = directory / _INDEX
+    if not index.exists():
+        raise _no_safetensors(weights)
+    try:
+        return [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
+
+
+def _check_class(config: Path, weights: str, kind: str) -> str:
+    """The model's class. Raises UsageError if it is not for this kind of handler."""
+    try:
+        architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"weights: {weights}: expected a config.json of transformers ({error})") from None
+    speech = architecture == "WhisperForConditionalGeneration" or architecture.endswith("ForCTC")
+    if speech != (kind == "speech"):
+        raise UsageError(
+            f"weights: {weights} holds a {architecture}, which is not for --handler {kind}: speech is for"
+            " WhisperForConditionalGeneration and ...ForCTC, caption for models that caption images"
+        )
+    return str(architecture)
+
+
+def _no_safetensors(weights: str) -> UsageError:
+    return UsageError(
+        f"weights: {weights} holds no {_SINGLE} and no {_INDEX}; other formats can run code and are not loaded"
+    )

@@ -1,0 +1,70 @@
+"""The archives of a model store: which models and versions they hold, according to their manifests."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from reelscribe.errors import StartupError
+from reelscribe.management.model_version import natural
+
+_MANIFEST = "MAR-INF/MANIFEST.json"
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A version of a model, and the archive that holds it."""
+
+    name: str
+    version: str
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
+    """Read the archives that TorchServe's setting `load_models` selects.
+
+    Args:
+        model_store: Folder of archives.
+        load_models: "all", or file names of archives, separated by commas.
+
+    Returns:
+        The models by name, with the newest version of each first, as TorchServe makes the version that it loads first
+        the default.
+
+    Raises:
+        StartupError: There is no archive, a file is not an archive, or two archives hold the same version.
+    """
+    wanted = [name.strip() for name in load_models.split(",") if name.strip()]
+    everything = [name.lower() for name in wanted] == ["all"]
+    paths = sorted(model_store.glob("*.mar")) if everything else [model_store / name for name in wanted]
+    if not paths:
+        raise StartupError(f"{model_store}: no archive to serve; build one with scripts/build")
+    models: dict[tuple[str, str], StoredModel] = {}
+    for model in map(_read, paths):
+        first = models.setdefault((model.name, model.version), model)
+        if first is not model:
+            raise StartupError(
+                f"{first.path} and {model.path} are both {model}; remove one, or build it with another --version"
+            )
+    newest_first = sorted(models.values(), key=lambda model: natural(model.version), reverse=True)
+    return sorted(newest_first, key=lambda model: model.name)
+
+
+def _read(path: Path) -> StoredModel:
+    """Read a manifest. TorchServe would only log that it skips a broken archive, and never become ready."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+        model = manifest.get("model") or {}
+        # TorchServe's own defaults for a manifest that lacks them.
+        name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
+        version = model.get("modelVersion") or "1.0"
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:
+        raise StartupError(f"{path}: not a model archive, or a damaged one ({error}); build it again") from None
+    return StoredModel(str(name), str(version), path)

@@ -1,0 +1,310 @@
+"""The options that `reelscribe caption`, `transcribe` and `annotate` share.
+
+Each dataclass is a group of options, which `flatten` turns into options of a command, and makes of them what the
+packages below take. Defaults are written out here, as importing them would import numpy for `reelscribe --help`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
+
+import typer
+
+from reelscribe.errors import UsageError
+from reelscribe.server.options import DIRECTORY
+from reelscribe.server.settings import read_properties
+
+if TYPE_CHECKING:
+    from reelscribe.client.endpoint import Server
+    from reelscribe.run.options import CaptionOptions, SpeechOptions
+
+T = TypeVar("T")
+
+INFERENCE_ADDRESS = "http://127.0.0.1:8080"
+MANAGEMENT_ADDRESS = "http://127.0.0.1:8081"
+
+server_option = partial(typer.Option, rich_help_panel="Servers and models")
+frame_option = partial(typer.Option, rich_help_panel="Frames")
+audio_option = partial(typer.Option, rich_help_panel="Speech")
+
+CaptionModel = Annotated[str, server_option(help="Name under which the server registered the captioner.")]
+SpeechModel = Annotated[str, server_option(help="Name under which the server registered the speech model.")]
+Cues = Annotated[str, typer.Option(help="What subtitles show: captions, transcript or both.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What every run has: its sources, its folder, and how it reports."""
+
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Media files, folders that are searched to their depths, or globs."),
+    ]
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for annotations.jsonl and for the ledger of finished sources."),
+    ]
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="Also export to vtt, srt, csv or parquet. Repeat it for several formats."),
+    ] = None
+    retry_failed: Annotated[
+        bool,
+        typer.Option("--retry-failed", help="Try the sources again that failed in an earlier run into --out."),
+    ] = False
+    stall_seconds: Annotated[
+        float,
+        typer.Option(min=2, help="Replace a decode process that makes no progress for this many seconds."),
+    ] = 60
+    quiet: Annotated[bool, typer.Option("--quiet", help="Report errors only.")] = False
+    json_log: Annotated[
+        bool,
+        typer.Option("--json-log", help="Report progress as lines of JSON on standard error."),
+    ] = False
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Serve Prometheus metrics of the run at 127.0.0.1:PORT/metrics."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The servers that a run sends its requests to."""
+
+    servers: Annotated[
+        list[str] | None,
+        server_option(
+            "--server",
+            help="Inference address of a server. Repeat it to share the load between several servers. By default the"
+            " server that runs in .server, or else the address below.",
+            show_default=INFERENCE_ADDRESS,
+        ),
+    ] = None
+    key_files: Annotated[
+        list[Path] | None,
+        server_option(
+            "--key-file",
+            help="Copy of the server's key_file.json, with mode 600. Give one for all servers, or one for each --server"
+            " in the same order. The server in .server needs none.",
+        ),
+    ] = None
+    management: Annotated[
+        str | None,
+        server_option(help="Management address, where keys are renewed before they expire; for a single --server."),
+    ] = None
+    requests_in_flight: Annotated[
+        int,
+        server_option(
+            min=1,
+            help="Largest number of unanswered requests for each model. The client uses fewer if more do not help.",
+        ),
+    ] = 32
+
+    def endpoints(self) -> list[Server]:
+        """Return the servers, each with the credentials for it.
+
+        Raises:
+            UsageError: A key file or an address cannot be used, or their numbers do not fit together.
+        """
+        return endpoints(self.servers, self.key_files, self.management)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions:
+    """Which frames are captioned, and how they are decoded and sent."""
+
+    every: Annotated[
+        int | None,
+        frame_option(min=1, help="Caption every N-th frame: 0, N, 2N and so on. By default all frames are captioned."),
+    ] = None
+    fps: Annotated[
+        float | None,
+        frame_option(help="Caption this many frames for each second of presentation time."),
+    ] = None
+    frames: Annotated[
+        int | None,
+        frame_option(help="Caption this many frames of each video, evenly spread: an even number from 4 to 768."),
+    ] = None
+    keyframes: Annotated[
+        bool,
+        frame_option("--keyframes", help="Caption keyframes only, which are the fastest to decode."),
+    ] = False
+    start: Annotated[
+        float | None,
+        frame_option(help="Skip this many seconds of video, counted from the first frame."),
+    ] = None
+    end: Annotated[
+        float | None,
+        frame_option(help="Stop this many seconds after the first frame."),
+    ] = None
+    resize: Annotated[
+        str,
+        frame_option(
+            help="How frames are scaled: exact (every pixel as the model's own processor makes it), planes (luma and"
+            " chroma apart; faster) or fast (by FFmpeg; within 5 of 255 levels)."
+        ),
+    ] = "fast"
+    reuse: Annotated[
+        bool,
+        frame_option("--reuse", help="Give a frame that nearly equals the last captioned one the same caption."),
+    ] = False
+    frames_per_request: Annotated[
+        int,
+        frame_option(min=1, help="Largest number of frames in one request; fewer if they would exceed 8 MB."),
+    ] = 32
+    stream: Annotated[
+        bool,
+        frame_option(help="Send frames while the rest of their source is still being decoded."),
+    ] = True
+    decode_workers: Annotated[
+        int,
+        frame_option(min=1, envvar="REELSCRIBE_DECODE_WORKERS", help="Number of processes that decode video."),
+    ] = 2
+
+    def caption_options(self, run: RunOptions) -> CaptionOptions:
+        """Return the options of the run's captions.
+
+        Raises:
+            UsageError: An option has a value that it cannot have.
+        """
+        from reelscribe.contract.frames import Resize
+        from reelscribe.decode.sampling import Sampling
+        from reelscribe.run.options import CaptionOptions
+
+        return CaptionOptions(
+            sampling=Sampling(self.every, self.fps, self.frames, self.keyframes, self.start, self.end),
+            resize=one_of(self.resize, get_args(Resize), "--resize"),
+            reuse=self.reuse,
+            frames_per_request=self.frames_per_request,
+            stream=self.stream,
+            decode_workers=self.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioOptions:
+    """What is transcribed, and how audio is cut into chunks and sent."""
+
+    language: Annotated[
+        str | None,
+        audio_option(help="Language of everything that is said, such as en. By default it is detected in each chunk."),
+    ] = None
+    task: Annotated[
+        str,
+        audio_option(help="transcribe, or translate into English."),
+    ] = "transcribe"
+    word_times: Annotated[
+        bool,
+        audio_option("--word-times", help="Also record when each word was said."),
+    ] = False
+    search_seconds: Annotated[
+        float,
+        audio_option(
+            min=0,
+            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the chunk"
+            " is full; 0 cuts where it is full.",
+        ),
+    ] = 5.0
+    window_seconds: Annotated[
+        float,
+        audio_option(
+            help="Length in seconds of the window whose loudness decides how quiet the point in its middle is."
+        ),
+    ] = 0.3
+    silence_db: Annotated[
+        float,
+        audio_option(max=0, help="Skip chunks that are nowhere louder than this, in dB relative to full scale."),
+    ] = -60.0
+    vad: Annotated[
+        bool,
+        audio_option(
+            "--vad", help="Also skip chunks in which a voice activity detector finds no voice. Needs reelscribe\\[vad]."
+        ),
+    ] = False
+    chunks_per_request: Annotated[
+        int,
+        audio_option(min=1, help="Largest number of chunks in one request; fewer if they would exceed 8 MB."),
+    ] = 8
+    audio_workers: Annotated[
+        int,
+        audio_option(min=1, envvar="REELSCRIBE_AUDIO_WORKERS", help="Number of processes that decode audio."),
+    ] = 2
+
+    def speech_options(self, run: RunOptions) -> SpeechOptions:
+        """Return the options of the run's transcripts.
+
+        Raises:
+            UsageError: An option has a value that it cannot have.
+        """
+        from reelscribe.contract.chunking import Cutting
+        from reelscribe.contract.speech import TranscriptionOptions
+        from reelscribe.run.options import SpeechOptions
+
+        return SpeechOptions(
+            transcription=TranscriptionOptions(self.language, self.task, self.word_times),
+            cutting=Cutting(self.search_seconds, self.window_seconds),
+            silence_db=self.silence_db,
+            vad=self.vad,
+            chunks_per_request=self.chunks_per_request,
+            audio_workers=self.audio_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
+
+
+def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
+    """Return the member of `allowed` that equals the value of an option.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for choice in allowed:
+        if value == choice:
+            return choice
+    raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
+
+
+def endpoints(urls: list[str] | None, key_files: list[Path] | None, management: str | None) -> list[Server]:
+    """Return servers, each with the credentials for it.
+
+    Args:
+        urls: Inference addresses; None for the server on this machine.
+        key_files: One for all servers or one for each; None for none, or that of the server on this machine.
+        management: Where the keys of a single server are renewed; None if they are not.
+
+    Raises:
+        UsageError: A key file or an address cannot be used, or their numbers do not fit together.
+    """
+    from reelscribe.client.credentials import Credentials
+    from reelscribe.client.endpoint import Server
+
+    local_url, local_management, local_keys = _local_server()
+    urls = urls or [local_url]
+    if key_files is None:
+        key_files = []
+        if urls == [local_url] and local_keys.exists():  # this key is for no other server
+            key_files, management = [local_keys], management or local_management
+    if management and len(urls) > 1:
+        raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
+    if len(key_files) not in (0, 1, len(urls)):
+        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
+    keys = [Credentials(path, management) for path in key_files]
+    return [Server(url, keys[k % len(keys)] if keys else None) for k, url in enumerate(urls)]
+
+
+def _local_server() -> tuple[str, str, Path]:
+    """Inference address, management address and key file of the server in .server, which runs while it has keys."""
+    config, key_file = DIRECTORY / "config.properties", DIRECTORY / "key_file.json"
+    if not (config.exists() and key_file.exists()):
+        return INFERENCE_ADDRESS, MANAGEMENT_ADDRESS, key_file
+    settings = read_properties(config.read_text())
+    inference, management = (
+        settings[name].replace("//0.0.0.0:", "//127.0.0.1:")  # where it listens, but nobody connects to
+        for name in ("inference_address", "management_address")
+    )
+    return inference, management, key_file

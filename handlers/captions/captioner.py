@@ -1,0 +1,255 @@
+"""A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
+
+It works in two stages: `encode` makes the inputs of the language model, `generate` makes tokens of them, and `decode`
+makes text of the tokens. `generate` is the second stage, which may run in another process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+from captions.frame_transform import FrameTransform, concatenate
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.model import CaptionerDescription
+from reelscribe.errors import StartupError
+from runtime.metrics import Counters
+from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
+from runtime.settings import ModelSettings
+from runtime.weights import load_pretrained, revision_of
+
+PROCESSOR_TOLERANCE = 0.03
+"""Largest mean difference between our pixel values of a noise frame and the processor's, in normalised units.
+
+It is about 2 of 255 levels.
+"""
+
+
+@dataclass(frozen=True)
+class CaptionSettings(ModelSettings):
+    """Settings under `handler:` in the YAML of a captioner."""
+
+    prompt: str = ""
+    """Text that the model continues; empty for plain captions."""
+    generation: dict[str, Any] = field(default_factory=lambda: {"max_new_tokens": 30})
+    """Options of transformers' `generate`."""
+    max_frames: int = 512
+    """The most frames of one request. 50 MiB hold 348 frames of 224 x 224 pixels."""
+    max_side: int = 8192
+    """Limit for the longer side of a frame, in pixels."""
+
+
+class Captioner:
+    """A loaded model with its processor, on one device."""
+
+    def __init__(
+        self,
+        settings: CaptionSettings,
+        device: torch.device,
+        counters: Counters | None = None,
+        second_stage: SecondStage | None = None,
+    ) -> None:
+        """Load the model, check its preprocessing, and caption a black frame.
+
+        Args:
+            settings: Which model, and how it generates.
+            device: Where to load it.
+            counters: Counts frames and tokens.
+            second_stage: The language model of a BLIP-2 in another process, which is then not loaded here.
+
+        Raises:
+            StartupError: The model's preprocessing cannot be reproduced here, or the model has no two stages.
+        """
+        if second_stage:
+            check_two_stages(settings)
+        self.settings = settings
+        self._counters = counters or Counters()
+        self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        self.model = load_pretrained(_model_class(first_stage=second_stage is not None), settings, device)
+        self._encodes_images = second_stage is not None
+        self._second_stage = second_stage or LocalSecondStage(caption_generator(self.model, settings))
+        # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
+        self.dtype = settings.torch_dtype(device)
+        self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
+        self.prompt = self._prompt_inputs(device)
+        self.echo = self._echo()
+        self._check_preprocessing()
+        # A model that cannot caption must not load, and no request should wait for lazy initialisation.
+        self.caption([np.zeros((1, self.transform.input_size.height, self.transform.input_size.width, 3), np.uint8)])
+
+    def caption(self, frames: list[FrameArray]) -> list[str]:
+        """Caption frames.
+
+        Args:
+            frames: Arrays (N, H, W, 3) of uint8 RGB; each array may have its own size.
+
+        Returns:
+            The captions of all frames, in order.
+        """
+        return self.collect(self.submit(frames))
+
+    def submit(self, frames: list[FrameArray]) -> Any:
+        """Encode frames and start to generate their tokens; returns a handle for `collect`."""
+        return self._second_stage.submit(self.encode(frames))
+
+    def collect(self, pending: Any) -> list[str]:
+        """Wait for the tokens of submitted frames, and decode them to captions."""
+        return self.decode(self._second_stage.result(pending)["tokens"])
+
+    def encode(self, frames: list[FrameArray]) -> TensorTree:
+        """Make the inputs of `generate`.
+
+        Args:
+            frames: Arrays (N, H, W, 3) of uint8 RGB.
+
+        Returns:
+            The arguments of `generate` for a batch of B frames: "pixel_values", (B, 3, height, width), or (B, queries,
+            D) if this process encodes images for a second stage; and with a prompt "input_ids", (B, T), and mostly
+            "attention_mask", (B, T).
+        """
+        with torch.inference_mode():
+            pixels = concatenate([self.transform(array) for array in frames])
+            # Copies, not views: BLIP writes into its prompt.
+            prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
+            images = self.model.encode(pixels) if self._encodes_images else pixels
+        return {"pixel_values": images, **prompt}
+
+    def decode(self, tokens: list[list[int]]) -> list[str]:
+        """Turn the tokens of each frame into its caption, without the prompt."""
+        texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
+        self._counters.add("frames", len(tokens))
+        self._counters.add("tokens", self._count_generated(tokens))
+        return [text.strip().removeprefix(self.echo).strip() for text in texts]
+
+    def description(self, workers: int, response_seconds: float) -> CaptionerDescription:
+        """Describe the model to clients.
+
+        Args:
+            workers: How many workers TorchServe starts for it.
+            response_seconds: TorchServe's timeout for a call, in seconds.
+        """
+        return CaptionerDescription(
+            name=self.settings.model,
+            revision=revision_of(self.settings, self.model),
+            prompt=self.settings.prompt,
+            generation=self.settings.generation,
+            input_size=self.transform.input_size,
+            mean=self.transform.mean,
+            std=self.transform.std,
+            dtype=str(self.dtype).removeprefix("torch."),
+            device_batch=self.settings.device_batch,
+            max_frames=self.settings.max_frames,
+            max_side=self.settings.max_side,
+            workers=workers,
+            response_seconds=response_seconds,
+        )
+
+    def _prompt_inputs(self, device: torch.device) -> dict[str, Tensor]:
+        """The prompt's tokens, (1, T) each, with image tokens where the model has them; empty without a prompt."""
+        if not self.settings.prompt:
+            return {}
+        if self.model.config.model_type == "git":
+            # GIT continues its prompt, so no end token may follow the prompt.
+            tokenizer = self.processor.tokenizer
+            ids = tokenizer(self.settings.prompt, add_special_tokens=False)["input_ids"]
+            return {"input_ids": torch.tensor([[tokenizer.cls_token_id, *ids]], device=device)}
+        image = Image.new("RGB", (self.transform.input_size.width, self.transform.input_size.height))
+        inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
+        return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+    def _count_generated(self, tokens: list[list[int]]) -> int:
+        """How many tokens the model generated, without the prompt and special tokens."""
+        prompt = self.prompt["input_ids"][0].tolist() if self.prompt else []
+        start = len(prompt) if tokens[0][: len(prompt)] == prompt else 0
+        special = set(self.processor.tokenizer.all_special_ids)
+        return sum(token not in special for caption in tokens for token in caption[start:])
+
+    def _echo(self) -> str:
+        """The text that a decoder-only model repeats before its caption: the prompt, as its tokenizer spells it."""
+        if not self.prompt or self.model.config.get_text_config().is_encoder_decoder:
+            return ""
+        (text,) = self.processor.batch_decode(self.prompt["input_ids"], skip_special_tokens=True)
+        return str(text).strip()
+
+    def _check_preprocessing(self) -> None:
+        """Compare FrameTransform with the model's own processor; if they differed, captions would be silently wrong.
+
+        Raises:
+            StartupError: They differ.
+        """
+        # Noise, as any other way of resizing it gives other pixels.
+        frame = np.random.default_rng(0).integers(0, 256, (240, 320, 3), np.uint8)
+        processor = self.processor.image_processor
+        expected = processor(images=[Image.fromarray(frame)], return_tensors="pt")
+        ours = self.transform(frame[None]).float().cpu()
+        theirs = expected.get("pixel_values")
+        if set(expected) - {"pixel_values", "pixel_mask"} or theirs is None or theirs.shape != ours.shape:
+            raise StartupError(
+                f"model {self.settings.model}: expected a processor that makes only pixel_values of"
+                f" {tuple(ours.shape)}, got {type(processor).__name__}, which makes {', '.join(expected)}; use a"
+                " BLIP-2, BLIP or GIT model"
+            )
+        difference = (theirs.float() - ours).abs().mean().item()
+        if difference > PROCESSOR_TOLERANCE:
+            raise StartupError(
+                f"model {self.settings.model}: expected pixel values within {PROCESSOR_TOLERANCE} of those of"
+                f" {type(processor).__name__} on average, got a difference of {difference:.3f}; this handler does not"
+                " support the model's preprocessing, so use another model"
+            )
+
+
+def _model_class(*, first_stage: bool) -> Any:
+    """The class of the whole model, or of the first of its two stages."""
+    if not first_stage:
+        return AutoModelForImageTextToText
+    # Only models in two stages need this package.
+    from pipeline.blip2 import Blip2FirstStage
+
+    return Blip2FirstStage
+
+
+def caption_generator(model: Any, settings: CaptionSettings) -> StageFunction:
+    """Make the second stage of a captioner.
+
+    Args:
+        model: A whole model, or the second stage of a BLIP-2.
+        settings: The options of `generate`.
+
+    Returns:
+        A function from what `Captioner.encode` returns to {"tokens": a list of token numbers for each frame}.
+    """
+
+    def generate(tree: TensorTree) -> TensorTree:
+        with torch.inference_mode():
+            # A list, as the host decodes it; a short one travels within the first bytes of its message.
+            return {"tokens": model.generate(**tree, **settings.generation).tolist()}
+
+    return generate
+
+
+def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageFunction:
+    """Load the language model of a BLIP-2 onto `device`.
+
+    Raises:
+        StartupError: The model is not a BLIP-2.
+    """
+    from pipeline.blip2 import Blip2SecondStage
+
+    check_two_stages(settings)
+    return caption_generator(load_pretrained(Blip2SecondStage, settings, device), settings)
+
+
+def check_two_stages(settings: CaptionSettings) -> None:
+    """Raise StartupError for a model other than a BLIP-2, as only these can run in two stages."""
+    kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
+    if kind != "blip-2":
+        raise StartupError(
+            f"model {settings.model}: expected BLIP-2 where handler, stages is 2, got {kind}; models like BLIP and GIT"
+            " fit one GPU: build the archive without --stages"
+        )

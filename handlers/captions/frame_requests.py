@@ -1,0 +1,124 @@
+"""Reads frames from requests, and makes responses of their captions.
+
+A body is either in a format of `reelscribe.wire` (an array of frames, or a dict with such an array under "frames"), or
+a JPEG, PNG or WebP still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from captions.still_image import is_still, open_still, to_frame
+from reelscribe import wire
+from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.errors import CallFull, FramesError, LimitExceeded
+from worker.request_batch import Headers, Row, request_body, wrong_format
+
+MAX_ASPECT = 32
+"""Limit for longer side / shorter side: scaling a thin line while keeping its aspect ratio could take gigabytes."""
+
+STILL_PIXELS_PER_CALL = 2_000_000_000
+"""The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
+after which it would replace the worker."""
+
+ACCEPTED = "an array (pickle, .npy) or a JPEG, PNG or WebP still"
+"""The formats of a body, for error messages."""
+
+
+@dataclass(frozen=True)
+class FrameLimits:
+    """The limits of one request."""
+
+    frames: int
+    """The most frames."""
+    side: int
+    """Limit for the longer side of a frame, in pixels."""
+
+    def check(self, count: int, width: int, height: int) -> None:
+        """Check `count` frames of `width` x `height` pixels.
+
+        Raises:
+            LimitExceeded: The frames are too many or too large.
+            FramesError: The frames are too long and narrow.
+        """
+        if count > self.frames:
+            raise LimitExceeded(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
+        if max(width, height) > self.side:
+            raise LimitExceeded(f"frames: sides of at most {self.side} pixels, got {width} x {height}; scale them down")
+        if max(width, height) > MAX_ASPECT * min(width, height):
+            raise FramesError(
+                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got {width} x {height}; crop"
+                " the frames"
+            )
+
+
+@dataclass(frozen=True)
+class FrameRequest:
+    """The frames of one request."""
+
+    items: FrameArray
+    """(N, H, W, 3) uint8 RGB."""
+    single: bool
+    """Whether the client sent one frame, (H, W, 3), or a still, rather than an array of frames."""
+
+    def response(self, results: list[str]) -> str | list[str]:
+        """The caption of a single frame, or a list of captions."""
+        return results[0] if self.single else results
+
+
+class FrameReader:
+    """Reads the requests of one call. Together they may hold as many frames as a single request may."""
+
+    def __init__(self, limits: FrameLimits, size: InputSize) -> None:
+        """Set the limits.
+
+        Args:
+            limits: The limits of one request.
+            size: The model's input size, which stills are scaled to.
+        """
+        self._limits, self._size = limits, size
+        self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_PER_CALL
+
+    def __call__(self, row: Row, _headers: Headers) -> FrameRequest:
+        """Read the frames of one request.
+
+        Raises:
+            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+        """
+        body = request_body(row)
+        if is_still(body):
+            return self._still(body)
+        if not body.startswith(wire.STARTS):
+            raise wrong_format(body, ACCEPTED)
+        request = _frames(wire.unpack(body))
+        count, height, width, _ = request.items.shape
+        self._limits.check(count, width, height)
+        self._reserve(count)
+        return request
+
+    def _still(self, body: bytes | bytearray) -> FrameRequest:
+        image = open_still(body)
+        self._limits.check(1, *image.size)
+        self._reserve(1, image.width * image.height)
+        return FrameRequest(to_frame(image, self._size)[None], single=True)
+
+    def _reserve(self, frames: int, still_pixels: int = 0) -> None:
+        """Reserve room in this call, before anything large is decoded."""
+        if frames > self._frames_left or still_pixels > self._still_pixels_left:
+            raise CallFull("call: too many frames in the requests that were joined with this one; try again")
+        self._frames_left -= frames
+        self._still_pixels_left -= still_pixels
+
+
+def _frames(tree: Any) -> FrameRequest:
+    frames = tree.get("frames") if isinstance(tree, dict) else tree
+    if not isinstance(frames, np.ndarray):
+        raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {type(tree).__name__}')
+    if frames.dtype != np.uint8:
+        raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; scale and convert before sending")
+    if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
+        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}")
+    return FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)

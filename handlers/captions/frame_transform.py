@@ -1,0 +1,107 @@
+"""Turns frames of any size into a model's pixel values on the device, as the model's own processor would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from reelscribe.contract.frames import FrameArray, InputSize, Resample
+from reelscribe.errors import StartupError
+
+SOURCE_BYTES_AT_ONCE = 64 * 2**20
+"""Larger arrays are transformed in parts, as float32 takes four times their bytes on the device."""
+
+_RESAMPLE: dict[int, Resample] = {2: "bilinear", 3: "bicubic"}
+"""By the numbers of PIL's Image.Resampling."""
+
+
+class FrameTransform:
+    """Resizes with antialiasing, crops, rescales to 0 to 1, and normalises.
+
+    Attributes:
+        frame: The model's input size, and how frames are resampled to it.
+        mean: Mean that is subtracted from each channel (R, G, B) of values from 0 to 1.
+        std: Standard deviation that each channel is then divided by.
+    """
+
+    def __init__(self, processor: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """Take over the settings of a processor.
+
+        Args:
+            processor: An image processor of transformers.
+            device: Where pixel values are computed and returned.
+            dtype: The dtype of the returned pixel values.
+
+        Raises:
+            StartupError: The processor does something that this class does not reproduce.
+        """
+        self.input_size = _frame_size(processor)
+        self.mean = tuple(float(m) for m in processor.image_mean)
+        self.std = tuple(float(s) for s in processor.image_std)
+        self._device, self._dtype = device, dtype
+        # (x * factor - mean) / std as one multiplication and one addition over whole rows of R, G, B, R, G, B: over
+        # three channels at a time, a CPU takes several times as long.
+        std = torch.tensor(self.std, device=device)
+        self._scale = (processor.rescale_factor / std).repeat(self.input_size.width)
+        self._shift = (-torch.tensor(self.mean, device=device) / std).repeat(self.input_size.width)
+
+    def __call__(self, frames: FrameArray) -> torch.Tensor:
+        """Transform frames; those that already have the model's input size are not resized.
+
+        Args:
+            frames: (N, H, W, 3) uint8 RGB.
+
+        Returns:
+            Pixel values, (N, 3, height, width) in channels-last memory format, on the device.
+        """
+        step = max(1, SOURCE_BYTES_AT_ONCE // max(1, frames[0].nbytes))
+        return concatenate([self._transform(frames[at : at + step]) for at in range(0, len(frames), step)])
+
+    def _transform(self, frames: FrameArray) -> torch.Tensor:
+        # torch warns of read-only memory. Request bodies are writable, so their frames are not copied.
+        source = torch.from_numpy(frames if frames.flags.writeable else frames.copy())
+        levels = source.to(self._device, non_blocking=True).float()
+        if levels.shape[1:3] != (self.input_size.height, self.input_size.width):
+            levels = self._resize_and_crop(levels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        rows = torch.addcmul(self._shift, levels.flatten(2), self._scale)
+        return rows.view(levels.shape).permute(0, 3, 1, 2).to(self._dtype)
+
+    def _resize_and_crop(self, levels: torch.Tensor) -> torch.Tensor:
+        """(N, 3, H, W) -> (N, 3, height, width), values from 0 to 255."""
+        frame, (height, width) = self.input_size, levels.shape[-2:]
+        scaled_width, scaled_height = frame.scaled(width, height)
+        # Like PIL for most frames: first across, then down, rounded to whole levels from 0 to 255 after each.
+        levels = self._resize(levels, height, scaled_width)
+        levels = self._resize(levels, scaled_height, scaled_width)
+        left, top = frame.cut(scaled_width, scaled_height)
+        return levels[..., top : top + frame.height, left : left + frame.width]
+
+    def _resize(self, levels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        mode = self.input_size.resample
+        resized = F.interpolate(levels, (height, width), mode=mode, antialias=True, align_corners=False)
+        return resized.round_().clamp_(0, 255)
+
+
+def concatenate(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Concatenate tensors along the first axis; a single tensor is returned without a copy."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _frame_size(processor: Any) -> InputSize:
+    resample = _RESAMPLE.get(int(processor.resample))
+    if resample is None:
+        raise StartupError(
+            f"image processor {type(processor).__name__}: expected bilinear or bicubic resampling, got PIL's number"
+            f" {processor.resample}; use a BLIP-2, BLIP or GIT model"
+        )
+    size, crop = processor.size, processor.crop_size
+    if processor.do_center_crop and crop and size.shortest_edge:
+        return InputSize(crop.width, crop.height, resample, size.shortest_edge)
+    if not processor.do_center_crop and size.width and size.height:
+        return InputSize(size.width, size.height, resample)
+    raise StartupError(
+        f"image processor {type(processor).__name__}: expected one fixed input size, got size {size} and crop {crop};"
+        " models of dynamic resolution are not supported yet, so use a BLIP-2, BLIP or GIT model"
+    )

@@ -1,0 +1,253 @@
+"""Sends dicts of tensors from one rank of a model to another, with all transfers of a dict issued at once.
+
+A message is a header, the description of a tree (tensor_tree.py), and the bytes of its tensors. Header and description
+travel in a first transfer of always 16 KiB, so the receiver need not learn their length before; only longer
+descriptions take a second transfer. The receive for the first transfer of the next message is posted as soon as the
+description of the current one is known: gloo sends at once what the other rank already waits for. Otherwise, it sends
+only when a thread of its own notices that the other rank is ready, and that thread competes with the computation.
+
+Headers and descriptions travel by gloo. So do tensors, unless the process group has NCCL for them
+(`init_process_group("cpu:gloo,cuda:nccl")`), which transfers from GPU to GPU. By gloo, tensors of a GPU go through
+pinned memory of the host.
+
+NCCL runs the operations of a group in sequence. Each direction therefore needs a group of its own; otherwise, two ranks
+that both send first wait for each other. Two links in the same direction between the same ranks need groups of their
+own in any case.
+
+Waiting for NCCL makes the current CUDA stream wait. Therefore wait for a message in the thread that uses it, right
+before it does: waiting earlier on the same stream would queue the transfer behind the work in progress. The timeout of
+a link does not limit what then waits on the GPU; the timeout of the group does.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeline.ranks import Peer, Slices
+from pipeline.tensor_tree import MAX_METADATA_BYTES, TreeSpec, flatten
+from reelscribe.errors import StartupError, WireError
+
+CPU = torch.device("cpu")
+
+FIRST_BYTES = 16 << 10
+"""Size in bytes of a message's first transfer, whose receive is posted ahead; shorter ones are padded."""
+
+_MAGIC = b"RSSTAGE1"
+_HEADER = struct.Struct("<8s4q")
+_IDLE_SECONDS = timedelta(days=3650).total_seconds()
+"""Timeout for the next message to begin, as gloo cannot wait without one."""
+
+_Posted = tuple[Tensor, list[dist.Work]]
+"""A receive in progress: its buffer and its transfers."""
+
+
+class _Header(NamedTuple):
+    magic: bytes
+    metadata_bytes: int
+    checksum: int
+    slices: int
+    """Number of ranks of the sending stage."""
+    on_gpu: int
+    """Whether tensors travel from GPU to GPU."""
+
+
+class Sending:
+    """Tensors that are being sent. They stay alive, and must not be written to, until `wait` returns."""
+
+    def __init__(self, peer: Peer, works: list[dist.Work], tensors: list[Tensor]) -> None:
+        self._peer, self._works, self._tensors = peer, works, tensors
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until everything was sent. The other rank was ready for it then, but need not have read it.
+
+        By NCCL, this returns as soon as the current CUDA stream waits for the transfer.
+
+        Args:
+            seconds: Timeout in seconds; by default that of the link.
+
+        Raises:
+            StageLost: The other rank is gone, or the timeout expired.
+        """
+        self._peer.finish(self._works, self._peer.deadline(seconds))
+        for tensor in self._tensors:
+            if tensor.is_cuda:
+                # NCCL sends on its own stream, and only the current stream waits for that: the memory is not free yet.
+                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        self._works, self._tensors = [], []
+
+
+class Receiving:
+    """A tree that is being received."""
+
+    def __init__(self, peer: Peer, works: list[dist.Work], finish: Callable[[float], dict[str, Any]]) -> None:
+        self._peer, self._works, self._finish = peer, works, finish
+
+    def wait(self, seconds: float | None = None) -> dict[str, Any]:
+        """Wait for the tree. Call it once.
+
+        By NCCL, this returns as soon as the current CUDA stream waits for the transfer.
+
+        Args:
+            seconds: Timeout in seconds; by default that of the link.
+
+        Returns:
+            The tree as it was sent, with its tensors on the link's device.
+
+        Raises:
+            StageLost: The other rank is gone, or the timeout expired.
+            RuntimeError: The device has no memory for the tensors. The link works on nevertheless.
+        """
+        deadline = self._peer.deadline(seconds)
+        self._peer.finish(self._works, deadline)
+        return self._finish(deadline)
+
+
+class StageLink:
+    """Sends trees of tensors to one other rank, and receives trees from it, in order.
+
+    A tree is what `flatten` of tensor_tree.py accepts. A link lasts as long as its process group, as a receive for the
+    next message is always posted. After a StageLost it is of no use: both ranks have to restart.
+    """
+
+    def __init__(
+        self,
+        peer: int,
+        *,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device = CPU,
+        seconds: float,
+        slices: dist.ProcessGroup | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Link this rank to another one; the other rank needs a link as well.
+
+        Args:
+            peer: Global rank of the other one.
+            group: The process group to use; None is the default group.
+            device: Where received tensors are stored.
+            seconds: Timeout of a transfer once it has begun, in seconds.
+            slices: All ranks of this rank's own stage, if there are several. Large tensors then travel in one slice
+                for each pair of counterparts, and are joined by all-gather. Both stages must have the same number of
+                ranks, and all ranks of the sending stage must send the same tree.
+            name: What messages call the other rank.
+
+        Raises:
+            StartupError: The process group has no gloo for the CPU.
+        """
+        self._peer = Peer(peer, group, seconds, name)
+        self._device = device
+        self._transport = _transport_device(group, device)
+        self._slices = Slices(slices)
+        self._send_tags, self._receive_tags = count(), count()
+        self._next: _Posted | None = None
+
+    def isend_tensor_dict(self, tree: Mapping[str, Any]) -> Sending:
+        """Issue all sends of a tree at once, and return; `Sending.wait` has to be called.
+
+        Raises:
+            WireError: The tree cannot be sent; the link works on nevertheless.
+            StageLost: The other rank is gone.
+        """
+        metadata, tensors = flatten(tree)
+        header = _Header(_MAGIC, len(metadata), crc32(metadata), self._slices.count, self._transport != CPU)
+        text = bytearray(_HEADER.pack(*header) + metadata).ljust(FIRST_BYTES)
+        description = torch.frombuffer(text, dtype=torch.uint8).tensor_split([FIRST_BYTES])
+        slices = [values[self._slices.own(len(values))] for values in self._bytes_to_send(tensors)]
+        works = self._peer.issue(dist.isend, description, self._send_tags)
+        works += self._peer.issue(dist.isend, slices, self._send_tags)
+        return Sending(self._peer, works, [*description, *slices])
+
+    def irecv_tensor_dict(self, seconds: float | None = None) -> Receiving:
+        """Wait for the next message to begin, issue all its receives at once, and return.
+
+        `Receiving.wait` has to be called. By gloo, tensors are received on the host, and `wait` moves them to the
+        device; by NCCL, this allocates their memory on the GPU.
+
+        Args:
+            seconds: Timeout for the message to begin, in seconds; None waits without one.
+
+        Raises:
+            StageLost: The other rank is gone, a timeout expired, or the message is damaged.
+        """
+        spec = self._receive_description(_IDLE_SECONDS if seconds is None else seconds)
+        sizes = [tensor.nbytes for tensor in spec.tensors]
+        pinned = self._device.type == "cuda" and self._transport == CPU
+        buffers = [
+            torch.empty(self._slices.room(size), dtype=torch.uint8, device=self._transport, pin_memory=pinned)
+            for size in sizes
+        ]
+        slices = [buffer[self._slices.own(size)] for buffer, size in zip(buffers, sizes, strict=True)]
+        works = self._peer.issue(dist.irecv, slices, self._receive_tags)
+        self._next = self._post(FIRST_BYTES)
+        return Receiving(self._peer, works, lambda deadline: self._restored(spec, buffers, deadline))
+
+    def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
+        """Send a tree, and wait until it was sent; see `isend_tensor_dict`."""
+        self.isend_tensor_dict(tree).wait()
+
+    def recv_tensor_dict(self, seconds: float | None = None) -> dict[str, Any]:
+        """Receive a tree, and wait for it; see `irecv_tensor_dict`."""
+        return self.irecv_tensor_dict(seconds).wait()
+
+    def _receive_description(self, seconds: float) -> TreeSpec:
+        """Receive what the next message holds besides the bytes of tensors; it has to begin within `seconds`."""
+        first = self._received(self._next or self._post(FIRST_BYTES), seconds)
+        header = _Header(*_HEADER.unpack_from(first))
+        expected = header._replace(magic=_MAGIC, slices=self._slices.count, on_gpu=self._transport != CPU)
+        if header != expected or not 0 < header.metadata_bytes <= MAX_METADATA_BYTES:
+            raise self._peer.lost(f"sent {header}, expected {expected} of at most {MAX_METADATA_BYTES} bytes")
+        end = _HEADER.size + header.metadata_bytes
+        text = (first + self._received(self._post(end - FIRST_BYTES)))[_HEADER.size : end]
+        if crc32(text) != header.checksum:
+            raise self._peer.lost(f"sent {len(text)} bytes that arrived damaged")
+        try:
+            return TreeSpec(text)
+        except WireError as error:
+            raise self._peer.lost(f"sent something other than a tree ({error})") from error
+
+    def _post(self, nbytes: int) -> _Posted:
+        """Post a receive for the next `nbytes` bytes; for none if it is negative."""
+        buffer = torch.empty(max(0, nbytes), dtype=torch.uint8)
+        return buffer, self._peer.issue(dist.irecv, [buffer], self._receive_tags)
+
+    def _received(self, posted: _Posted, seconds: float | None = None) -> bytes:
+        """Wait for a posted receive, with a timeout of `seconds` or that of the link."""
+        buffer, works = posted
+        self._peer.finish(works, self._peer.deadline(seconds))
+        return buffer.numpy().tobytes()
+
+    def _bytes_to_send(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The bytes of tensors, (nbytes,) uint8, on the device they are sent from; copied only where necessary."""
+        moved = [tensor.contiguous().to(self._transport, non_blocking=True) for tensor in tensors]
+        for device in {tensor.device for tensor in tensors if tensor.is_cuda and self._transport == CPU}:
+            torch.cuda.current_stream(device).synchronize()
+        # reshape(-1) would keep the stride of a single element, and then its bytes could not be viewed.
+        return [tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in moved]
+
+    def _restored(self, spec: TreeSpec, buffers: Sequence[Tensor], deadline: float) -> dict[str, Any]:
+        """Restore the tree, once this rank has its slice of each tensor."""
+        self._slices.gather(buffers, deadline)
+        return spec.unflatten(
+            buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).to(self._device, non_blocking=True)
+            for buffer, tensor in zip(buffers, spec.tensors, strict=True)
+        )
+
+
+def _transport_device(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:
+    """The device that tensors are sent from and received on."""
+    backends = dist.get_backend_config(group).split(",")
+    if "cpu:gloo" not in backends:
+        raise StartupError(
+            f"stage: expected a process group with gloo for the CPU, got {','.join(backends)};"
+            ' use init_process_group("cpu:gloo,cuda:nccl"), or "gloo"'
+        )
+    return device if f"{device.type}:nccl" in backends else CPU

@@ -1,0 +1,105 @@
+"""The settings that every model has under `handler:` in its archive's YAML."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from reelscribe.errors import StartupError
+
+Settings = TypeVar("Settings", bound="ModelSettings")
+
+ARCHIVE_FOLDER = Path(__file__).parents[1]
+"""The folder that holds the handler: the unpacked archive, or handlers/ where nothing is packed."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Settings under `handler:` in the YAML that all handlers share; each handler adds its own.
+
+    Raises:
+        StartupError: A value is out of range, or `model` is a folder that does not exist.
+    """
+
+    model: str
+    """Hub name, or a directory that holds weights in safetensors format and the processor's files."""
+    revision: str | None = None
+    """Commit, branch or tag of the hub; None for a directory, or for the default branch."""
+    dtype: str = "auto"
+    """Name of a torch dtype. "auto" is bfloat16 (float16 on older GPUs) on a GPU, and float32 on a CPU."""
+    device_batch: int = 32
+    """Items (frames or chunks) that run through the model at once."""
+    cpu_threads: int = 1
+    """Threads that a worker computes with on the CPU. All workers and decode processes share the machine's cores."""
+    weights: str | None = None
+    """Folder of the archive that holds bundled weights; `model` and `revision` then say where they came from."""
+    stages: int = 1
+    """1, or 2: encoder and language model run in processes of their own, with one GPU each (pipeline/)."""
+    in_flight: int = 3
+    """With 2 stages: the most device batches that the first stage encodes ahead of the second stage's results."""
+    stage_seconds: float = 30.0
+    """With 2 stages: timeout in seconds for a transfer between them, and for a stopped process, before both restart."""
+
+    def __post_init__(self) -> None:
+        if self.weights is None and self.model.startswith(("/", ".", "~")) and not Path(self.model).is_dir():
+            raise StartupError(
+                f"YAML, handler, model: the folder {self.model} is gone; put it back, or build the archive again"
+            )
+        for name in ("device_batch", "cpu_threads", "in_flight"):
+            if type(count := getattr(self, name)) is not int or count < 1:
+                raise StartupError(f"YAML, handler, {name}: expected a whole number of 1 or more, got {count!r}")
+        if type(self.stages) is not int or self.stages not in (1, 2):
+            raise StartupError(f"YAML, handler, stages: expected 1 or 2, got {self.stages!r}")
+        if type(self.stage_seconds) not in (int, float) or not 0 < self.stage_seconds < math.inf:
+            raise StartupError(
+                f"YAML, handler, stage_seconds: expected a finite number over 0, got {self.stage_seconds!r}"
+            )
+
+    @classmethod
+    def from_yaml(cls: type[Settings], config: Any) -> Settings:
+        """Read the settings of a handler.
+
+        Args:
+            config: The archive's whole YAML as parsed: a dict with a dict under "handler".
+
+        Returns:
+            The settings; options that the YAML leaves out have their defaults.
+
+        Raises:
+            StartupError: `handler:` or its `model` is missing, an option is unknown, or a value is out of range.
+        """
+        known = [f.name for f in fields(cls)]
+        options = (config or {}).get("handler")
+        if not isinstance(options, dict) or "model" not in options:
+            raise StartupError(f"YAML, handler: expected model and optionally {', '.join(known[1:])}, got {options}")
+        if unknown := [str(name) for name in options if name not in known]:
+            near = difflib.get_close_matches(unknown[0], known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
+            raise StartupError(f"YAML, handler: {', '.join(unknown)} is no option of this handler; {hint}")
+        return cls(**options)
+
+    @property
+    def pretrained(self) -> str:
+        """Hub name or directory for `from_pretrained` of transformers."""
+        # Not the working directory: TorchServe does not promise that a worker's is the unpacked archive.
+        return self.model if self.weights is None else str(ARCHIVE_FOLDER / self.weights)
+
+    def torch_dtype(self, device: torch.device) -> torch.dtype:
+        """The torch dtype that `dtype` stands for on `device`.
+
+        Raises:
+            StartupError: torch has no dtype of that name.
+        """
+        if self.dtype != "auto":
+            dtype = getattr(torch, self.dtype, None)
+            if not isinstance(dtype, torch.dtype):
+                raise StartupError(f"YAML, handler, dtype: expected auto or a torch dtype, got {self.dtype!r}")
+            return dtype
+        if device.type == "cpu":
+            return torch.float32
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16

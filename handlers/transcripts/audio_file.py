@@ -1,0 +1,161 @@
+"""Reads a WAV, FLAC or Ogg (Vorbis, Opus) file as mono audio at a model's sample rate.
+
+libsndfile decodes the bytes of untrusted clients in native code. Therefore it gets only these formats, the claims of
+the header are checked before anything is decoded, and files are read in blocks, whatever length they claim.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import soundfile
+import soxr
+from numpy.typing import NDArray
+
+from reelscribe.contract.speech import SampleArray
+from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
+from transcripts.chunks import Samples
+
+MAX_CHANNELS = 8
+MIN_RATE, MAX_RATE = 4_000, 192_000
+"""Accepted sample rates, in Hz."""
+
+MAX_LEVEL = 2.0
+"""Largest accepted absolute value of float samples, where full scale is 1.
+
+Decoders of lossy formats overshoot full scale by less than this; 16-bit values that were only cast to float exceed it
+by far.
+"""
+
+RESAMPLING_QUALITY = "HQ"
+"""Quality setting of soxr, as in the client. Its errors are below the resolution of 16 bits."""
+
+UNKNOWN_RIFF_SIZE = 0x7FFF0000
+"""Programs that write a WAV file to a pipe, and do not know its size, claim this size or a larger one."""
+
+_FORMATS = {"WAV", "WAVEX", "FLAC", "OGG"}
+_CODECS = {"PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
+_UNKNOWN_LENGTH = 2**63 - 1
+_BLOCK = 2**18
+
+
+def is_audio_file(body: bytes | bytearray) -> bool:
+    """Whether the first bytes of `body` are those of a WAV, FLAC or Ogg file."""
+    return body.startswith((b"fLaC", b"OggS")) or (body[:4] == b"RIFF" and body[8:12] == b"WAVE")
+
+
+def read_audio_file(body: bytes | bytearray, sample_rate: int, max_seconds: float) -> SampleArray:
+    """Decode an audio file, average its channels, and resample it.
+
+    Args:
+        body: The bytes of the file.
+        sample_rate: The wanted sample rate, in Hz.
+        max_seconds: Limit for the duration that the header claims.
+
+    Returns:
+        (N,) int16 at `sample_rate`.
+
+    Raises:
+        WireError: The file is damaged.
+        UnsupportedFormat: The codec is not supported, or the header does not say how long the file is.
+        LimitExceeded: The file is too long, or has too many channels.
+        SpeechError: It holds no samples, or values that cannot be audio.
+    """
+    _check_riff_size(body)
+    with _libsndfile_errors(), soundfile.SoundFile(io.BytesIO(body)) as file:
+        _check_header(file, max_seconds)
+        blocks = list(_resampled_blocks(_mono_blocks(file), file.samplerate, sample_rate))
+        check_length(sum(map(len, blocks)))
+        return _to_int16(blocks)
+
+
+def resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
+    """Resample audio between two rates in Hz; at equal rates it returns `samples` itself."""
+    if from_rate == to_rate:
+        return samples
+    result: Samples = soxr.resample(samples, from_rate, to_rate, quality=RESAMPLING_QUALITY)
+    return result
+
+
+def check_rate(rate: int) -> None:
+    """Raise SpeechError for a sample rate, in Hz, outside of what recordings of speech have."""
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise SpeechError(f"sample_rate: expected {MIN_RATE} to {MAX_RATE} samples a second, got {rate}")
+
+
+def check_length(samples: int) -> None:
+    """Raise SpeechError for audio without a single sample at the model's rate."""
+    if not samples:
+        raise SpeechError("audio: expected at least one sample at the model's rate, got none")
+
+
+def check_levels(samples: NDArray[np.float32]) -> None:
+    """Raise SpeechError for NaN, for infinite values, and for values far beyond -1 to 1."""
+    level = float(np.abs(samples).max(initial=0))  # NaN if any sample is
+    if not np.isfinite(level):
+        raise SpeechError("audio: expected finite numbers, got NaN or infinity; check the program that wrote it")
+    if level > MAX_LEVEL:
+        raise SpeechError(
+            f"audio: floats are from -1 to 1, got {level:.6g}; divide by full scale, 32768 for 16 bits, or send int16"
+        )
+
+
+def _check_riff_size(body: bytes | bytearray) -> None:
+    """Raise WireError for a WAV file that was cut off, as libsndfile would read what is left of it."""
+    size = int.from_bytes(body[4:8], "little") + 8
+    if body.startswith(b"RIFF") and len(body) < size < UNKNOWN_RIFF_SIZE:
+        raise WireError(
+            f"audio: expected a whole WAV file, got a damaged one: {len(body)} of the {size} bytes that its header says"
+        )
+
+
+def _check_header(file: soundfile.SoundFile, max_seconds: float) -> None:
+    if file.format not in _FORMATS or file.subtype not in _CODECS:
+        raise UnsupportedFormat(
+            f"audio: expected PCM, float, mu-law, A-law, FLAC, Vorbis or Opus, got {file.subtype} in {file.format};"
+            " convert it to FLAC"
+        )
+    check_rate(file.samplerate)
+    if not 1 <= file.channels <= MAX_CHANNELS:
+        raise LimitExceeded(f"audio: at most {MAX_CHANNELS} channels, got {file.channels}; mix it down to one")
+    if file.frames == _UNKNOWN_LENGTH:
+        raise UnsupportedFormat("audio: expected a file that says how long it is, got FLAC from a pipe; save it again")
+    if file.frames > max_seconds * file.samplerate:  # libsndfile never reads more than the header claims
+        raise LimitExceeded(
+            f"audio: files of at most {max_seconds:g} seconds, got {file.frames / file.samplerate:.0f}; use"
+            " `reelscribe transcribe`"
+        )
+
+
+def _mono_blocks(file: soundfile.SoundFile) -> Iterator[Samples]:
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        check_levels(block)
+        yield block.mean(axis=1)
+
+
+def _resampled_blocks(blocks: Iterator[Samples], from_rate: int, to_rate: int) -> Iterator[Samples]:
+    if from_rate == to_rate:
+        yield from blocks
+        return
+    stream = soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32", quality=RESAMPLING_QUALITY)
+    for block in blocks:
+        yield stream.resample_chunk(block)
+    yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
+def _to_int16(blocks: list[Samples]) -> SampleArray:
+    """Round to 16 bits and clip at full scale, as the client does."""
+    return np.concatenate([np.clip(np.rint(block * 32768), -32768, 32767).astype(np.int16) for block in blocks])
+
+
+@contextmanager
+def _libsndfile_errors() -> Iterator[None]:
+    """Turn whatever libsndfile raises for a damaged file into an error of that file's request alone."""
+    try:
+        yield
+    except soundfile.SoundFileError as error:
+        reason = str(error).partition("\n")[0][:100]
+        raise WireError(f"audio: expected a whole WAV, FLAC or Ogg file, got a damaged one: {reason}") from None

@@ -1,0 +1,207 @@
+"""Reads audio from requests, and makes responses of its transcripts.
+
+A body is either in a format of `reelscribe.wire`, or a WAV, FLAC or Ogg file. In the first case it holds an array of
+samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
+
+    chunks        such an array, or a list of them
+    sample_rate   of all chunks, in Hz; they are resampled where the model has another
+    language, task, word_times   optional, as in `reelscribe.speech.TranscriptionOptions`
+
+A file may be longer than the longest chunk of the model: it is cut where it is quiet. With a file or a bare array,
+headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate, X-Reelscribe-Word-Times: true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from reelscribe import wire
+from reelscribe.contract.chunking import Chunker, Cutting
+from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
+from reelscribe.errors import CallFull, LimitExceeded, SpeechError, brief
+from transcripts.audio_file import check_length, check_levels, check_rate, is_audio_file, read_audio_file, resample
+from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
+from worker.request_batch import Headers, Row, request_body, wrong_format
+
+ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"
+"""The formats of a body, for error messages."""
+
+FULL_SCALE = 32768
+"""The int16 value that is 1.0 as a float."""
+
+_OPTIONS = ("language", "task", "word_times")
+_HEADERS = {name: f"x-reelscribe-{name.replace('_', '-')}" for name in _OPTIONS}
+
+
+class ModelCapabilities(Protocol):
+    """What requests may ask of a speech model."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Sample rate of the model's input, in Hz."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that requests may name; empty for models of a single language."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The supported tasks, of "transcribe" and "translate"."""
+
+    @property
+    def word_times(self) -> bool:
+        """Whether the model can give the times of words."""
+
+
+@dataclass(frozen=True)
+class AudioLimits:
+    """The limits of one request."""
+
+    chunks: int
+    """The most chunks."""
+    chunk_seconds: float
+    """Longest chunk, in seconds."""
+    file_seconds: float
+    """Longest audio file, in seconds."""
+
+
+@dataclass(frozen=True)
+class AudioRequest:
+    """The chunks of one request."""
+
+    items: list[Chunk]
+    sent_as: Literal["array", "list", "file"]
+    """In what form the client sent the audio, which decides the form of the response."""
+    sample_rate: int
+    """Of the chunks, in Hz."""
+
+    def response(self, results: list[ChunkTranscript]) -> dict[str, Any] | list[dict[str, Any]]:
+        """One transcript for each chunk of a list, or one transcript for an array or a whole file, as JSON."""
+        if self.sent_as == "list":
+            return [transcript.to_json() for transcript in results]
+        ends = np.cumsum([len(chunk.samples) for chunk in self.items])
+        starts = [0.0, *(round_seconds(end / self.sample_rate) for end in ends[:-1].tolist())]
+        return join_transcripts(list(zip(starts, results, strict=True))).to_json()
+
+
+class AudioReader:
+    """Reads the requests of one call. Together they may hold as much audio as a single request may."""
+
+    def __init__(self, limits: AudioLimits, model: ModelCapabilities) -> None:
+        self._limits, self._model = limits, model
+        self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
+
+    def __call__(self, row: Row, headers: Headers) -> AudioRequest:
+        """Read the audio of one request.
+
+        Raises:
+            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+        """
+        body = request_body(row)
+        if is_audio_file(body):
+            return self._file(body, self._checked(_options_in(headers)))
+        if not body.startswith(wire.STARTS):
+            raise wrong_format(body, ACCEPTED)
+        tree = wire.unpack(body)
+        if isinstance(tree, np.ndarray):
+            return self._arrays(tree, self._model.sample_rate, self._checked(_options_in(headers)))
+        if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= {"chunks", "sample_rate", *_OPTIONS}:
+            got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else type(tree).__name__
+            raise SpeechError(
+                "body: expected an array, or a dict with chunks and optionally sample_rate,"
+                f" {', '.join(_OPTIONS)}, got {got}"
+            )
+        rate = tree.get("sample_rate", self._model.sample_rate)
+        if type(rate) is not int:
+            raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {brief(rate)}")
+        check_rate(rate)
+        options = self._checked({name: tree[name] for name in _OPTIONS if name in tree})
+        return self._arrays(tree["chunks"], rate, options)
+
+    def _arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest:
+        arrays = sent if isinstance(sent, list) else [sent]
+        if not arrays:
+            raise SpeechError("chunks: expected at least one, got none")
+        if len(arrays) > self._limits.chunks:
+            raise LimitExceeded(
+                f"chunks: at most {self._limits.chunks} a request, got {len(arrays)}; send them in several requests"
+            )
+        for array in arrays:
+            self._check(array, rate)
+        self._reserve(sum(map(len, arrays)) / rate)
+        model_rate = self._model.sample_rate
+        chunks = [Chunk(resample(_to_float32(array), rate, model_rate), options) for array in arrays]
+        check_length(min(len(chunk.samples) for chunk in chunks))
+        return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
+
+    def _check(self, array: Any, rate: int) -> None:
+        if not isinstance(array, np.ndarray):
+            raise SpeechError(f"chunks: expected an array of samples or a list of them, got {brief(array)}")
+        if (array.dtype.kind, array.dtype.itemsize) not in (("i", 2), ("f", 4)):
+            raise SpeechError(f"chunks: expected int16, or float32 from -1 to 1, got {array.dtype}; convert it")
+        if array.ndim != 1:
+            raise SpeechError(f"chunks: expected mono, (N,), got {array.shape}; average the channels")
+        limit = self._limits.chunk_seconds
+        if len(array) > limit * rate:
+            raise LimitExceeded(
+                f"chunks: at most {limit:g} seconds each, the longest that the model takes whole, got"
+                f" {len(array) / rate:.2f}; cut them where it is quiet, or send a WAV file"
+            )
+
+    def _file(self, body: bytes | bytearray, options: TranscriptionOptions) -> AudioRequest:
+        rate = self._model.sample_rate
+        samples = read_audio_file(body, rate, self._limits.file_seconds)
+        # Resampling may round up by a sample, which must not make a file of the longest duration too long.
+        self._reserve(min(len(samples) / rate, self._limits.file_seconds))
+        chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(samples)]
+        return AudioRequest(chunks, "file", rate)
+
+    def _cut(self, samples: SampleArray) -> list[SampleArray]:
+        """Cut a whole file into chunks, as the client does."""
+        rate, limit = self._model.sample_rate, self._limits.chunk_seconds
+        chunker = Chunker(int(limit * rate), rate, Cutting(min(Cutting().search_seconds, limit / 2)))
+        return [*chunker.push(samples), *chunker.flush()]
+
+    def _reserve(self, seconds: float) -> None:
+        """Reserve room in this call."""
+        if seconds > self._seconds_left:
+            raise CallFull("call: too much audio in the requests that were joined with this one; try again")
+        self._seconds_left -= seconds
+
+    def _checked(self, options: dict[str, Any]) -> TranscriptionOptions:
+        """The options of a request. Raises SpeechError for options that this model does not support."""
+        checked = TranscriptionOptions(**{name: value for name, value in options.items() if value is not None})
+        model = self._model
+        for name, value, supported in (
+            ("language", checked.language, model.languages),
+            ("task", checked.task, model.tasks),
+        ):
+            if value is not None and (type(value) is not str or value not in supported):
+                allowed = ", ".join(supported) or "none, as this model has a single language"
+                raise SpeechError(f"{name}: expected one of {allowed}; got {brief(value)}")
+        if type(checked.word_times) is not bool:
+            raise SpeechError(f"word_times: expected true or false, got {brief(checked.word_times)}")
+        if checked.word_times and not model.word_times:
+            raise SpeechError("word_times: expected false, as this model cannot give the times of words, got true")
+        return checked
+
+
+def _options_in(headers: Headers) -> dict[str, Any]:
+    """The options that are given as headers."""
+    options: dict[str, Any] = {name: headers[header] for name, header in _HEADERS.items() if header in headers}
+    if "word_times" in options:
+        options["word_times"] = {"true": True, "false": False}.get(options["word_times"], options["word_times"])
+    return options
+
+
+def _to_float32(samples: Any) -> Samples:
+    """int16 or float32 in either byte order -> float32 from -1 to 1."""
+    if samples.dtype.kind == "i":
+        integers: Samples = samples.astype(np.float32) / np.float32(FULL_SCALE)
+        return integers
+    floats: Samples = samples.astype(np.float32)
+    check_levels(floats)
+    return floats

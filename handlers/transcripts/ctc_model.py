@@ -1,0 +1,189 @@
+"""Speech models with a CTC head: wav2vec2, HuBERT, WavLM, Parakeet and others.
+
+Decoding is greedy (Graves et al. 2006): take the most probable token of each frame, merge repetitions, and drop blanks.
+The frames of a word's first and last token give its times.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCTC, AutoProcessor
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from reelscribe.errors import StartupError
+from runtime.metrics import Counters
+from runtime.weights import load_pretrained
+from transcripts.chunks import Chunk, Samples, round_seconds
+from transcripts.settings import SpeechSettings
+
+DEFAULT_CHUNK_SECONDS = 30.0
+"""Longest chunk in seconds: these models have no window, but their attention takes memory quadratic in the length."""
+
+MIN_SECONDS = 0.1
+"""Shorter chunks are padded to this many seconds, as a few samples do not fill a single frame."""
+
+_WORD_START = "▁"
+"""The first character of a word's first piece in vocabularies of SentencePiece."""
+
+
+class _Token(NamedTuple):
+    """A token, and the frames from `first` to before `stop` that it was the most probable token of."""
+
+    number: int
+    first: int
+    stop: int
+
+
+class CtcModel:
+    """A loaded model with its processor, on one device. It implements `SpeechModel`."""
+
+    languages: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ("transcribe",)
+    word_times = True
+
+    def __init__(self, settings: SpeechSettings, device: torch.device, counters: Counters | None = None) -> None:
+        """Load the model.
+
+        Args:
+            settings: Which model, and how its words become segments.
+            device: Where to load it.
+            counters: Counts tokens.
+
+        Raises:
+            StartupError: The model's frames have no known times, or the settings name a language.
+        """
+        self._counters = counters or Counters()
+        self._device = device
+        processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
+        self.model = load_pretrained(AutoModelForCTC, settings, device)
+        self.sample_rate: int = self._extractor.sampling_rate
+        self.chunk_seconds: float = settings.chunk_seconds or DEFAULT_CHUNK_SECONDS
+        self.generation = {"pause_seconds": settings.pause_seconds}
+        self._pause_seconds = settings.pause_seconds
+        self._blank: int = self.model.config.pad_token_id
+        self._word_delimiter: str | None = getattr(self._tokenizer, "word_delimiter_token", None)
+        self._frame_seconds = self._samples_per_frame() / self.sample_rate
+        if settings.language is not None:
+            raise StartupError(
+                f"YAML, handler, language: expected null, as {type(self.model).__name__} has a single language, got"
+                f" {settings.language}"
+            )
+
+    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
+        """Transcribe chunks."""
+        return self.collect(self.submit(chunks))
+
+    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[list[int]]]:
+        """Encode chunks to the most probable token of each frame; there is no second stage to wait for."""
+        return chunks, self.encode([chunk.samples for chunk in chunks])
+
+    def collect(self, pending: tuple[list[Chunk], list[list[int]]]) -> list[ChunkTranscript]:
+        """Decode what `submit` returned to one transcript for each chunk."""
+        chunks, numbers = pending
+        tokens = [self._merge_repetitions(row) for row in numbers]
+        self._counters.add("tokens", sum(map(len, tokens)))
+        return [
+            self.decode(row, len(chunk.samples) / self.sample_rate, word_times=chunk.options.word_times)
+            for row, chunk in zip(tokens, chunks, strict=True)
+        ]
+
+    def encode(self, samples: list[Samples]) -> list[list[int]]:
+        """Run the model.
+
+        Args:
+            samples: Arrays (N,) at the model's sample rate.
+
+        Returns:
+            For each array, the number of the most probable token of each of its frames.
+        """
+        shortest = round(MIN_SECONDS * self.sample_rate)
+        samples = [np.pad(array, (0, max(0, shortest - len(array)))) for array in samples]
+        with torch.inference_mode():
+            if self._extractor.return_attention_mask:
+                return self._run(samples)
+            # A model that was trained without a mask takes padding for audio, so only equal lengths run together.
+            order = sorted(range(len(samples)), key=lambda i: len(samples[i]))
+            numbers: dict[int, list[int]] = {}
+            for _, group in groupby(order, key=lambda i: len(samples[i])):
+                places = list(group)
+                numbers.update(zip(places, self._run([samples[i] for i in places]), strict=True))
+            return [numbers[i] for i in range(len(samples))]
+
+    def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
+        """Make the transcript of a chunk of `duration` seconds from its tokens; a long pause starts a new segment."""
+        words = [word for spelled in self._split_words(tokens) if (word := self._word(spelled, duration)).text]
+        segments: list[list[Word]] = []
+        for word in words:
+            if not segments or word.start - segments[-1][-1].end > self._pause_seconds:
+                segments.append([])
+            segments[-1].append(word)
+        return ChunkTranscript(
+            text=" ".join(word.text for word in words),
+            language=None,
+            segments=tuple(
+                SpeechSegment(s[0].start, s[-1].end, " ".join(w.text for w in s), tuple(s) if word_times else None)
+                for s in segments
+            ),
+        )
+
+    def _run(self, samples: list[Samples]) -> list[list[int]]:
+        inputs = self._extractor(samples, sampling_rate=self.sample_rate, padding=True, return_tensors="pt")
+        inputs = inputs.to(self._device)
+        inputs = {name: v.to(self.model.dtype) if v.is_floating_point() else v for name, v in inputs.items()}
+        best = self.model(**inputs).logits.argmax(-1).cpu()
+        mask = inputs.get("attention_mask")
+        frames = [best.shape[1]] * len(best) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
+        return [row[:count].tolist() for row, count in zip(best, frames, strict=True)]
+
+    def _frame_counts(self, lengths: Tensor) -> Tensor:
+        """How many frames the model makes of inputs of these lengths."""
+        if hasattr(self.model, "_get_subsampling_output_length"):
+            lengths = self.model._get_subsampling_output_length(lengths)
+        else:
+            lengths = self.model._get_feat_extract_output_lengths(lengths)
+        return lengths
+
+    def _samples_per_frame(self) -> int:
+        config = self.model.config
+        encoder = getattr(config, "encoder_config", config)
+        known = hasattr(self.model, "_get_feat_extract_output_lengths") and hasattr(config, "inputs_to_logits_ratio")
+        if known and self._extractor.model_input_names[0] == "input_values":
+            return int(config.inputs_to_logits_ratio)
+        if hasattr(self.model, "_get_subsampling_output_length"):
+            return int(self._extractor.hop_length * encoder.subsampling_factor)
+        raise StartupError(
+            f"model {type(self.model).__name__}: expected one whose frames' times are known, such as wav2vec2, HuBERT,"
+            " WavLM or Parakeet with a CTC head"
+        )
+
+    def _merge_repetitions(self, numbers: list[int]) -> list[_Token]:
+        """The tokens of consecutive equal numbers, without blanks."""
+        tokens, at = [], 0
+        for number, run in groupby(numbers):
+            stop = at + len(list(run))
+            if number != self._blank:
+                tokens.append(_Token(number, at, stop))
+            at = stop
+        return tokens
+
+    def _split_words(self, tokens: list[_Token]) -> list[list[_Token]]:
+        words: list[list[_Token]] = [[]]
+        special = set(self._tokenizer.all_special_ids)
+        for token in tokens:
+            piece = self._tokenizer.convert_ids_to_tokens(token.number)
+            if piece == self._word_delimiter or piece.startswith(_WORD_START):
+                words.append([])
+            if piece != self._word_delimiter and token.number not in special:
+                words[-1].append(token)
+        return [word for word in words if word]
+
+    def _word(self, tokens: list[_Token], duration: float) -> Word:
+        text = self._tokenizer.decode([token.number for token in tokens], group_tokens=False).strip()
+        start, end = (min(frame * self._frame_seconds, duration) for frame in (tokens[0].first, tokens[-1].stop))
+        return Word(round_seconds(start), round_seconds(end), text)

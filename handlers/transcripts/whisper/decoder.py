@@ -1,0 +1,207 @@
+"""The decoder of Whisper: from the encoder's states of windows to a language and tokens.
+
+Language detection, the probability of no speech and the average log-probability are those of openai/whisper
+(decoding.py). The rules for timestamps and suppressed tokens are those of transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+from transformers.modeling_outputs import BaseModelOutput
+
+from reelscribe.errors import StartupError
+
+_RESERVED_OPTIONS = frozenset(
+    ["do_sample", "temperature", "top_k", "top_p", "num_beams", "language", "task", "return_timestamps"]
+)
+"""Options of `generate` that this module sets itself."""
+
+
+class DecodedTokens(NamedTuple):
+    """The tokens that were generated for one window."""
+
+    tokens: list[int]
+    """Text and timestamps, without prompt and end token."""
+    avg_logprob: float
+    """Average log-probability of the tokens and the end token."""
+
+
+class LanguageDetection(NamedTuple):
+    """What the decoder's first step says about one window."""
+
+    language: str | None
+    """Code of the most probable language; None for models of a single language."""
+    no_speech_prob: float
+    """Probability from 0 to 1 that the window holds no speech."""
+
+
+class WhisperDecoder:
+    """The decoder of a WhisperForConditionalGeneration.
+
+    Attributes:
+        languages: Codes of the languages that the model knows; empty for models of a single language.
+        tasks: The tasks that the model knows.
+        first_timestamp: The number of the timestamp 0.00 s; text tokens have lower numbers.
+    """
+
+    def __init__(self, model: Any, options: dict[str, Any], *, timestamps: bool) -> None:
+        """Take over a model's settings for generation.
+
+        Args:
+            model: A loaded Whisper. Without a decoder, only `encode` and the attributes may be used; without an
+                encoder, everything but `encode`.
+            options: Options of transformers' `generate`.
+            timestamps: Whether to generate the times of segments.
+
+        Raises:
+            StartupError: `options` has one that this class sets itself, or the model lacks Whisper's settings.
+        """
+        if reserved := _RESERVED_OPTIONS & set(options):
+            raise StartupError(
+                f"YAML, handler, generation: {', '.join(sorted(reserved))} cannot be set, as windows are decoded"
+                " greedily or sampled at `temperatures`, and requests name language and task; leave it out"
+            )
+        config = model.generation_config
+        if getattr(config, "no_timestamps_token_id", None) is None:
+            raise StartupError(
+                "generation_config.json: expected no_timestamps_token_id, which every Whisper has; copy the file from"
+                " the model that this one was trained from"
+            )
+        config.max_length = None  # or each call would warn that max_new_tokens is given as well
+        self._model = model
+        self._options = {name: value for name, value in options.items() if name != "max_new_tokens"}
+        self._max_new_tokens = options.get("max_new_tokens", math.inf)
+        self._timestamps = timestamps
+        self._start, self._end = config.decoder_start_token_id, model.config.eos_token_id
+        self._no_timestamps = config.no_timestamps_token_id
+        self._languages = {
+            name.strip("<|>"): token for name, token in (getattr(config, "lang_to_id", None) or {}).items()
+        }
+        self._tasks: dict[str, int] = getattr(config, "task_to_id", None) or {}
+        multilingual = getattr(config, "is_multilingual", bool(self._languages))
+        if not multilingual:
+            self._languages, self._tasks = {}, {}
+        self.languages, self.tasks = tuple(self._languages), tuple(self._tasks) or ("transcribe",)
+        self.first_timestamp = self._no_timestamps + 1
+
+    def encode(self, features: Tensor) -> Tensor:
+        """Run the encoder: log-mel spectrograms, (B, mels, frames) -> states, (B, T, D)."""
+        states: Tensor = self._model.get_encoder()(features).last_hidden_state
+        return states
+
+    def detect_language(self, states: Tensor) -> list[LanguageDetection]:
+        """Detect the language of each window, and how probable it is that nobody speaks.
+
+        Args:
+            states: The encoder's states, (B, T, D).
+        """
+        prompt = torch.full((len(states), 1), self._start, device=states.device)
+        logits = self._model(encoder_outputs=BaseModelOutput(states), decoder_input_ids=prompt).logits[:, 0].float()
+        # The token <|nospeech|> is the one before <|notimestamps|>.
+        no_speech = logits.softmax(-1)[:, self._no_timestamps - 1].tolist()
+        if not self._languages:
+            return [LanguageDetection(None, probability) for probability in no_speech]
+        names, numbers = list(self._languages), list(self._languages.values())
+        best = logits[:, numbers].argmax(-1).tolist()
+        return [LanguageDetection(names[i], probability) for i, probability in zip(best, no_speech, strict=True)]
+
+    def prompt(self, language: str | None, task: str, *, timestamps: bool | None = None) -> list[int]:
+        """Make the tokens that precede the text of a window.
+
+        Args:
+            language: Code of the language; None for models of a single language.
+            task: "transcribe" or "translate".
+            timestamps: Whether to ask for timestamps; by default as this decoder was made.
+        """
+        tokens = [self._start]
+        if language is not None and self._languages:
+            tokens += [self._languages[language], self._tasks[task]]
+        timestamps = self._timestamps if timestamps is None else timestamps
+        return tokens if timestamps else [*tokens, self._no_timestamps]
+
+    def generate(
+        self, states: Tensor, prompts: list[list[int]], budgets: list[int], temperature: float, seeds: list[int]
+    ) -> list[DecodedTokens]:
+        """Generate tokens for each window: the most probable ones, or at a temperature over 0 random ones.
+
+        Args:
+            states: The encoder's states, (B, T, D).
+            prompts: The prompt of each window; all of the same length.
+            budgets: The most tokens of each window.
+            temperature: 0 for greedy decoding; higher values sample more evenly.
+            seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are.
+        """
+        ids = torch.tensor(prompts, device=states.device)
+        length = ids.shape[1]
+        # The last position is left for the end token, which the alignment of words needs.
+        most = min(self._max_new_tokens, self._model.config.max_target_positions - length - 1)
+        limits = [int(min(budget, most)) for budget in budgets]
+        selector = _TokenSelector(length, limits, temperature, seeds, self._end)
+        processors: list[LogitsProcessor] = [selector]
+        if self._timestamps:
+            processors.insert(0, WhisperTimeStampLogitsProcessor(self._model.generation_config, begin_index=length))
+        # Whisper's own `generate` does not return the probability of no speech, nor the temperature of the result.
+        # It calls this general `generate` for each temperature, too.
+        sequences = GenerationMixin.generate(
+            self._model,
+            encoder_outputs=BaseModelOutput(states),
+            attention_mask=torch.ones(states.shape[:2], device=states.device),
+            decoder_input_ids=ids,
+            logits_processor=LogitsProcessorList(processors),
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max(limits),
+            **self._options,
+        )
+        rows = sequences[:, length:].tolist()
+        return [self._without_end(row, logprob) for row, logprob in zip(rows, selector.logprobs.tolist(), strict=True)]
+
+    def _without_end(self, row: list[int], logprob: float) -> DecodedTokens:
+        tokens = row[: row.index(self._end)] if self._end in row else row
+        # Tokens that are neither text nor timestamps have numbers in between.
+        kept = [token for token in tokens if token < self._end or token >= self.first_timestamp]
+        # As in openai/whisper, the average includes the end token.
+        return DecodedTokens(kept, logprob / (len(tokens) + 1))
+
+
+class _TokenSelector(LogitsProcessor):
+    """Makes the greedy search of transformers select tokens as Whisper does, and adds up their log-probabilities.
+
+    A row ends when its budget is used up. At a temperature over 0, Gumbel noise is added to logits / temperature: the
+    largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
+    comes from a generator on the CPU with the row's own seed, so a sample depends on nothing else.
+    """
+
+    def __init__(self, prompt_length: int, limits: list[int], temperature: float, seeds: list[int], end: int) -> None:
+        self._prompt_length, self._limits, self._temperature, self._end = prompt_length, limits, temperature, end
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds] if temperature > 0 else []
+        self._open = [True] * len(limits)
+        self.logprobs = torch.zeros(len(limits), dtype=torch.float64)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        generated = input_ids.shape[1] - self._prompt_length
+        for row, limit in enumerate(self._limits):
+            if generated >= limit:
+                scores[row] = -math.inf
+                scores[row, self._end] = 0
+        selected_from = self._with_noise(scores) if self._generators else scores
+        selected = selected_from.argmax(-1, keepdim=True)
+        gained = scores.float().log_softmax(-1).gather(-1, selected)[:, 0].cpu()
+        for row, token in enumerate(selected[:, 0].tolist()):
+            if self._open[row]:
+                self.logprobs[row] += gained[row]
+                self._open[row] = token != self._end
+        return selected_from
+
+    def _with_noise(self, scores: Tensor) -> Tensor:
+        noise = torch.zeros(scores.shape)
+        for row, generator in enumerate(self._generators):
+            if self._open[row]:
+                noise[row].exponential_(generator=generator).log_().neg_()
+        return scores / self._temperature + noise.to(scores.device)

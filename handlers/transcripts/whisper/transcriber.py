@@ -1,0 +1,169 @@
+"""The second stage of Whisper: from the encoder's states of windows to transcripts.
+
+A window whose result exceeds a threshold is decoded again at the next temperature; the other windows are not.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from runtime.second_stage import TensorTree
+from transcripts.chunks import round_seconds
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.decoder import WhisperDecoder
+from transcripts.whisper.segments import TokenSegment, split_segments
+from transcripts.whisper.thresholds import Thresholds
+from transcripts.whisper.windows import TranscribedWindow, Window
+from transcripts.whisper.word_alignment import token_times
+from transcripts.whisper.words import time_words
+
+MIN_TOKENS = 10
+"""Tokens that every window may have, however short it is: a word or two and timestamps."""
+
+
+class _EncodedWindow(NamedTuple):
+    """A window before tokens are generated for it."""
+
+    window: Window
+    states: Tensor
+    """The encoder's states, (1, T, D)."""
+    language: str | None
+    """Requested, configured or detected."""
+    no_speech_prob: float
+
+
+class _DecodingResult(NamedTuple):
+    """What was generated for one window at one temperature."""
+
+    tokens: list[int]
+    text: str
+    avg_logprob: float
+    temperature: float
+
+    @property
+    def compression_ratio(self) -> float:
+        """Size of the text by its compressed size: high for text that repeats itself."""
+        data = self.text.encode()
+        return len(data) / len(zlib.compress(data))
+
+
+class WindowTranscriber:
+    """Transcribes encoded windows with a decoder."""
+
+    def __init__(self, model: Any, decoder: WhisperDecoder, tokenizer: Any, settings: SpeechSettings) -> None:
+        """Set up the second stage.
+
+        Args:
+            model: A loaded Whisper; its encoder is not needed.
+            decoder: The decoder of `model`.
+            tokenizer: Its tokenizer.
+            settings: Temperatures and thresholds.
+        """
+        self._model, self._decoder, self._tokenizer, self._settings = model, decoder, tokenizer, settings
+        self._thresholds = Thresholds(
+            settings.compression_ratio_threshold, settings.logprob_threshold, settings.no_speech_threshold
+        )
+
+    def transcribe(self, tree: TensorTree) -> TensorTree:
+        """Transcribe a batch of windows; this is the `StageFunction` of Whisper.
+
+        Args:
+            tree: {"states": the encoder's states, (B, T, D), "windows": B trees of `Window`}.
+
+        Returns:
+            {"windows": B trees of `TranscribedWindow`}.
+        """
+        windows = [Window.from_tree(window) for window in tree["windows"]]
+        with torch.inference_mode():
+            return {"windows": [window.to_tree() for window in self._transcribe(windows, tree["states"])]}
+
+    def _transcribe(self, windows: list[Window], states: Tensor) -> list[TranscribedWindow]:
+        encoded = [
+            _EncodedWindow(
+                window,
+                states[i : i + 1],
+                window.options.language or self._settings.language or detection.language,
+                detection.no_speech_prob,
+            )
+            for i, (window, detection) in enumerate(zip(windows, self._decoder.detect_language(states), strict=True))
+        ]
+        results, counts = self._generate(encoded, states)
+        return [
+            TranscribedWindow(*self._decode(window, result), count)
+            for window, result, count in zip(encoded, results, counts, strict=True)
+        ]
+
+    def _generate(self, encoded: list[_EncodedWindow], states: Tensor) -> tuple[list[_DecodingResult], list[int]]:
+        """The final result of each window, and how many tokens it took at all temperatures together."""
+        results: dict[int, _DecodingResult] = {}
+        counts = [0] * len(encoded)
+        remaining = list(range(len(encoded)))
+        for attempt, temperature in enumerate(self._settings.temperatures):
+            batch = [encoded[i] for i in remaining]
+            decoded = self._decoder.generate(
+                states[remaining],
+                [self._decoder.prompt(item.language, item.window.options.task) for item in batch],
+                [self._budget(item.window) for item in batch],
+                temperature,
+                [item.window.seeds[attempt] for item in batch],
+            )
+            for i, (tokens, avg_logprob) in zip(remaining, decoded, strict=True):
+                results[i] = _DecodingResult(tokens, self._text(tokens), avg_logprob, temperature)
+                counts[i] += len(tokens)
+            remaining = [i for i in remaining if self._needs_fallback(results[i], encoded[i])]
+            if not remaining:
+                break
+        return [results[i] for i in range(len(encoded))], counts
+
+    def _budget(self, window: Window) -> int:
+        """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
+        return MIN_TOKENS + math.ceil(window.duration * self._settings.tokens_per_second)
+
+    def _needs_fallback(self, result: _DecodingResult, encoded: _EncodedWindow) -> bool:
+        return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, encoded.no_speech_prob)
+
+    def _decode(self, encoded: _EncodedWindow, result: _DecodingResult) -> tuple[ChunkTranscript, float]:
+        """The transcript of a window, and the second up to which it is transcribed."""
+        duration = encoded.window.duration
+        empty = ChunkTranscript(
+            text="",
+            language=encoded.language,
+            segments=(),
+            # Devices do not agree on more digits.
+            no_speech_prob=round(encoded.no_speech_prob, 3),
+            avg_logprob=round(result.avg_logprob, 3),
+            compression_ratio=round(result.compression_ratio, 3),
+            temperature=result.temperature,
+        )
+        if self._thresholds.is_no_speech(result.avg_logprob, encoded.no_speech_prob):
+            return empty, duration
+        segments, resume_at = split_segments(result.tokens, self._decoder.first_timestamp, duration)
+        texts = [self._text(segment.tokens) for segment in segments]
+        words = self._words(encoded, segments) if encoded.window.options.word_times else [None] * len(segments)
+        speech_segments = tuple(
+            SpeechSegment(round_seconds(segment.start), round_seconds(segment.end), text.strip(), timed)
+            for segment, text, timed in zip(segments, texts, words, strict=True)
+            if text.strip()
+        )
+        transcript = replace(empty, text="".join(texts).strip(), segments=speech_segments)
+        return transcript, duration if resume_at is None else resume_at
+
+    def _words(self, encoded: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
+        """The words of each segment, with their times."""
+        tokens = [token for segment in segments for token in segment.tokens]
+        prompt = self._decoder.prompt(encoded.language, encoded.window.options.task, timestamps=False)
+        times = token_times(self._model, encoded.states, prompt, tokens, encoded.window.duration)
+        return time_words(self._tokenizer, segments, times, encoded.language)
+
+    def _text(self, tokens: list[int]) -> str:
+        """The text of tokens, without timestamps, but with the space that a text starts with."""
+        text: str = self._tokenizer.decode([token for token in tokens if token < self._decoder.first_timestamp])
+        return text

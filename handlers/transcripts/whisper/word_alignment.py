@@ -1,0 +1,95 @@
+"""Aligns the text tokens of Whisper with the audio, by dynamic time warping over cross-attention.
+
+As in openai/whisper (timing.py): the cross-attention of heads that are known to follow the speech is normalised,
+smoothed and averaged to a matrix of tokens over time. The path of highest attention through it times each token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.modeling_outputs import BaseModelOutput
+
+STATES_PER_SECOND = 50
+"""Encoder states for each second of audio."""
+
+
+def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int], duration: float) -> list[float]:
+    """Time the tokens of a window.
+
+    Args:
+        model: A Whisper; its encoder is not needed.
+        states: The encoder's states of the window, (1, T, D).
+        prompt: The tokens before the text, which must ask for no timestamps.
+        tokens: The text tokens.
+        duration: Length of the window's audio, in seconds.
+
+    Returns:
+        When each of `tokens` starts, and when the last one ends, in seconds from the start of the window.
+    """
+    ids = torch.tensor([[*prompt, *tokens, model.config.eos_token_id]], device=states.device)
+    attention = _alignment_heads(model, states, ids)
+    length = max(1, min(attention.shape[-1], round(duration * STATES_PER_SECOND)))
+    weights = attention[:, len(prompt) - 1 : -1, :length].float()
+    # Normalised over the tokens: which token attends to a position more than the other tokens do.
+    weights = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False).clamp(min=1e-6)
+    matrix = _median_filter(weights, model.config.median_filter_width).mean(0)
+    rows, columns = warp(-matrix.cpu().double().numpy())
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    times: list[float] = (columns[first] / STATES_PER_SECOND).tolist()
+    return times
+
+
+def _alignment_heads(model: Any, states: Tensor, ids: Tensor) -> Tensor:
+    """Cross-attention of the alignment heads for each token, (heads, tokens, T)."""
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # the only implementation that returns attention
+    try:
+        outputs = model(encoder_outputs=BaseModelOutput(states), decoder_input_ids=ids, output_attentions=True)
+    finally:
+        model.set_attn_implementation(implementation)
+    heads = model.generation_config.alignment_heads
+    return torch.stack([outputs.cross_attentions[layer][0, head] for layer, head in heads])
+
+
+def _median_filter(weights: Tensor, width: int) -> Tensor:
+    """The median of `width` neighbours along the last axis."""
+    side = width // 2
+    if weights.shape[-1] <= side:
+        return weights
+    return F.pad(weights, (side, side), mode="reflect").unfold(-1, width, 1).median(-1).values
+
+
+def warp(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Find the path of least cost from the first to the last cell, by steps to the right, down, or both.
+
+    Args:
+        costs: The cost of each cell, (N, M).
+
+    Returns:
+        The rows and the columns of the path's cells.
+    """
+    height, width = costs.shape
+    totals = np.full((height + 1, width + 1), np.inf)
+    totals[0, 0] = 0
+    steps = np.zeros((height + 1, width + 1), np.int8)
+    for diagonal in range(2, height + width + 1):  # the cells of a diagonal do not depend on each other
+        i = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
+        j = diagonal - i
+        before = np.stack([totals[i - 1, j - 1], totals[i - 1, j], totals[i, j - 1]])
+        best = before.argmin(0)
+        steps[i, j] = best
+        totals[i, j] = costs[i - 1, j - 1] + before[best, np.arange(len(i))]
+    path = []
+    i, j = height, width
+    while i and j:
+        path.append((i - 1, j - 1))
+        step = steps[i, j]
+        i, j = i - (step != 2), j - (step != 1)
+    rows, columns = np.array(path[::-1]).T
+    return rows, columns

@@ -1,0 +1,105 @@
+"""Groups the tokens of Whisper into words, and gives each word the times of its tokens."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from reelscribe.contract.speech import Word
+from transcripts.chunks import LANGUAGES_WITHOUT_SPACES, round_seconds
+from transcripts.whisper.segments import TokenSegment
+
+_OPENING = "\"'“¿([{-"
+"""Punctuation that belongs to the next word, as in openai/whisper."""
+
+_CLOSING = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001 - Chinese and Japanese have their own punctuation
+"""Punctuation that belongs to the word before, as in openai/whisper."""
+
+_INCOMPLETE = "\ufffd"
+"""What a tokenizer makes of bytes that are not a whole character."""
+
+
+class TokenWord(NamedTuple):
+    """A word that tokens spell."""
+
+    text: str
+    """With the spaces before the word."""
+    tokens: int
+    """Number of tokens."""
+
+
+def time_words(
+    tokenizer: Any, segments: Sequence[TokenSegment], times: Sequence[float], language: str | None
+) -> list[tuple[Word, ...]]:
+    """Make the words of each segment, with their times.
+
+    Args:
+        tokenizer: The tokenizer of the Whisper.
+        segments: The segments of a window, in order.
+        times: When each token of all segments starts, and when the last one ends, in seconds.
+        language: Code of the language, which decides where words start.
+
+    Returns:
+        For each segment its words, with times in whole milliseconds.
+    """
+    words, first = [], 0
+    for segment in segments:
+        parts = split_words(tokenizer, segment.tokens, language)
+        ends = [first + count for count in accumulate(part.tokens for part in parts)]
+        bounds = [times[at] for at in (first, *ends)]
+        # The alignment assigns silence before and after a segment to its words; the segment's times do not.
+        bounds[0] = min(max(bounds[0], segment.start), bounds[1])
+        bounds[-1] = max(min(bounds[-1], segment.end), bounds[-2])
+        spelled = [(part.text.strip(), span) for part, span in zip(parts, pairwise(bounds), strict=True)]
+        words.append(
+            tuple(Word(round_seconds(start), round_seconds(end), text) for text, (start, end) in spelled if text)
+        )
+        first = ends[-1]
+    return words
+
+
+def split_words(tokenizer: Any, tokens: list[int], language: str | None) -> list[TokenWord]:
+    """Split tokens into words, each with the punctuation around it.
+
+    Words start with a space, except in languages that are written without spaces: there, each character is a word.
+    """
+    words: list[TokenWord] = []
+    for part in _characters(tokenizer, tokens):
+        punctuation = part.text.strip() in string.punctuation
+        starts_word = part.text.startswith(" ") or punctuation or language in LANGUAGES_WITHOUT_SPACES
+        if starts_word or not words:
+            words.append(part)
+        else:
+            words[-1] = TokenWord(words[-1].text + part.text, words[-1].tokens + part.tokens)
+    return _with_punctuation(words)
+
+
+def _characters(tokenizer: Any, tokens: list[int]) -> list[TokenWord]:
+    """The text of each token; tokens that share a character are joined."""
+    parts = []
+    whole = tokenizer.decode(tokens)
+    first, at = 0, 0
+    for stop in range(1, len(tokens) + 1):
+        text = tokenizer.decode(tokens[first:stop])
+        # Where the whole text has a replacement character as well, no further token will complete it.
+        if _INCOMPLETE not in text or whole[at : at + len(text)] == text or stop == len(tokens):
+            parts.append(TokenWord(text, stop - first))
+            first, at = stop, at + len(text)
+    return parts
+
+
+def _with_punctuation(words: list[TokenWord]) -> list[TokenWord]:
+    """Join punctuation with the word that it belongs to."""
+    whole: list[TokenWord] = []
+    opening = TokenWord("", 0)
+    for word in words:
+        if word.text.startswith(" ") and word.text.strip() in _OPENING:
+            opening = TokenWord(opening.text + word.text, opening.tokens + word.tokens)
+        elif whole and not opening.tokens and word.text in _CLOSING:
+            whole[-1] = TokenWord(whole[-1].text + word.text, whole[-1].tokens + word.tokens)
+        else:
+            whole.append(TokenWord(opening.text + word.text, opening.tokens + word.tokens))
+            opening = TokenWord("", 0)
+    return [*whole, opening] if opening.tokens else whole

@@ -1,0 +1,198 @@
+"""The base class of handlers: a worker loads its model once, and then answers the requests of each call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Generic
+
+import torch
+import torch.distributed as dist
+
+from reelscribe import wire
+from reelscribe.contract.model import identity_of
+from reelscribe.errors import StartupError
+from runtime.device_batches import DeviceBatches
+from runtime.heap import keep_freed_memory
+from runtime.metrics import Counters, MetricsReporter
+from runtime.second_stage import SecondStage, StageFunction
+from runtime.settings import Settings
+from worker.request_batch import Context, Read, RequestBatch, Row
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RESPONSE_SECONDS = 120
+"""TorchServe's default for responseTimeout: seconds that a call may take."""
+
+DEFAULT_STARTUP_SECONDS = 120
+"""TorchServe's default for startupTimeout: seconds that loading a model may take."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to answer requests."""
+
+    description: dict[str, Any]
+    """The answer to `describe`, as JSON."""
+    reader: Callable[[], Read]
+    """Makes the reader for the requests of one call."""
+    batches: DeviceBatches
+    """Runs items through the model."""
+    counters: Counters = field(default_factory=Counters)
+    """What the model and `batches` count."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Hash of everything that decides the model's answers; clients notice by it that the model has changed."""
+        return identity_of(self.description)
+
+
+class ModelHandler(ABC, Generic[Settings]):
+    """Answers TorchServe's calls with one model; each kind of handler says how to load it."""
+
+    settings: type[Settings]
+    """The class of the settings under `handler:` in the YAML."""
+
+    @abstractmethod
+    def load_model(
+        self,
+        settings: Settings,
+        device: torch.device,
+        workers: int,
+        response_seconds: float,
+        second_stage: SecondStage | None = None,
+    ) -> LoadedModel:
+        """Load the model, or with a `second_stage` only the first of its two stages.
+
+        Args:
+            settings: The settings of the archive.
+            device: Where to load it.
+            workers: How many workers TorchServe starts for the model; part of the description.
+            response_seconds: TorchServe's timeout for a call, in seconds; part of the description.
+            second_stage: The second stage in the other process; None where this process runs both.
+
+        Raises:
+            StartupError: The model cannot be served by this handler.
+        """
+
+    def load_second_stage(self, settings: Settings, device: torch.device) -> StageFunction:
+        """Load the second of two stages onto `device`; only handlers whose models have two stages implement it.
+
+        Raises:
+            StartupError: The model has no two stages.
+        """
+        raise NotImplementedError
+
+    def load(self, context: Context) -> None:
+        """Load the model of the YAML onto the worker's GPU, or onto the CPU where TorchServe assigns no GPU.
+
+        Raises:
+            StartupError: The YAML, the weights or the device do not fit.
+        """
+        config = context.model_yaml_config
+        settings = self.settings.from_yaml(config)
+        gpu = context.system_properties.get("gpu_id")
+        torch.set_num_threads(settings.cpu_threads)
+        keep_freed_memory()
+        if gpu is not None and not torch.cuda.is_available():
+            raise StartupError(
+                f"TorchServe gave this worker GPU {gpu}, but torch sees none; install a CUDA build of torch"
+            )
+        if settings.stages == 1:
+            device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+            model = self.load_model(settings, device, *_workers_and_timeout(config))
+            self._start(context, settings, model, device)
+        else:
+            self._load_stage(context, settings, gpu)
+
+    def _load_stage(self, context: Context, settings: Settings, gpu: int | None) -> None:
+        """Load this process's stage of a model in two stages. The process of the second stage never gets a call."""
+        # Only models in two stages need this package.
+        from pipeline.pair import join_pair
+        from pipeline.remote import RemoteSecondStage, serve_second_stage
+
+        config = context.model_yaml_config
+        workers, response_seconds = _workers_and_timeout(config)
+        load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
+        # The first result also waits until the second stage has loaded.
+        result_seconds = max(response_seconds, load_seconds)
+        pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
+        if pair.rank == 1:
+            serve_second_stage(pair, self.load_second_stage(settings, pair.device), result_seconds)
+            logger.info("%s, second stage, on %s, process %d", settings.model, pair.devices[1], os.getpid())
+            return
+        second_stage = RemoteSecondStage(pair, result_seconds)
+        model = self.load_model(settings, pair.device, workers, response_seconds, second_stage)
+        self._start(context, settings, model, *pair.devices)
+
+    def _start(self, context: Context, settings: Settings, model: LoadedModel, *devices: object) -> None:
+        """Make a loaded model ready for calls."""
+        names = tuple(map(str, devices))
+        description = {**model.description, "stages": settings.stages, "devices": names}
+        self._model = replace(model, description=description)
+        logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))
+        model.counters.take()  # warming up answered no request
+        archive = context.manifest["model"]
+        self._metrics = MetricsReporter(model.counters, context.metrics, archive["modelName"], archive["modelVersion"])
+
+    def answer(self, data: list[Row], context: Context) -> list[Any]:
+        """Answer the requests of one call; a request that is wrong gets an error of its own.
+
+        Returns:
+            One response for each request, in order: text, or a value for JSON.
+        """
+        start = time.monotonic()
+        model = self._model
+        requests = RequestBatch(data, context, model.reader(), model.counters)
+        responses = requests.responses(model.batches.map(requests.items), model.description)
+        # Each request reports its share, so that clients that add these up get the time of the device.
+        seconds = (time.monotonic() - start) / max(1, len(data))
+        for i in range(len(data)):
+            context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
+            context.set_response_header(i, wire.IDENTITY_HEADER, model.identity)
+        return responses
+
+    def handle(self, data: list[Row] | None, context: Context) -> list[Any] | None:
+        """TorchServe's entry point.
+
+        Args:
+            data: The requests of one call; None when the worker starts, to load the model.
+            context: TorchServe's context.
+
+        Returns:
+            One response for each request; None when the worker starts.
+
+        Raises:
+            Exception: The model cannot be loaded, or the whole call failed; TorchServe then answers its requests with
+                status 503.
+        """
+        if data is None:
+            try:
+                self.load(context)
+            except Exception as error:
+                # `reelscribe server start` finds this line in the log and shows it; the traceback follows it.
+                logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
+                if dist.is_initialized():
+                    from pipeline.pair import end_process
+
+                    # Threads wait inside torch.distributed: an interpreter that exits normally would abort.
+                    end_process("its model cannot be loaded")
+                raise
+            return None
+        try:
+            return self.answer(data, context)
+        except Exception as error:
+            self._model.counters.add("errors", len(data), error=type(error).__name__)
+            raise
+        finally:
+            self._metrics.report()
+
+
+def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:
+    """The number of workers and the timeout of a call, in seconds, that TorchServe reads from the YAML."""
+    return config.get("minWorkers", 1), config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)

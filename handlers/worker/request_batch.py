@@ -1,0 +1,201 @@
+"""The requests of one call: each is read by itself and answered by itself.
+
+A handler's reader decides which bodies it accepts (captions/frame_requests.py, transcripts/audio_requests.py). It goes
+by the first bytes of a body, not by its Content-Type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from reelscribe.errors import (
+    CallFull,
+    FramesError,
+    LimitExceeded,
+    OutOfDeviceMemory,
+    ReelscribeError,
+    SpeechError,
+    UnsupportedFormat,
+    WireError,
+)
+from runtime.metrics import Counters, TorchServeMetrics
+
+HTTP_STATUS: Mapping[type[ReelscribeError], int] = {
+    WireError: 400,
+    LimitExceeded: 413,
+    UnsupportedFormat: 415,
+    FramesError: 422,
+    SpeechError: 422,
+    CallFull: 503,
+    OutOfDeviceMemory: 507,
+}
+"""The errors that a single request can have, and the HTTP status of its response."""
+
+_REQUEST_ERRORS = tuple(HTTP_STATUS)
+
+_SIGNATURES = (
+    (0, b"{", "JSON"),
+    (0, b"[", "JSON"),
+    (0, b"<", "HTML or XML"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"GIF8", "a GIF image"),
+    (0, b"BM", "a BMP image"),
+    (0, b"II*\0", "a TIFF image"),
+    (0, b"MM\0*", "a TIFF image"),
+    (4, b"jP  ", "a JPEG 2000 image"),
+    (8, b"WEBP", "a WebP image"),
+    (8, b"WAVE", "WAV audio"),
+    (0, b"RIFF", "an AVI video"),
+    (0, b"fLaC", "FLAC audio"),
+    (0, b"OggS", "Ogg audio or video"),
+    (0, b"ID3", "MP3 audio"),
+    (0, b"\xff\xfb", "MP3 audio"),
+    (4, b"ftyp", "an MP4 video, or a HEIC or AVIF image"),
+    (0, b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"PK\3\4", "a zip or .npz archive"),
+    (0, b"\x1f\x8b", "gzip"),
+)
+"""Formats that clients send by mistake: offset, the bytes at that offset, and the name for the error message."""
+
+Row = dict[str, Any]
+"""One request as TorchServe passes it: its body is under "body" or "data"."""
+
+Headers = Mapping[str, str]
+"""The HTTP headers of one request, with their names in lower case."""
+
+
+class Context(Protocol):
+    """The part of TorchServe's context that handlers use."""
+
+    system_properties: dict[str, Any]
+    """Holds "gpu_id", the number of the worker's GPU or None."""
+    model_yaml_config: dict[str, Any]
+    """The archive's YAML, parsed."""
+    manifest: dict[str, Any]
+    """The archive's manifest; "model" has "modelName" and "modelVersion"."""
+    metrics: TorchServeMetrics
+
+    def get_all_request_header(self, idx: int) -> dict[str, str]:
+        """The headers of request `idx`, with their names as the client wrote them."""
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set the Content-Type of response `idx`."""
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set a header of response `idx`."""
+
+    def set_response_status(self, code: int, phrase: str, idx: int) -> None:
+        """Set the HTTP status of response `idx`."""
+
+
+class Request(Protocol):
+    """A request that a reader accepted."""
+
+    @property
+    def items(self) -> Any:
+        """What runs through the model: a list, or an array with the items along its first axis."""
+
+    def response(self, results: list[Any]) -> Any:
+        """Make the response, text or a value for JSON, from one result for each item."""
+
+
+Read = Callable[[Row, Headers], Request]
+"""Reads the requests of one call, one after the other. Raises an error of HTTP_STATUS for a request that is wrong."""
+
+
+def request_body(row: Row) -> bytes | bytearray:
+    """Return the body of a request.
+
+    Raises:
+        UnsupportedFormat: TorchServe parsed the body, as it arrived as JSON or as a form.
+    """
+    body = row.get("body", row.get("data"))
+    if not isinstance(body, (bytes, bytearray)):
+        got = "a form" if body is None else type(body).__name__
+        raise UnsupportedFormat(
+            f"body: expected bytes, got {got}; send it with Content-Type: application/octet-stream, or by curl -T FILE"
+        )
+    return body
+
+
+def wrong_format(body: bytes | bytearray, expected: str) -> ReelscribeError:
+    """Make the error for a body of a format that the handler does not read.
+
+    Args:
+        body: The body of the request.
+        expected: The formats that the handler reads, for the message.
+
+    Returns:
+        UnsupportedFormat if the body's first bytes digest_file a known format, otherwise WireError.
+    """
+    for offset, signature, name in _SIGNATURES:
+        if body.startswith(signature, offset):
+            return UnsupportedFormat(f"body: expected {expected}, got {name}")
+    return WireError(f"body: expected {expected}, got {len(body)} bytes that start with {bytes(body[:8])!r}")
+
+
+class RequestBatch:
+    """The requests of one call, in order: for the model, for its description, or wrong."""
+
+    def __init__(self, data: Sequence[Row], context: Context, read: Read, counters: Counters | None = None) -> None:
+        """Read all requests.
+
+        Args:
+            data: The requests as TorchServe passes them.
+            context: TorchServe's context of this call.
+            read: Reads one request.
+            counters: Counts requests, errors, and the time that reading takes.
+        """
+        self._context = context
+        self._counters = counters or Counters()
+        self._responses: list[Any] = [None] * len(data)
+        self._requests: dict[int, Request] = {}
+        self._describes: list[int] = []
+        for i, row in enumerate(data):
+            headers = {name.lower(): value for name, value in context.get_all_request_header(i).items()}
+            if "describe" in headers:
+                self._describes.append(i)
+                continue
+            self._counters.add("requests")
+            try:
+                with self._counters.timed("preprocess_seconds"):
+                    self._requests[i] = read(row, headers)
+            except _REQUEST_ERRORS as error:
+                self._refuse(i, error)
+
+    @property
+    def items(self) -> list[Any]:
+        """The items of each request that is for the model, request by request."""
+        return [request.items for request in self._requests.values()]
+
+    def responses(self, results: Sequence[list[Any] | ReelscribeError], description: dict[str, Any]) -> list[Any]:
+        """Make the responses to all requests of the call.
+
+        Args:
+            results: For each entry of `items`, the results of its items, or an error of HTTP_STATUS.
+            description: The response to requests for the model's description.
+
+        Returns:
+            One response for each request of the call, in order.
+        """
+        for i in self._describes:
+            self._responses[i] = description
+        for (i, request), result in zip(self._requests.items(), results, strict=True):
+            if isinstance(result, ReelscribeError):
+                self._refuse(i, result)
+            else:
+                self._responses[i] = request.response(result)
+        for i, response in enumerate(self._responses):
+            text = isinstance(response, str)
+            self._context.set_response_content_type(i, "text/plain; charset=utf-8" if text else "application/json")
+        return self._responses
+
+    def _refuse(self, i: int, error: ReelscribeError) -> None:
+        """Answer a request with an error."""
+        name = type(error).__name__
+        self._counters.add("errors", error=name)
+        self._context.set_response_status(HTTP_STATUS[type(error)], name, i)
+        self._responses[i] = {"error": {"type": name, "message": str(error)}}

@@ -1,0 +1,33 @@
+"""`reelscribe models`, without a TorchServe; with one it is tested in e2e/."""
+
+import pytest
+from typer.testing import CliRunner
+
+from reelscribe.cli import app
+from reelscribe.management.client import ManagementClient
+from reelscribe.management.model_version import ModelVersion
+from support.fake_management import FakeVersion
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--directory", "new"], "no server was started there"),
+        (["--key-file", "keys"], "expected the --management address"),
+        (["--management", "localhost"], "expected an address like http://127.0.0.1:8081"),
+    ],
+)
+def test_a_command_without_a_usable_server_says_what_it_expects(tmp_path, monkeypatch, options, message):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["models", "list", *options])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_unregistering_the_only_version_warns_that_the_model_is_gone(monkeypatch):
+    async def unregister(*_: object, **__: object) -> ModelVersion:
+        return ModelVersion.from_json(FakeVersion("captioner.mar").to_json("captioner", "1.0"), "1.0")
+
+    monkeypatch.setattr(ManagementClient, "unregister", unregister)
+    result = CliRunner().invoke(app, ["models", "unregister", "captioner", "--management", "http://127.0.0.1:9"])
+    assert result.output == "unregistered captioner 1.0; it was the only version, and requests for captioner fail now\n"

@@ -1,0 +1,90 @@
+"""`reelscribe server`, without a TorchServe; with one it is tested in e2e/."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from reelscribe.cli import app
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import StartOptions
+
+CONFIG = Path(__file__).parents[2] / "config.properties"
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    """The access log of a server that was started in `tmp_path`."""
+    log = tmp_path / "logs" / "access_log.log"
+    log.parent.mkdir()
+    log.write_text("1\n2\n3\n")
+    return log
+
+
+def server(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["server", *map(str, words)])
+
+
+def test_help_shows_the_defaults():
+    shown = CliRunner().invoke(app, ["server", "start", "--help"], env={"COLUMNS": "200"}).output
+    for default in (".server", "(config.properties)", "(model_store)", "(900)"):
+        assert f"[default: {default}]" in shown
+
+
+def test_a_stopped_server_has_the_exit_status_that_service_managers_expect(tmp_path):
+    result = server("status", "--directory", tmp_path)
+    assert (result.exit_code, result.output) == (3, "server: stopped\n")
+    result = server("status", "--json", "--directory", tmp_path)
+    assert json.loads(result.output) == {"state": "stopped", "models": [], "error": None}
+
+
+def test_a_restart_needs_an_earlier_start(tmp_path):
+    result = server("restart", "--directory", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "no server was ever started there; use `reelscribe server start`" in result.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_restart_keeps_the_certificate_of_the_last_start_without_no_tls(tmp_path):
+    (tmp_path / "store").mkdir()
+    options = StartOptions(CONFIG, tmp_path / "store", certificate=Path("cert"), private_key=Path("key"))
+    options.save(Instance(tmp_path).options)
+    assert "no address is https, so --certificate" in server("restart", "--directory", tmp_path).output
+    assert "no archive to serve" in server("restart", "--directory", tmp_path, "--no-tls").output
+
+
+def test_warnings_are_printed_on_standard_output(tmp_path):
+    config = tmp_path / "config.properties"
+    lines = [line for line in CONFIG.read_text().splitlines() if not line.startswith("metrics_config")]
+    config.write_text("\n".join([*lines, "disable_token_authorization=true", ""]))
+    result = server("start", "--directory", tmp_path / "new", "--config", config, "--model-store", tmp_path)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("WARNING: disable_token_authorization=true")
+    assert "no archive to serve" in result.stderr
+
+
+def test_the_last_lines_of_a_log_are_shown(tmp_path, log):
+    command = ["logs", "--directory", tmp_path, "--which"]
+    assert server(*command, "access", "--lines", "2").output == "2\n3\n"
+    assert server(*command, "model").exit_code == 2
+    assert "expected one of model, server, access" in server(*command, "other").output
+
+
+def test_a_log_is_followed_into_the_next_one_until_an_interrupt(tmp_path, log):
+    command = [sys.executable, "-m", "reelscribe.cli", "server", "logs", "--directory", str(tmp_path)]
+    command += ["--which", "access", "--lines", "1", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as following:
+        assert following.stdout.readline() == "3\n"
+        with log.open("a") as file:
+            file.write("4\n")
+        assert following.stdout.readline() == "4\n"
+        log.replace(tmp_path / "logs" / "access_log.1.log")
+        log.write_text("in a new log\n")
+        assert following.stdout.readline() == "in a new log\n"
+        following.send_signal(signal.SIGINT)
+        following.wait(timeout=120)
+    assert following.returncode == 0

@@ -1,0 +1,79 @@
+"""Where weights are loaded from, and what their revision is."""
+
+import importlib.util
+import math
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from reelscribe.errors import StartupError
+from runtime import settings
+from runtime.settings import ModelSettings
+from runtime.weights import revision_of
+from support.fake_hub import COMMIT
+from transcripts.settings import SpeechSettings
+
+
+def loaded(commit: str | None = None) -> SimpleNamespace:
+    """A model as transformers has loaded it: from the hub if there is a commit, otherwise from a directory."""
+    return SimpleNamespace(config=SimpleNamespace(_commit_hash=commit))
+
+
+@pytest.fixture
+def unpacked(tmp_path, demo_model, monkeypatch) -> ModuleType:
+    """runtime/settings.py as an archive with bundled weights has it."""
+    shutil.copytree(demo_model, tmp_path / "weights")
+    (tmp_path / "runtime").mkdir()
+    path = shutil.copy(settings.__file__, tmp_path / "runtime")
+    spec = importlib.util.spec_from_file_location("unpacked_settings", path)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_weights_are_loaded_from_their_source_unless_the_archive_bundles_them(unpacked, tmp_path):
+    assert ModelSettings("some/model").pretrained == "some/model"
+    assert unpacked.ModelSettings("some/model", weights="weights").pretrained == str(tmp_path / "weights")
+
+
+def test_bundled_weights_have_the_revision_of_their_source(unpacked, demo_model):
+    from_hub = unpacked.ModelSettings("some/model", revision=COMMIT, weights="weights")
+    assert revision_of(from_hub, loaded()) == COMMIT
+    from_directory = unpacked.ModelSettings("/gone", weights="weights")
+    assert revision_of(from_directory, loaded()) == revision_of(ModelSettings(demo_model), loaded())
+
+
+def test_weights_of_the_hub_have_the_commit_that_was_loaded():
+    assert revision_of(ModelSettings("some/model", revision="main"), loaded(COMMIT)) == COMMIT
+
+
+def test_changed_weights_of_a_directory_have_another_revision(tmp_path, demo_model):
+    directory = shutil.copytree(demo_model, tmp_path / "model")
+    settings = ModelSettings(str(directory), revision="ignored")
+    before = revision_of(settings, loaded())
+    weights = Path(directory, "model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0\0")
+    assert before.startswith("sha256:")
+    assert revision_of(settings, loaded()).startswith("sha256:")
+    assert revision_of(settings, loaded()) != before
+
+
+@pytest.mark.parametrize("kind", [ModelSettings, SpeechSettings])
+@pytest.mark.parametrize(
+    ("name", "values", "expected"),
+    [
+        ("device_batch", [0, None, "8", 1.5], "a whole number of 1 or more"),
+        ("cpu_threads", [0, None, True], "a whole number of 1 or more"),
+        ("in_flight", [0, None, 2.0], "a whole number of 1 or more"),
+        ("stages", [0, 3, None, True, "2"], "1 or 2"),
+        ("stage_seconds", [0, -1, None, "30", True, math.inf, math.nan], "a finite number over 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(kind, name, values, expected):
+    for value in values:
+        with pytest.raises(StartupError, match=f"YAML, handler, {name}: expected {expected}, got {value!r}"):
+            kind("model", **{name: value})

@@ -1,0 +1,217 @@
+import io
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import soundfile
+
+from reelscribe import wire
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
+from support.fake_context import FakeContext
+from transcripts.audio_requests import AudioLimits, AudioReader
+from worker.request_batch import RequestBatch
+
+RATE = 16_000
+TONE = (8000 * np.sin(np.arange(RATE) / 20)).astype(np.int16)
+
+
+@dataclass
+class Model:
+    """The capabilities of a model."""
+
+    sample_rate: int = RATE
+    languages: tuple[str, ...] = ("en", "de")
+    tasks: tuple[str, ...] = ("transcribe", "translate")
+    word_times: bool = True
+
+
+def reader(model: Model | None = None) -> AudioReader:
+    return AudioReader(AudioLimits(chunks=3, chunk_seconds=5, file_seconds=20), model or Model())
+
+
+def row(tree) -> dict[str, bytes]:
+    return {"body": b"".join(wire.pack(tree))}
+
+
+def chunks(sent, **options) -> dict[str, bytes]:
+    return row({"chunks": sent, "sample_rate": RATE, **options})
+
+
+def file(samples: np.ndarray, rate: int = RATE, **kind) -> bytes:
+    target = io.BytesIO()
+    soundfile.write(target, samples, rate, **{"format": "WAV", **kind})
+    return target.getvalue()
+
+
+def transcript(text: str, start: float = 0.0, end: float = 1.0) -> ChunkTranscript:
+    return ChunkTranscript(text, "en", (SpeechSegment(start, end, text),), no_speech_prob=0.1, avg_logprob=-0.2)
+
+
+def test_requests_are_answered_in_the_shape_of_what_was_sent():
+    rows = [
+        row(TONE),
+        chunks([TONE, TONE[:800]]),
+        chunks(TONE),
+        {"body": pickle.dumps([TONE][0])},
+        {"body": file(TONE)},
+    ]
+    context = FakeContext()
+    requests = RequestBatch(rows, context, reader())
+    assert [[len(chunk.samples) for chunk in items] for items in requests.items] == [
+        [RATE],
+        [RATE, 800],
+        [RATE],
+        [RATE],
+        [RATE],
+    ]
+    answers = requests.responses(
+        [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "def"]], {}
+    )
+    texts = [[part["text"] for part in answer] if isinstance(answer, list) else answer["text"] for answer in answers]
+    assert texts == ["a", ["b", "c"], "d", "e", "f"]
+    assert set(context.content_types.values()) == {"application/json"}
+    assert context.statuses == {}
+
+
+@pytest.mark.parametrize("dtype", ["<i2", ">i2", "<f4", ">f4"])
+def test_samples_of_every_dtype_are_the_same_audio(dtype):
+    sent = TONE.astype(dtype) if dtype[1] == "i" else (TONE / 32768).astype(dtype)
+    (chunk,) = reader()(row(sent), {}).items
+    assert chunk.samples.dtype == np.float32
+    assert chunk.samples == pytest.approx(TONE / 32768, abs=1e-6)
+
+
+def test_every_chunk_has_the_options_of_its_request():
+    request = reader()(chunks([TONE, TONE], language="de", task="translate", word_times=True), {})
+    assert [chunk.options for chunk in request.items] == [TranscriptionOptions("de", "translate", word_times=True)] * 2
+    assert reader()(row(TONE), {}).items[0].options == TranscriptionOptions()
+
+
+@pytest.mark.parametrize("body", [file(TONE), b"".join(wire.pack(TONE))])
+def test_with_a_file_or_a_bare_array_headers_hold_the_options(body):
+    request = reader()({"body": body}, {"x-reelscribe-language": "en", "x-reelscribe-word-times": "true"})
+    assert request.items[0].options == TranscriptionOptions("en", word_times=True)
+
+
+def test_the_default_sample_rate_is_that_of_the_model():
+    (chunk,) = reader()(row({"chunks": TONE, "sample_rate": RATE}), {}).items
+    (unsaid,) = reader()(row({"chunks": TONE}), {}).items
+    assert np.array_equal(unsaid.samples, chunk.samples)
+
+
+def test_another_rate_is_resampled():
+    slow = (8000 * np.sin(np.arange(8000) * 2 * np.pi * 440 / 8000)).astype(np.int16)
+    (chunk,) = reader()(row({"chunks": slow, "sample_rate": 8000}), {}).items
+    assert len(chunk.samples) == RATE
+    expected = 8000 / 32768 * np.sin(np.arange(RATE) * 2 * np.pi * 440 / RATE)
+    assert chunk.samples[800:-800] == pytest.approx(expected[800:-800], abs=1e-3)
+
+
+def test_a_long_file_is_cut_where_it_is_quiet_and_answered_as_one():
+    samples = np.concatenate([np.tile(TONE, 4), np.zeros(8000, np.int16), np.tile(TONE, 3)])
+    request = reader()({"body": file(samples)}, {})
+    first, second = request.items
+    assert 4.0 < len(first.samples) / RATE < 4.5
+    assert np.concatenate([first.samples, second.samples]) == pytest.approx(samples / 32768)
+    answer = request.response([transcript("one", 0.5, 1.5), transcript("two", 0.25, 2.0)])
+    assert answer["text"] == "one two"
+    at = len(first.samples) / RATE
+    times = [(segment["start"], segment["end"]) for segment in answer["segments"]]
+    assert times == [(0.5, 1.5), (pytest.approx(at + 0.25, abs=1e-3), pytest.approx(at + 2, abs=1e-3))]
+
+
+LOUD = (TONE * 1.0).astype(np.float32)
+NAN = np.array([0, np.nan, 0.1], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("bad", "status", "kind", "reason"),
+    [
+        ({"body": b""}, 400, "WireError", "got 0 bytes"),
+        ({"body": b'{"json": 1}'}, 415, "UnsupportedFormat", "got JSON"),
+        ({"body": b"\x89PNG\r\n\x1a\n"}, 415, "UnsupportedFormat", "got a PNG image"),
+        ({"body": b"ID3\4"}, 415, "UnsupportedFormat", "got MP3 audio"),
+        ({}, 415, "UnsupportedFormat", "got a form; send it with"),
+        (row("text"), 422, "SpeechError", "expected an array, or a dict with chunks and"),
+        (row({"frames": TONE}), 422, "SpeechError", "got 'frames'"),
+        (row({"chunks": TONE, "rate": 1}), 422, "SpeechError", "language, task, word_times, got 'chunks', 'rate'"),
+        (row({"chunks": TONE, "sample_rate": "8k"}), 422, "SpeechError", "samples a second the chunks have, got '8k'"),
+        (row({"chunks": TONE, "sample_rate": 800}), 422, "SpeechError", "4000 to 192000 samples a second, got 800"),
+        (chunks([]), 422, "SpeechError", "at least one, got none"),
+        (chunks([TONE, "text"]), 422, "SpeechError", "got 'text'"),
+        (chunks(TONE[:0]), 422, "SpeechError", "at least one sample"),
+        (
+            row({"chunks": TONE[:5], "sample_rate": 192000}),
+            422,
+            "SpeechError",
+            "at least one sample at the model's rate",
+        ),
+        (
+            chunks(np.stack([TONE, TONE], axis=1)),
+            422,
+            "SpeechError",
+            "mono, (N,), got (16000, 2); average the channels",
+        ),
+        (chunks(TONE.astype(np.int32)), 422, "SpeechError", "int16, or float32 from -1 to 1, got int32"),
+        (chunks(TONE.astype(np.uint8)), 422, "SpeechError", "got uint8"),
+        (chunks(TONE / 32768), 422, "SpeechError", "got float64"),
+        (chunks(LOUD), 422, "SpeechError", "from -1 to 1, got 7999; divide by full scale, 32768"),
+        (chunks(NAN), 422, "SpeechError", "NaN or infinity"),
+        (chunks(TONE, language="xx"), 422, "SpeechError", "language: expected one of en, de; got 'xx'"),
+        (chunks(TONE, language=TONE), 422, "SpeechError", "language: expected one of en, de; got <ndarray>"),
+        (chunks(TONE, task="sing"), 422, "SpeechError", "task: expected one of transcribe, translate; got 'sing'"),
+        (chunks(TONE, word_times=1), 422, "SpeechError", "word_times: expected true or false, got 1"),
+        (chunks([TONE] * 4), 413, "LimitExceeded", "at most 3 a request, got 4"),
+        (chunks(np.tile(TONE, 6)), 413, "LimitExceeded", "at most 5 seconds each"),
+        ({"body": file(np.tile(TONE, 21))}, 413, "LimitExceeded", "files of at most 20 seconds, got 21"),
+        ({"body": pickle.dumps(print)}, 400, "WireError", "print"),
+    ],
+)
+def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
+    context = FakeContext()
+    requests = RequestBatch([row(TONE), bad, row(TONE)], context, reader())
+    first, error, last = requests.responses([[transcript("a")], [transcript("b")]], {})
+    assert (first["text"], last["text"]) == ("a", "b")
+    assert context.statuses == {1: status}
+    assert error["error"]["type"] == kind
+    assert reason in error["error"]["message"]
+
+
+def test_a_header_with_an_unknown_value_is_refused():
+    context = FakeContext(headers=[{"X-Reelscribe-Word-Times": "maybe"}])
+    (answer,) = RequestBatch([row(TONE)], context, reader()).responses([], {})
+    assert context.statuses == {0: 422}
+    assert "word_times: expected true or false, got 'maybe'" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"language": "en"}, "none, as this model has a single language"),
+        ({"task": "translate"}, "expected one of transcribe; got 'translate'"),
+        ({"word_times": True}, "cannot give the times of words"),
+    ],
+)
+def test_options_that_a_model_does_not_support_are_refused(option, reason):
+    context = FakeContext()
+    modest = Model(languages=(), tasks=("transcribe",), word_times=False)
+    (answer,) = RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {})
+    assert context.statuses == {0: 422}
+    assert reason in answer["error"]["message"]
+
+
+def test_a_float_may_overshoot_a_little_as_lossy_codecs_do():
+    (chunk,) = reader()(row(np.full(100, 1.3, np.float32)), {}).items
+    assert chunk.samples.max() == np.float32(1.3)
+
+
+def test_a_call_takes_as_much_audio_as_one_request_may_hold_and_refuses_the_rest():
+    context = FakeContext()
+    requests = RequestBatch(
+        [chunks([np.tile(TONE, 4)] * 3), chunks([np.tile(TONE, 5)] * 2), row(TONE)], context, reader()
+    )
+    assert [len(items) for items in requests.items] == [3, 1]
+    answers = requests.responses([[transcript("a")] * 3, [transcript("b")]], {})
+    assert context.statuses == {1: 503}
+    assert answers[1]["error"]["type"] == "CallFull"

@@ -1,0 +1,103 @@
+"""CTC models of several families, tiny and with random weights: the text they generate does not matter here."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCTC, AutoProcessor
+
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.errors import StartupError
+from support.tiny_models import save_parakeet, save_wav2vec2
+from transcripts.chunks import Chunk
+from transcripts.ctc_model import CtcModel
+from transcripts.settings import SpeechSettings
+
+CPU = torch.device("cpu")
+RATE = 16_000
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory) -> dict[str, str]:
+    return {
+        "wav2vec2": save_wav2vec2(tmp_path_factory.mktemp("masked"), masked=True),
+        "wav2vec2 without masks": save_wav2vec2(tmp_path_factory.mktemp("unmasked"), masked=False),
+        "parakeet": save_parakeet(tmp_path_factory.mktemp("parakeet")),
+    }
+
+
+FAMILIES = ["wav2vec2", "wav2vec2 without masks", "parakeet"]
+
+
+def load(directory: str, **settings) -> CtcModel:
+    return CtcModel(SpeechSettings(directory, **settings), CPU)
+
+
+def noise(seconds: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    swell = np.sin(np.arange(round(seconds * RATE)) / 3000 * (1 + seed))
+    return (0.1 * swell * rng.standard_normal(len(swell))).astype(np.float32)
+
+
+NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0.003, 1])]
+
+
+def chunks(recordings: list[np.ndarray], **options) -> list[Chunk]:
+    return [Chunk(recording, TranscriptionOptions(**options)) for recording in recordings]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_text_is_what_transformers_makes_of_each_chunk_alone(directories, family):
+    got = load(directories[family]).transcribe(chunks(NOISES[:4]))
+    processor = AutoProcessor.from_pretrained(directories[family])
+    model = AutoModelForCTC.from_pretrained(directories[family]).eval()
+    for recording, transcript in zip(NOISES, got, strict=False):
+        inputs = processor.feature_extractor(recording, sampling_rate=RATE, return_tensors="pt")
+        with torch.inference_mode():
+            best = model(**inputs).logits.argmax(-1)
+        text = re.sub("<unk>|<s>|</s>", "", processor.batch_decode(best)[0])
+        assert transcript.text == " ".join(text.split())
+    assert len({transcript.text for transcript in got}) > 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directories, family):
+    model = load(directories[family])
+    together = model.transcribe(chunks(NOISES, word_times=True))
+    assert together == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, word_times=True)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_follow_each_other_within_their_chunk(directories, family):
+    for recording, transcript in zip(
+        NOISES, load(directories[family]).transcribe(chunks(NOISES, word_times=True)), strict=True
+    ):
+        words = [word for segment in transcript.segments for word in segment.words]
+        assert " ".join(word.text for word in words) == transcript.text
+        times = [time for word in words for time in (word.start, word.end)]
+        assert times == sorted(times)
+        assert all(0 <= time <= round(len(recording) / RATE, 3) for time in times)
+
+
+def test_a_long_pause_starts_a_segment(directories):
+    (chunk,) = chunks(NOISES[3:4], word_times=True)
+    (whole,) = load(directories["wav2vec2"], pause_seconds=100).transcribe([chunk])
+    assert len(whole.segments) == 1
+    pauses = [b.start - a.end for a, b in zip(whole.segments[0].words, whole.segments[0].words[1:], strict=False)]
+    (split,) = load(directories["wav2vec2"], pause_seconds=min(pauses) / 2).transcribe([chunk])
+    assert len(split.segments) == len(pauses) + 1
+    assert split.text == whole.text
+
+
+def test_scores_that_a_ctc_model_does_not_have_are_left_out(directories):
+    model = load(directories["wav2vec2"])
+    assert (model.languages, model.tasks, model.chunk_seconds) == ((), ("transcribe",), 30)
+    (transcript,) = model.transcribe(chunks(NOISES[:1]))
+    assert (transcript.language, transcript.no_speech_prob, transcript.temperature) == (None, None, None)
+    assert transcript.segments[0].words is None
+
+
+def test_a_language_cannot_be_set(directories):
+    with pytest.raises(StartupError, match="has a single language, got en"):
+        load(directories["wav2vec2"], language="en")

@@ -1,0 +1,239 @@
+"""Whisper's code with tiny models of random weights: the text they generate does not matter here."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
+
+from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.errors import StartupError
+from support.tiny_models import save_whisper
+from transcripts.chunks import Chunk
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.decoder import DecodedTokens, WhisperDecoder
+from transcripts.whisper.model import WhisperModel
+
+CPU = torch.device("cpu")
+RATE = 16_000
+GREEDY = {"timestamps": False, "temperatures": (0.0,), "logprob_threshold": None, "no_speech_threshold": None}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, demo_speech) -> str:
+    return save_whisper(tmp_path_factory.mktemp("whisper"), AutoProcessor.from_pretrained(demo_speech))
+
+
+def load(directory: str, **settings) -> WhisperModel:
+    return WhisperModel(SpeechSettings(directory, **settings), CPU)
+
+
+def noise(seconds: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    swell = np.sin(np.arange(round(seconds * RATE)) / 3000 * (1 + seed))
+    return (0.1 * swell * rng.standard_normal(len(swell))).astype(np.float32)
+
+
+NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.5, 0.01, 4, 1, 1])]
+
+
+def chunks(recordings: list[np.ndarray], **options) -> list[Chunk]:
+    return [Chunk(recording, TranscriptionOptions(**options)) for recording in recordings]
+
+
+def test_window_and_capabilities_come_from_the_files_of_the_model(tmp_path, demo_speech):
+    as_large_ones = {"window_seconds": 30, "mels": 128}
+    weights = save_whisper(tmp_path, AutoProcessor.from_pretrained(demo_speech), **as_large_ones)
+    model = load(weights, **GREEDY, tokens_per_second=1)
+    assert (model.sample_rate, model.chunk_seconds) == (RATE, 30)
+    assert model.features(NOISES).shape == (6, 128, 3000)
+    assert (model.languages, model.tasks, model.word_times) == (("de", "en"), ("transcribe", "translate"), True)
+    assert model.transcribe(chunks([noise(29, 1)], word_times=True))
+
+
+def test_features_are_those_of_the_feature_extractor_in_numpy(directory, demo_speech):
+    for name, window in ((directory, 5 * RATE), (demo_speech, 10 * RATE)):
+        recordings = [*NOISES[:4], np.zeros(RATE, np.float32)]
+        extractor = AutoProcessor.from_pretrained(name).feature_extractor
+        padded = [np.pad(recording, (0, window - len(recording))) for recording in recordings]
+        expected = extractor._np_extract_fbank_features(np.stack(padded), "cpu")
+        assert np.abs(load(name).features(recordings).numpy() - expected).max() < 1e-3
+
+
+def test_greedy_text_and_its_probability_are_those_of_transformers(directory):
+    got = load(directory, **GREEDY, tokens_per_second=1).transcribe(chunks(NOISES[:2], language="de"))
+    processor = AutoProcessor.from_pretrained(directory)
+    model = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
+    for recording, transcript, budget in zip(NOISES[:2], got, [11, 13], strict=True):
+        features = processor(recording, sampling_rate=RATE, return_tensors="pt").input_features
+        mask = torch.ones(features.shape[::2])
+        options = {"language": "de", "task": "transcribe", "max_new_tokens": budget, "attention_mask": mask}
+        output = model.generate(features, **options, output_scores=True, return_dict_in_generate=True)
+        assert transcript.text == processor.decode(output.sequences[0], skip_special_tokens=True).strip()
+        logprobs = [scores[0].log_softmax(-1).max().item() for scores in output.scores]
+        assert transcript.avg_logprob == pytest.approx(sum(logprobs) / (budget + 1), abs=2e-3)
+        assert transcript.segments[0].end == len(recording) / RATE
+
+
+@pytest.mark.parametrize("settings", [{"tokens_per_second": 3}, GREEDY])
+def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directory, settings):
+    model = load(directory, **settings)
+    together = model.transcribe(chunks(NOISES, word_times=True))
+    assert together == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, word_times=True)]
+    assert together == model.transcribe(chunks(NOISES[::-1], word_times=True))[::-1]
+    assert len({str(transcript) for transcript in together}) == len(NOISES)
+
+
+def test_requests_of_several_kinds_run_together(directory):
+    model = load(directory, **GREEDY)
+    mixed = [
+        chunks([recording], **options)[0]
+        for recording, options in zip(
+            NOISES, [{"language": "de"}, {"word_times": True}, {"task": "translate"}], strict=False
+        )
+    ]
+    assert model.transcribe(mixed) == [model.transcribe([chunk])[0] for chunk in mixed]
+
+
+def test_the_language_is_given_or_set_or_detected(directory):
+    assert load(directory, **GREEDY).transcribe(chunks(NOISES[:1], language="de"))[0].language == "de"
+    assert load(directory, **GREEDY, language="de").transcribe(chunks(NOISES[:1]))[0].language == "de"
+    assert load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))[0].language in ("en", "de")
+
+
+def test_only_chunks_below_a_threshold_are_decoded_again_at_the_next_temperature(directory, monkeypatch):
+    certain = [t.avg_logprob for t in load(directory, **GREEDY).transcribe(chunks(NOISES))]
+    passes = []
+    generate = WhisperDecoder.generate
+
+    def watched(self, states, prompts, budgets, temperature, seeds):
+        passes.append((temperature, len(states)))
+        return generate(self, states, prompts, budgets, temperature, seeds)
+
+    monkeypatch.setattr(WhisperDecoder, "generate", watched)
+    threshold = sorted(certain)[2] + 1e-3  # three chunks are below it
+    settings = {
+        **GREEDY,
+        "temperatures": (0.0, 0.5),
+        "logprob_threshold": threshold,
+        "compression_ratio_threshold": None,
+    }
+    transcripts = load(directory, **settings).transcribe(chunks(NOISES))
+    assert passes == [(0.0, 6), (0.5, 3)]
+    assert [t.temperature for t in transcripts] == [0.5 if c < threshold else 0.0 for c in certain]
+
+
+def test_text_that_repeats_itself_is_decoded_again(directory):
+    settings = {**GREEDY, "temperatures": (0.0, 1.0), "compression_ratio_threshold": 0.01}
+    (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
+    assert transcript.temperature == 1.0
+
+
+def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(directory):
+    (usual,) = load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))
+    assert usual.text
+    sure, unsure = usual.avg_logprob - 0.1, usual.avg_logprob + 0.1
+    for logprob, no_speech, text in (
+        (unsure, 0.0, ""),
+        (sure, 0.0, usual.text),
+        (None, 0.0, ""),
+        (unsure, 1.0, usual.text),
+    ):
+        settings = {**GREEDY, "logprob_threshold": logprob, "no_speech_threshold": no_speech}
+        (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
+        assert (transcript.text, bool(transcript.segments)) == (text, bool(text))
+        assert transcript.no_speech_prob == usual.no_speech_prob
+
+
+def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
+    """Let the decoder write one script a pass, the last one for ever; returns how many windows each pass has."""
+    number = AutoProcessor.from_pretrained(model.model.name_or_path).tokenizer.convert_tokens_to_ids
+    scripts, windows = list(passes), []
+
+    def generate(self, states, prompts, budgets, temperature, seeds):
+        windows.append(len(states))
+        script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
+        return [DecodedTokens(number(script), -0.1)] * len(states)
+
+    monkeypatch.setattr(WhisperDecoder, "generate", generate)
+    return windows
+
+
+def test_where_a_model_stopped_early_the_remainder_is_decoded_again(directory, monkeypatch):
+    model = load(directory)
+    first = ["<|0.50|>", "\u0120red", "<|2.00|>", "<|2.00|>", "\u0120star"]
+    windows = scripted(monkeypatch, model, first, ["<|0.20|>", "\u0120star", "<|1.50|>"])
+    (transcript,) = model.transcribe(chunks([noise(4, 1)]))
+    assert windows == [1, 1]
+    assert transcript.text == "red star"
+    assert [(s.start, s.end, s.text) for s in transcript.segments] == [(0.5, 2.0, "red"), (2.2, 3.5, "star")]
+
+
+def test_a_model_that_never_ends_advances_by_at_least_a_second(directory, monkeypatch):
+    model = load(directory)
+    windows = scripted(monkeypatch, model, ["<|0.00|>", "\u0120red", "<|0.02|>", "<|0.02|>"])
+    (transcript,) = model.transcribe(chunks([noise(4.5, 1)]))
+    assert windows == [1] * 5
+    assert [segment.start for segment in transcript.segments] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_temperature_samples_tokens_by_their_probabilities(directory):
+    model = load(directory)
+    draws = 1000
+    decoder = WhisperDecoder(model.model, {}, timestamps=False)
+    with torch.inference_mode():
+        states = decoder.encode(model.features(NOISES[:1]))[:, :50].expand(draws, -1, -1)
+        prompt = decoder.prompt("en", "transcribe")
+        written = decoder.generate(states, [prompt] * draws, [1] * draws, 0.7, list(range(draws)))
+        logits = model.model(encoder_outputs=(states[:1],), decoder_input_ids=torch.tensor([prompt])).logits[0, -1]
+    probable = (logits.float() / 0.7).softmax(-1)
+    top = probable.topk(5)
+    drawn = [row.tokens[0] if row.tokens else None for row in written]
+    for token, probability in zip(top.indices.tolist(), top.values.tolist(), strict=True):
+        spread = (probability * (1 - probability) / draws) ** 0.5
+        assert drawn.count(token) / draws == pytest.approx(probability, abs=4 * spread)
+
+
+def test_the_number_of_tokens_is_limited_by_the_duration_of_the_audio(directory):
+    texts = {}
+    for tokens_per_second in (1, 50):
+        model = load(directory, **GREEDY, tokens_per_second=tokens_per_second)
+        (transcript,) = model.transcribe(chunks([NOISES[1]]))
+        texts[tokens_per_second] = transcript.text
+    assert texts[50].startswith(texts[1])
+    assert len(texts[50]) > len(texts[1])
+
+
+def test_a_long_text_stays_within_the_decoder_s_positions(directory):
+    (transcript,) = load(directory, **GREEDY, tokens_per_second=1000).transcribe(chunks([noise(5, 7)]))
+    assert transcript.text
+
+
+def test_a_model_of_one_language_offers_no_languages(tmp_path, demo_speech):
+    processor = AutoProcessor.from_pretrained(demo_speech)
+    names = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "alignment_heads": None}
+    model = load(save_whisper(tmp_path, processor, **names))
+    assert (model.languages, model.tasks, model.word_times) == ((), ("transcribe",), False)
+    (transcript,) = model.transcribe(chunks(NOISES[:1]))
+    assert transcript.language is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"language": "xx"}, "expected one of de, en, got xx"),
+        ({"chunk_seconds": 6}, "expected at most 5, the model's window, got 6"),
+        ({"chunk_seconds": 1}, "expected 2 or more, got 1"),
+        ({"generation": {"num_beams": 5}}, "num_beams cannot be set"),
+        ({"temperatures": []}, "expected numbers from 0 to 2"),
+        ({"temperatures": [0, 3]}, "expected numbers from 0 to 2"),
+    ],
+)
+def test_impossible_settings_are_refused_when_the_model_loads(directory, settings, reason):
+    with pytest.raises(StartupError, match=reason):
+        load(directory, **settings)
+
+
+def test_a_model_without_whisper_s_generation_settings_is_refused(tmp_path, demo_speech):
+    incomplete = save_whisper(tmp_path, AutoProcessor.from_pretrained(demo_speech), no_timestamps_token_id=None)
+    with pytest.raises(StartupError, match="expected no_timestamps_token_id"):
+        load(incomplete)

@@ -1,0 +1,31 @@
+import pytest
+
+from transcripts.whisper.segments import split_segments
+
+FIRST = 100
+"""The timestamp of 0 s; text tokens are below."""
+
+
+def at(seconds: float) -> int:
+    return FIRST + round(seconds * 50)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "segments", "stopped"),
+    [
+        ([], [], None),
+        ([at(0.5), 1, 2, at(1.9)], [(0.5, 1.9, [1, 2])], None),
+        ([at(0), 1, at(1), at(1.5), 2, 3, at(4)], [(0, 1, [1]), (1.5, 4, [2, 3])], None),
+        # A segment without an end is dropped, and decoded again.
+        ([at(0), 1, at(1), at(1.5)], [(0, 1, [1])], 1.5),
+        ([at(0), 1, at(1), at(1.5), 2], [(0, 1, [1])], 1.5),
+        # Without any end, it lasts as long as the audio.
+        ([at(0.5), 1, 2], [(0.5, 5, [1, 2])], None),
+        ([1, 2], [(0, 5, [1, 2])], None),
+        ([at(0.5)], [], None),
+        # No time exceeds the audio, even if the window is longer.
+        ([at(4), 1, at(8)], [(4, 5, [1])], None),
+    ],
+)
+def test_text_between_timestamps_is_a_segment(tokens, segments, stopped):
+    assert split_segments(tokens, FIRST, duration=5) == (segments, stopped)

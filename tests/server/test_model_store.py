@@ -1,0 +1,43 @@
+"""Which models the archives of a model store hold."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from reelscribe.archive.model_store import stored_models
+from reelscribe.errors import StartupError
+
+
+def archive(store: Path, file: str, **model: str) -> None:
+    with zipfile.ZipFile(store / file, "w") as mar:
+        mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": model}))
+
+
+def test_an_empty_store_is_refused(tmp_path):
+    with pytest.raises(StartupError, match="no archive to serve; build one"):
+        stored_models(tmp_path, "all")
+
+
+def test_the_newest_version_of_each_model_comes_first(tmp_path):
+    archive(tmp_path, "a.mar", modelName="captioner", modelVersion="9.0")
+    archive(tmp_path, "b.mar", modelName="captioner", modelVersion="10.0")
+    archive(tmp_path, "old name.mar")
+    found = [(str(model), model.path.name) for model in stored_models(tmp_path, "all")]
+    assert found == [("captioner 10.0", "b.mar"), ("captioner 9.0", "a.mar"), ("old_name 1.0", "old name.mar")]
+    assert [str(model) for model in stored_models(tmp_path, "a.mar")] == ["captioner 9.0"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x05\x06" + bytes(18)])
+def test_a_damaged_archive_is_named(tmp_path, content):
+    (tmp_path / "bad.mar").write_bytes(content)
+    with pytest.raises(StartupError, match=r"bad\.mar: not a model archive"):
+        stored_models(tmp_path, "all")
+
+
+def test_two_archives_of_one_version_are_refused(tmp_path):
+    for file in ("a.mar", "b.mar"):
+        archive(tmp_path, file, modelName="captioner", modelVersion="1.0")
+    with pytest.raises(StartupError, match=r"a\.mar and .*b\.mar are both captioner 1\.0"):
+        stored_models(tmp_path, "all")

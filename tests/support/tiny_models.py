@@ -1,0 +1,132 @@
+"""Tiny random models of the families that the handlers serve, saved as on a hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    BertTokenizer,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipProcessor,
+    GenerationConfig,
+    GitConfig,
+    GitForCausalLM,
+    GitProcessor,
+    ParakeetCTCConfig,
+    ParakeetEncoderConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    ParakeetProcessor,
+    ParakeetTokenizer,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    Wav2Vec2Processor,
+    WhisperConfig,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+)
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[DEC]"]
+WORDS += ["a", "large", "small", "red", "green", "blue", "circle", "star"]
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+# Random weights mostly say one word for ever; a wider start lets captions depend on the picture.
+LIVELY = {"initializer_range": 0.3}
+
+
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
+
+
+def save_blip(directory: Path) -> str:
+    torch.manual_seed(1)
+    text = {**SMALL, **LIVELY, "vocab_size": len(WORDS), "encoder_hidden_size": 32, "max_position_embeddings": 64}
+    text |= {"bos_token_id": 5, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
+    vision = {**SMALL, **LIVELY, "image_size": 64, "patch_size": 16}
+    model = BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=vision, image_text_hidden_size=32))
+    model.save_pretrained(directory)
+    BlipProcessor(BlipImageProcessorPil(size={"height": 64, "width": 64}), tokenizer()).save_pretrained(directory)
+    return str(directory)
+
+
+def save_git(directory: Path) -> str:
+    torch.manual_seed(2)
+    vision = {**SMALL, **LIVELY, "image_size": 64, "patch_size": 16}
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    config = GitConfig(
+        vision_config=vision, vocab_size=len(WORDS), max_position_embeddings=64, **SMALL, **LIVELY, **ids
+    )
+    GitForCausalLM(config).save_pretrained(directory)
+    images = CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
+    GitProcessor(images, tokenizer()).save_pretrained(directory)
+    return str(directory)
+
+
+def save_whisper(directory: Path, processor: Any, window_seconds: int = 5, mels: int = 16, **settings: Any) -> str:
+    """Save a Whisper with the tokenizer of `processor`; `settings` go into its generation_config.json."""
+    torch.manual_seed(3)
+    tokenizer = processor.tokenizer
+    number = tokenizer.convert_tokens_to_ids
+    ids = dict.fromkeys(("eos_token_id", "bos_token_id", "pad_token_id"), tokenizer.eos_token_id)
+    ids["decoder_start_token_id"] = number("<|startoftranscript|>")
+    size = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2}
+    size |= {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
+    size |= {f"{part}_ffn_dim": 64 for part in ("encoder", "decoder")}
+    config = WhisperConfig(
+        vocab_size=len(tokenizer),
+        num_mel_bins=mels,
+        max_source_positions=50 * window_seconds,
+        init_std=0.3,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        **size,
+        **ids,
+    )
+    model = WhisperForConditionalGeneration(config)
+    known = {"no_timestamps_token_id": number("<|notimestamps|>"), "alignment_heads": [[1, 0]], "is_multilingual": True}
+    known |= {"lang_to_id": {f"<|{code}|>": number(f"<|{code}|>") for code in ("en", "de")}}
+    known |= {"task_to_id": {task: number(f"<|{task}|>") for task in ("transcribe", "translate")}}
+    known |= {"suppress_tokens": [], "begin_suppress_tokens": []}
+    model.generation_config = GenerationConfig(**{**known, **ids, **settings})
+    model.save_pretrained(directory)
+    extractor = WhisperFeatureExtractor(feature_size=mels, chunk_length=window_seconds)
+    WhisperProcessor(extractor, tokenizer).save_pretrained(directory)
+    return str(directory)
+
+
+LETTERS = {letter: i for i, letter in enumerate(["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIHS"])}
+
+
+def save_wav2vec2(directory: Path, *, masked: bool) -> str:
+    """Save a wav2vec2 that takes an attention mask for padding, like the large ones, or one that does not."""
+    torch.manual_seed(4)
+    convolutions = {"conv_dim": (16, 16), "conv_kernel": (10, 8), "conv_stride": (20, 16)}
+    convolutions |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
+    kind = {"feat_extract_norm": "layer" if masked else "group", "do_stable_layer_norm": masked}
+    config = Wav2Vec2Config(vocab_size=len(LETTERS), pad_token_id=0, **SMALL, **LIVELY, **convolutions, **kind)
+    Wav2Vec2ForCTC(config).save_pretrained(directory)
+    extractor = Wav2Vec2FeatureExtractor(return_attention_mask=masked)
+    vocabulary = directory / "vocab.json"
+    vocabulary.write_text(json.dumps(LETTERS))
+    Wav2Vec2Processor(extractor, Wav2Vec2CTCTokenizer(str(vocabulary))).save_pretrained(directory)
+    return str(directory)
+
+
+def save_parakeet(directory: Path) -> str:
+    torch.manual_seed(5)
+    pieces = ["<unk>", "▁r", "▁g", "re", "d", "een", "▁", "s", "<pad>"]
+    backend = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer = ParakeetTokenizer(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>")
+    encoder = ParakeetEncoderConfig(**SMALL, **LIVELY, subsampling_conv_channels=8, num_mel_bins=80)
+    config = ParakeetCTCConfig(vocab_size=len(pieces), pad_token_id=8, encoder_config=encoder)
+    ParakeetForCTC(config).save_pretrained(directory)
+    ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer).save_pretrained(directory)
+    return str(directory)
