@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from support.clone import Clone
 from support.documents import DOCUMENTS, ROOT, blocks
 

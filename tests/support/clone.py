@@ -101,7 +101,12 @@ class Clone:
     def _run(self, command: list[str]) -> str:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         done = subprocess.run(
-            command, cwd=self.folder, env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            command,
+            cwd=self.folder,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
         return done.stdout
