@@ -1,36 +1,41 @@
-"""Captioning at four resolutions: ours against what people use today.
+"""How fast is captioning at four resolutions, ours and what people use today, and what do they take?
 
-    .venv/bin/python bench/captioning.py [--rounds 5] [--clips 2] [--frames N] [--sizes 1920x1080 ...]
-                                         [--ways blog-prebatch ours-fast ...] [--json FILE]
+    scripts/bench captioning [--rounds 5] [--clips 2] [--frames N] [--sizes 1920x1080 ...]
+                             [--ways blog-prebatch ours-fast ...] [--json FILE]
 
-Every way has the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured clips
-(H.264, a picture with detail of all scales, panned, with grain: bench/resize.py). Each round runs all ways once, one
-after the other, each client in a process of its own. Before the rounds each has run once, to warm up. The ways:
+Every way runs the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured clips
+(H.264, detail of all scales, panned, with grain: demo/clips.py). Each round runs all ways once, one after the other,
+each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
 
-blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using Hugging Face + torchserve", its three
-    clients (bench/peers/blog_clients.py) and its handler (blog_handler.py) on TorchServe: full-size frames, pickled, a
-    session for each request. Single frames, up to 100 at once, as many as its queue takes, go to a server that joins up
-    to 128 in 100 ms; prebatches of 32, 32, 16 and 8 frames, by resolution, to one with batchSize 1. The blog speaks of
-    no bound to the requests in flight: up to 32 prebatches are, as more would fill the server's memory.
+blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using Hugging Face + torchserve": its three
+    clients (bench/peers/blog_clients.py) and its handler (blog_handler.py) on TorchServe. Frames are sent at full size,
+    pickled, with a session for each request. Single frames go to a server that joins up to 128 in 100 ms; up to 100 are
+    in flight, as many as its queue holds. Prebatches of 32, 32, 16 and 8 frames, by resolution, go to a server with
+    batchSize 1. The blog sets no limit to the requests in flight: here it is 32 prebatches, as more would fill the
+    server's memory.
 blog-prebatch-2: the same with two prebatches in flight.
-flask: its simple way, a Flask server with a client that sends one pickled frame after the other.
-plain-32, plain-1: no server: decord, processor, generate in one process, with as many frames at once.
-litserve: LitServe, which joins up to 32 single frames; its client has our decode, scaled to 224x224.
+flask: the blog's simple way, a Flask server with a client that sends one pickled frame after the other.
+plain-32, plain-1: no server: decord, processor and generate in one process, with 32 frames or 1 at once.
+litserve: LitServe, which joins up to 32 single frames; its client decodes with our processes, scaled to 224x224.
 ours-fast, ours-planes, ours-exact: `reelscribe caption` with each --resize, on TorchServe.
 
-frames/s: from when the client begins to the last caption. A client begins when Python, its modules and its model, if it
-has one, are loaded. steady: from when a quarter is captioned, which is rough where captions come in bursts. CPU seconds
-are those of all processes of the client, from its beginning on, and of the server. Sent are the bodies of requests,
-LitServe's without the form around them. Memory is the largest sum of PSS (shared pages count once) of all their
-processes, looked at in the run before the rounds; servers are started anew for each resolution. The processor of the
-blog, flask and plain is transformers' own without torchvision, their memory is as glibc has it. Each way has to give as
-many captions as there are frames; they need not be equal, as other ways to scale give other pixels. Medians, and in
-brackets smallest and largest. The second table has the ratios of ours to the others, round by round.
+frames/s: from the start of the client to the last caption; the client starts when Python, its modules and its model, if
+    it has one, are loaded.
+steady: frames/s from when a quarter of the frames is captioned; imprecise where captions come in bursts.
+CPU s: CPU seconds for 1,000 frames, of all processes of the client since its start, and of all of the server.
+sent MB: bodies of the requests for 1,000 frames, those of LitServe without the form around them.
+client MB, server MB: largest sum of PSS (shared pages count once) of all processes, during the warm-up run. Servers are
+    started anew for each resolution.
+same captions: percentage of captions equal to those of the first way in --ways. Ways that scale frames differently see
+    different pixels.
+
+The blog, flask and plain use transformers' own processor without torchvision, and glibc's default allocation. Each way
+must return as many captions as there are frames. Figures are medians and, in brackets, smallest and largest. The second
+table has the ratios of ours to the others, round by round.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -43,20 +48,22 @@ from pathlib import Path
 
 import psutil
 
+from clips import write_library
+from demo_server import CAPTIONER
+from lib.command import add_json_option, command_parser, killed_at_end, run_command
+from lib.report import Report, Spread, publish, take_turns
 from peers.outcome import Outcome
-from peers.services import SERVICES, WEIGHTS, Service, environment
-from report import Report, Spread, add_json_option, publish, take_turns
-from resize import write_clip
+from peers.services import SERVICES, Service, environment
 
 
 @dataclass(frozen=True)
 class Size:
-    """What is particular to a resolution."""
+    """Settings of a resolution."""
 
     prebatch: int
-    """Frames of a request of the blog."""
+    """Frames in a request of the blog."""
     clip_frames: int
-    """So many that the start is a small part of a run, and so few that none takes a minute."""
+    """Frames in a clip: enough that the start is a small part of a run, but a run takes less than a minute."""
 
 
 SIZES = {
@@ -69,14 +76,14 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Way:
-    """A client, and the server that it needs."""
+    """A client, and the server that it needs, if any."""
 
     server: str | None
     module: str
     options: tuple[str, ...] = ()
 
 
-PLAIN = ("--weights", str(WEIGHTS), "--batch")
+PLAIN = ("--weights", str(CAPTIONER), "--batch")
 WAYS = {
     "blog-sync": Way("blog, joining", "peers.blog_clients", ("--reading", "sync", "--in-flight", "100")),
     "blog-stream": Way("blog, joining", "peers.blog_clients", ("--reading", "stream", "--in-flight", "100")),
@@ -91,12 +98,12 @@ WAYS = {
     "ours-exact": Way("ours", "peers.our_client", ("--resize", "exact")),
 }
 OURS = "ours-fast"
-"""The default of `reelscribe caption`."""
+"""The way of `reelscribe caption` by default."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run of one way took; CPU and bytes for 1,000 frames."""
+    """Figures of one run of one way; CPU and bytes are for 1,000 frames."""
 
     frames_per_second: float
     steady_frames_per_second: float
@@ -112,18 +119,18 @@ COLUMNS = {
     "server_cpu_seconds": "server CPU s",
     "sent_mb": "sent MB",
 }
-"""Of Figures, and what they are called in the table."""
+"""Headings of the attributes of Figures."""
 
 
 @dataclass
 class Peak:
-    """The most memory of all processes of a client, and of all of its server, in MB."""
+    """Peak memory of all processes of a client, and of all of its server, in MB."""
 
     client: float = 0.0
     server: float = 0.0
 
     def watch(self, client: subprocess.Popen[str], server: Sequence[psutil.Process]) -> None:
-        """Until the client ends."""
+        """Measure until the client ends."""
         while client.poll() is None:
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(client.pid)
@@ -134,8 +141,11 @@ class Peak:
 
 def run(
     way: Way, service: Service | None, prebatch: int, sources: Sequence[Path], frames: int, peak: Peak | None = None
-) -> Figures:
-    """Caption `sources`, which have so many frames; with `peak`, look at the memory meanwhile, which takes its time."""
+) -> tuple[Figures, list[str]]:
+    """Caption `sources`, which have `frames` frames together, and return the figures and the captions.
+
+    With `peak`, memory is measured meanwhile, which takes some CPU time.
+    """
     command = [sys.executable, "-m", way.module, *way.options, *(service.options if service else ())]
     if "prebatch" in way.options:
         command += ["--prebatch", str(prebatch)]
@@ -143,23 +153,26 @@ def run(
     server = [psutil.Process(pid) for pid in service.pids] if service else []
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as log:
         before = sum(map(_cpu_seconds, server))
-        client = subprocess.Popen(command, env=environment(), stdout=output, stderr=log, text=True)
-        if peak:
-            peak.watch(client, server)
-        client.wait()
+        with killed_at_end(
+            subprocess.Popen(command, env=environment(), stdout=output, stderr=log, text=True)
+        ) as client:
+            if peak:
+                peak.watch(client, server)
+            client.wait()
         server_cpu_seconds = sum(map(_cpu_seconds, server)) - before
         output.seek(0)
         log.seek(0)
         assert client.returncode == 0, log.read()
         outcome = Outcome.from_output(output.read())
     assert outcome.frames == frames, f"{way}: expected {frames} captions, got {outcome.frames}"
-    return Figures(
+    figures = Figures(
         outcome.frames_per_second,
         outcome.steady_frames_per_second,
         outcome.cpu_seconds / frames * 1000,
         server_cpu_seconds / frames * 1000,
         outcome.sent_bytes / frames / 1000,
     )
+    return figures, outcome.captions
 
 
 def _cpu_seconds(process: psutil.Process) -> float:
@@ -168,7 +181,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 def _memory_mb(processes: Sequence[psutil.Process]) -> float:
-    """Of those that still run: PSS shares out what several processes have in common."""
+    """PSS of the processes that still run; it divides shared pages among the processes that share them."""
     total = 0
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -176,95 +189,92 @@ def _memory_mb(processes: Sequence[psutil.Process]) -> float:
     return total / 1e6
 
 
-def make_sources(folder: Path, size: str, clips: int, frames: int) -> list[Path]:
-    """So many files of so many frames each: the same clip with other bytes at its end."""
-    folder.mkdir()
-    width, height = map(int, size.split("x"))
-    paths = [folder / f"clip-{k}.mp4" for k in range(clips)]
-    write_clip(paths[0], width, height, frames)
-    for k, path in enumerate(paths[1:], 1):
-        # An empty box, which readers skip.
-        path.write_bytes(paths[0].read_bytes() + (16).to_bytes(4, "big") + b"free" + k.to_bytes(8, "big"))
-    return paths
-
-
 @dataclass
 class Measured:
-    """Of one way at one resolution: its rounds, and the memory of the run before them."""
+    """One way at one resolution: the figures of its rounds, memory and captions of the warm-up run."""
 
     figures: list[Figures] = field(default_factory=list)
     peak: Peak = field(default_factory=Peak)
+    captions: list[str] = field(default_factory=list)
 
     def spread(self, name: str) -> Spread:
-        """One of the figures."""
+        """One attribute of Figures in all rounds."""
         return Spread(tuple(getattr(each, name) for each in self.figures))
+
+    def same_captions(self, other: Measured) -> str:
+        """Percentage of captions that are equal to those of another way."""
+        same = sum(a == b for a, b in zip(self.captions, other.captions, strict=True))
+        return f"{100 * same / len(self.captions):.1f}"
 
 
 def measure(
     directory: Path, size: str, ways: Sequence[str], rounds: int, clips: int, frames: int
 ) -> dict[str, Measured]:
-    """All of one resolution."""
-    sources = make_sources(directory / "clips", size, clips, frames)
+    """Run all ways at one resolution, with so many clips of so many frames each."""
+    width, height = map(int, size.split("x"))
+    sources = write_library(directory / "clips", width, height, clips=clips, frames=frames)
     measured = {name: Measured() for name in ways}
     with ExitStack() as stack:
         names = {server for name in ways if (server := WAYS[name].server)}
         services = {name: stack.enter_context(SERVICES[name](directory / name)) for name in sorted(names)}
 
-        def once(name: str, peak: Peak | None = None) -> Figures:
+        def once(name: str, peak: Peak | None = None) -> tuple[Figures, list[str]]:
             way = WAYS[name]
             service = services[way.server] if way.server else None
             return run(way, service, SIZES[size].prebatch, sources, clips * frames, peak)
 
         def one_round(name: str) -> float:
-            measured[name].figures.append(once(name))
+            measured[name].figures.append(once(name)[0])
             return measured[name].figures[-1].frames_per_second
 
         for name in ways:
-            once(name, measured[name].peak)
+            _, measured[name].captions = once(name, measured[name].peak)
         take_turns(rounds, {name: partial(one_round, name) for name in ways})
     return measured
 
 
-def asked(size: str, other: str) -> float:
-    """What ours is to be, as many times as fast as another way."""
+def target(size: str, other: str) -> float:
+    """The factor by which ours shall be faster than another way."""
     if not other.startswith("blog-prebatch"):
         return 1.0
     return {"480x270": 2.0, "1920x1080": 8.0}.get(size, 1.0)
 
 
 def compare(size: str, measured: dict[str, Measured]) -> Iterator[tuple[str, str, str, Spread, str, Spread]]:
-    """The rows of the second table."""
+    """Yield the rows of the second table."""
     for other in measured:
         if not other.startswith("ours"):
-            got, steady = (
+            ratio, steady = (
                 measured[OURS].spread(name).over(measured[other].spread(name))
                 for name in ("frames_per_second", "steady_frames_per_second")
             )
-            wanted = asked(size, other)
-            yield size, other, f"{wanted:.1f}", got, "yes" if got.median >= wanted else "no", steady
+            least = target(size, other)
+            yield size, other, f"{least:.1f}", ratio, "yes" if ratio.median >= least else "no", steady
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the tables."""
+    parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clips", type=int, default=2)
-    parser.add_argument("--frames", type=int, help="of each clip; by default, as many as suit the resolution")
+    parser.add_argument("--frames", type=int, help="frames of each clip; by default, as many as suit the resolution")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     add_json_option(parser)
     options = parser.parse_args()
-    columns = ("size", "way", *COLUMNS.values(), "client MB", "server MB")
+    columns = ("size", "way", *COLUMNS.values(), "client MB", "server MB", "same captions, %")
     table = Report("Captioning; CPU and bytes for 1,000 frames", columns)
-    ratios = Report(f"{OURS} to the others, frames/s", ("size", "other", "asked", "got", "reached", "steady"))
+    ratios = Report(f"{OURS} to the others, frames/s", ("size", "other", "target", "measured", "reached", "steady"))
     for size in options.sizes:
         with tempfile.TemporaryDirectory() as directory:
             frames = options.frames or SIZES[size].clip_frames
             measured = measure(Path(directory), size, options.ways, options.rounds, options.clips, frames)
         for name, each in measured.items():
             spreads = [each.spread(column) for column in COLUMNS]
-            table.add(size, name, *spreads, f"{each.peak.client:.0f}", f"{each.peak.server:.0f}")
-        table.notes.append(f"{size}: {options.clips} clips of {frames} frames")
+            memory = (f"{each.peak.client:.0f}", f"{each.peak.server:.0f}")
+            table.add(size, name, *spreads, *memory, each.same_captions(measured[options.ways[0]]))
+        different = len(set(measured[options.ways[0]].captions))
+        table.notes.append(f"{size}: {options.clips} clips of {frames} frames, {different} different captions")
         if OURS in measured:
             for row in compare(size, measured):
                 ratios.add(*row)
@@ -272,4 +282,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

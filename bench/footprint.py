@@ -1,11 +1,20 @@
-"""What the client takes: memory by the number and length of sources, stalls of its loop, and what resuming decodes.
+"""How much memory does the client take, by number and length of sources, and is everything in its records?
 
-    .venv/bin/python bench/footprint.py
+    scripts/bench footprint
+    scripts/bench footprint --audio [--minutes 1 10 180] [--kinds flac mp4]
 
-Runs the whole client, as a process of its own, against an emulated device of 1,000 frames a second. The first table
-shows the peak of the resident memory of the client and of the largest of its decode processes, for 1, 10 and 100
-sources of 10 seconds, for one of 30 minutes, and the longest and 99th percentile stall of the event loop. Then the run
-of 30 minutes is killed when half of its frames are saved, and the rest done: how many frames does that decode?
+Both run the whole client, as a process of its own, against an emulated model, and print the peak of the resident memory
+of the client and of the largest of its decode processes.
+
+Without --audio: 1, 10 and 100 videos of 10 seconds and one of 30 minutes, for an emulated device of 1,000 frames/s. The
+table also has the longest and the 99th percentile stall of the client's event loop. Then the run of 30 minutes is
+killed when half of its frames are saved, and resumed: how many frames does the rest decode?
+
+--audio: one recording of each length and kind, for an emulated model that transcribes 2,000 seconds in a second. The
+other columns count samples at the model's rate: those that were encoded; how many more or fewer are in the record's
+`audio.seconds`; those that the model got; those that the record calls silent; and those missing in the sum of the last
+two. Every tenth minute of a recording is silent. Exit status 1 if anything is missing. AAC in MP4 may have more than
+was encoded: its encoder fills the last packet of 1,024 samples, and decoders return all of it.
 """
 
 from __future__ import annotations
@@ -15,37 +24,51 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import av
+import numpy as np
 import psutil
 
+from clips import FRAMES_PER_SECOND, repeat_clip, write_library
+from demo_server import CONFIG, Serving
+from emulated_server import serve_emulated
+from fakes.servers import serve_emulated_speech
+from lib.command import command_parser, killed_at_end, run_command
+from lib.speech_files import FLAC, MP4, AudioArray, Format, speech, write
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger import LedgerReader
-from resize import write_clip
-from serving import ROOT, Serving, serve_emulated
 
-FPS = 25
-SHORT_SECONDS = 10
+SHORT_SECONDS, LONG_MINUTES = 10, 30
 SIZE = (160, 90)
+DEVICE = 1000.0
+"""Frames per second of the emulated device."""
+
+SPEED = 2000.0
+"""Seconds of audio that the emulated speech model transcribes in a second."""
+RATE = 16_000
+"""Samples per second of the emulated speech model."""
+PACKET = 1024
+"""Samples in a packet of AAC."""
+KINDS = {"flac": FLAC, "mp4": MP4}
 
 
 @dataclass
 class Peak:
-    """Of resident memory, in MB."""
+    """Peak of resident memory in MB."""
 
     client: float = 0.0
     decoder: float = 0.0
 
-    def look(self, process: psutil.Process) -> None:
-        """Read what the kernel noted."""
+    def measure(self, process: psutil.Process) -> None:
+        """Read the peaks that the kernel has recorded for a client and its decode processes."""
         self.client = max(self.client, _peak_mb(process.pid))
         for child in process.children():
             with suppress(psutil.NoSuchProcess):
-                # Before it runs a program of its own, a child is its parent, also by its memory.
+                # Until it executes a program of its own, a child is a copy of its parent, also of its memory.
                 if "reelscribe.decode_pool.worker" in child.cmdline():
                     self.decoder = max(self.decoder, _peak_mb(child.pid))
 
@@ -58,94 +81,134 @@ def _peak_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1000
 
 
-def start(serving: Serving, source: Path, out: Path) -> subprocess.Popen[bytes]:
-    """A client on its own, which tells of itself in JSON."""
-    command = [sys.executable, "-m", "reelscribe.cli", "caption", str(source), "--out", str(out), "--json-log"]
-    command += ["--server", serving.url, "--key-file", str(serving.instance.key_file), "--model", serving.model]
+def start(command: str, serving: Serving, source: Path, out: Path) -> subprocess.Popen[str]:
+    """Start `reelscribe COMMAND` as a process of its own, which logs its progress as JSON to `out`/log."""
+    words = [sys.executable, "-m", "reelscribe.cli", command, str(source), "--out", str(out), "--json-log"]
+    words += ["--server", serving.url, "--key-file", str(serving.instance.key_file), "--model", serving.model]
     out.mkdir(exist_ok=True)
     with (out / "log").open("w") as log:
-        return subprocess.Popen(command, stderr=log)
+        return subprocess.Popen(words, stderr=log, text=True)
 
 
-def finish(run: subprocess.Popen[bytes], out: Path) -> tuple[Peak, dict[str, Any]]:
-    """The peak of a run, and what it said last of its progress."""
+def finish(run: subprocess.Popen[str], out: Path) -> tuple[Peak, dict[str, Any]]:
+    """Wait for the end of a run, and return its peak and its last report of progress."""
     peak, process = Peak(), psutil.Process(run.pid)
-    while run.poll() is None:
-        peak.look(process)
-        time.sleep(0.02)
+    with killed_at_end(run):
+        while run.poll() is None:
+            peak.measure(process)
+            time.sleep(0.02)
     log = (out / "log").read_text()
     assert run.returncode == 0, log
     events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     return peak, next(event for event in reversed(events) if event["event"] == "progress")
 
 
-def saved(out: Path) -> int:
-    """Frames in the ledger of a run with one source."""
+def saved_frames(out: Path) -> int:
+    """Number of frames in the ledger of a run with one source."""
     try:
         with LedgerReader(out) as ledger:
             return sum(1 for _ in ledger.frames(1))
     except OutputError:
-        return 0  # it is being made
+        return 0  # the ledger is just being made
 
 
-def resume(serving: Serving, source: Path, out: Path, frames: int) -> str:
-    """Kill a run in its middle, do the rest, and tell what that decoded."""
-    run = start(serving, source, out)
-    while saved(out) < frames / 2:
-        assert run.poll() is None, (out / "log").read_text()
-        time.sleep(0.2)
-    run.kill()
-    run.wait()
-    before = saved(out)
-    _, progress = finish(start(serving, source, out), out)
+def kill_and_resume(serving: Serving, source: Path, out: Path, frames: int) -> str:
+    """Kill a run when half of its frames are saved, resume it, and return how many frames the rest decoded."""
+    with killed_at_end(start("caption", serving, source, out)) as run:
+        while saved_frames(out) < frames / 2:
+            assert run.poll() is None, (out / "log").read_text()
+            time.sleep(0.2)
+    before = saved_frames(out)
+    _, progress = finish(start("caption", serving, source, out), out)
     (lane,) = progress["lanes"]
     decoded = lane["decoded"]
-    return f"{before} of {frames} frames were saved; the rest took {decoded:.0f} decoded ones, {decoded / frames:.1%}"
+    return f"{before} of {frames} frames were saved; the rest decoded {decoded:.0f}, {decoded / frames:.1%} of all"
 
 
-def repeat(clip: Path, path: Path, times: int) -> None:
-    """The same pictures again and again, without encoding them again."""
-    with av.open(str(path), "w") as target:
-        stream = None
-        for k in range(times):
-            with av.open(str(clip)) as source:
-                stream = stream or target.add_stream_from_template(source.streams.video[0])
-                for packet in source.demux(video=0):
-                    if packet.dts is None or packet.pts is None:
-                        continue  # the end of the stream
-                    assert packet.time_base
-                    shift = round(k * SHORT_SECONDS / packet.time_base)
-                    packet.pts, packet.dts, packet.stream = packet.pts + shift, packet.dts + shift, stream
-                    target.mux(packet)
+def captioning(root: Path) -> int:
+    """Print the table of videos."""
+    frames = SHORT_SECONDS * FRAMES_PER_SECOND
+    sources = {}
+    for count in (1, 10, 100):
+        sources[f"{count} of {SHORT_SECONDS} s"] = root / str(count)
+        write_library(root / str(count), *SIZE, clips=count, frames=frames)
+    long = sources[f"1 of {LONG_MINUTES} min"] = root / "long.mp4"
+    repeat_clip(root / "1" / "clip-0.mp4", long, LONG_MINUTES * 60 // SHORT_SECONDS)
+    with serve_emulated(root / "server", CONFIG, frames_per_second=DEVICE) as serving:
+        print(f"{'sources':>12} {'client, MB':>11} {'decoder, MB':>12} {'longest stall, ms':>18} {'p99, ms':>8}")
+        for name, source in sources.items():
+            out = root / f"out-{source.stem}"
+            peak, progress = finish(start("caption", serving, source, out), out)
+            stalls = f"{progress['stall_longest_ms']:18} {progress['stall_p99_ms']:8}"
+            print(f"{name:>12} {peak.client:11.1f} {peak.decoder:12.1f} {stalls}", flush=True)
+        print(kill_and_resume(serving, long, root / "out-resumed", LONG_MINUTES * 60 * FRAMES_PER_SECOND))
+    return 0
 
 
-def copies(clip: Path, folder: Path, count: int) -> Path:
-    """A folder of so many clips that differ in their last bytes."""
-    folder.mkdir()
-    for k in range(count):
-        (folder / f"{k:03}.mp4").write_bytes(
-            clip.read_bytes() + (16).to_bytes(4, "big") + b"free" + k.to_bytes(8, "big")
+def minutes_of(form: Format, count: int) -> Iterator[AudioArray]:
+    """Yield the same minute of speech `count` times, but every tenth minute is silent."""
+    minute = speech(60, form)
+    silence = np.zeros_like(minute)
+    for k in range(1, count + 1):
+        yield minute if k % 10 else silence
+
+
+def samples_of(record: dict[str, Any]) -> tuple[int, int, int]:
+    """Numbers of samples that were decoded, that the model got, and that are silent."""
+    assert record["status"] == "ok", record
+    transcribed = sum(int(utterance["text"].removesuffix(" samples")) for utterance in record["transcript"])
+    silent = sum(round((silence["end"] - silence["start"]) * RATE) for silence in record["silences"])
+    return round(record["audio"]["seconds"] * RATE), transcribed, silent
+
+
+def print_row(name: str, peak: Peak, seconds: float, encoded: int, record: dict[str, Any], padding: int) -> bool:
+    """Print a row, and return whether nothing is missing; up to `padding` samples more than were encoded are right."""
+    decoded, transcribed, silent = samples_of(record)
+    more, missing = decoded - encoded, decoded - transcribed - silent
+    print(
+        f"{name:>13} {peak.client:11.1f} {peak.decoder:12.1f} {encoded / RATE / seconds:6.0f}"
+        f" {encoded:12,} {more:+13,} {transcribed:12,} {silent:11,} {missing:8,}",
+        flush=True,
+    )
+    return 0 <= more <= padding and missing == 0
+
+
+def transcribing(root: Path, kinds: Sequence[str], minutes: Sequence[int]) -> int:
+    """Print the table of recordings; returns 1 if anything is missing."""
+    complete = True
+    with serve_emulated_speech(root / "server", speed=SPEED) as serving:
+        print(
+            f"{'recording':>13} {'client, MB':>11} {'decoder, MB':>12} {'RTFx':>6}"
+            f" {'encoded':>12} {'decoded: more':>13} {'transcribed':>12} {'silent':>11} {'missing':>8}"
         )
-    return folder
+        for kind in kinds:
+            for count in minutes:
+                form, name = KINDS[kind], f"{kind} {count} min"
+                source, out = root / f"{count}.{form.suffix}", root / name
+                write(source, minutes_of(form, count), form)
+                began = time.monotonic()
+                peak, _ = finish(start("transcribe", serving, source, out), out)
+                seconds = time.monotonic() - began
+                record = json.loads((out / "annotations.jsonl").read_text())
+                # The rest of the last packet, at the model's rate, and one sample for rounding.
+                padding = PACKET * RATE // form.sample_rate + 1 if form is MP4 else 0
+                complete &= print_row(name, peak, seconds, count * 60 * RATE, record, padding)
+                source.unlink()
+    print("nothing is missing" if complete else "SOMETHING IS MISSING")
+    return 0 if complete else 1
 
 
-def main() -> None:
-    """Print both."""
+def main() -> int:
+    """Print the table; returns 1 if anything is missing."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--audio", action="store_true", help="recordings instead of videos")
+    parser.add_argument("--minutes", type=int, nargs="+", default=[1, 10, 180], help="lengths of the recordings")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="formats of the recordings")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        write_clip(root / "short.mp4", *SIZE, SHORT_SECONDS * FPS)
-        repeat(root / "short.mp4", root / "long.mp4", 180)
-        sources = {f"{n} of 10 s": copies(root / "short.mp4", root / str(n), n) for n in (1, 10, 100)}
-        sources["1 of 30 min"] = root / "long.mp4"
-        with serve_emulated(root / "server", ROOT / "config.properties", frames_per_second=1000) as serving:
-            print(f"{'sources':>12} {'client, MB':>11} {'decoder, MB':>12} {'longest stall, ms':>18} {'p99, ms':>8}")
-            for name, source in sources.items():
-                out = root / f"out-{source.stem}"
-                peak, told = finish(start(serving, source, out), out)
-                stalls = f"{told['stall_longest_ms']:18} {told['stall_p99_ms']:8}"
-                print(f"{name:>12} {peak.client:11.1f} {peak.decoder:12.1f} {stalls}")
-            print(resume(serving, root / "long.mp4", root / "out-resumed", 30 * 60 * FPS))
+        return transcribing(root, arguments.kinds, arguments.minutes) if arguments.audio else captioning(root)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

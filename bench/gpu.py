@@ -1,37 +1,46 @@
-"""How fast BLIP-2 opt-2.7b and Whisper large-v3-turbo run on a GPU through the handlers' code, and what its limits are.
+"""How fast do BLIP-2 opt-2.7b and Whisper large-v3-turbo run on a GPU by the handlers' code, and what are its limits?
 
-    .venv/bin/python bench/gpu.py [--models blip2 whisper] [--variants bf16 fp16 ...] [--batches 8 16 32 64 128 256 512]
-                                  [--caption-tokens 16] [--speech-tokens 100] [--rounds 5] [--json FILE]
-    .venv/bin/python bench/gpu.py --device cpu --size tiny
+    scripts/bench gpu [--models blip2 whisper] [--variants bf16 fp16 ...] [--batches 8 16 32 64 128 256 512]
+                      [--caption-tokens 16] [--speech-tokens 100] [--rounds 5] [--json FILE]
+    scripts/bench gpu --device cpu --size tiny
+    scripts/bench gpu --device cpu --size tiny --check
 
 NOTHING WAS MEASURED ON A GPU IN THIS VERSION: there was none. The second command runs the same code with tiny models on
-a CPU; its figures say nothing.
+a CPU; its figures mean nothing. The third compares the operations and bytes on which the shares below are based with
+torch's own counter and with the models' sizes; its exit status is 1 if they differ.
 
-The models have random weights and their real shapes (gpu_models.py), and no hub is asked. They write exactly as many
-tokens as the options say, as random weights come to no end. Frames are of the model's input size; sound is noise, in
-windows of 30 s, each heard once and without timestamps, which random weights do not get right.
+The models have the shapes of the real ones and random weights (lib/gpu_models.py), and nothing is downloaded. They
+generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have the model's input
+size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with which random weights
+would fail.
 
 Each variant is a loaded model of its own (BLIP-2: 8 GB; choose --variants for a small GPU). Every round runs all
 variants of a batch once:
 
-- bf16: as the handlers do it where nothing is set: bfloat16, attention by torch's scaled_dot_product_attention (SDPA).
+- bf16: the handlers' default: bfloat16, attention by torch's scaled_dot_product_attention (SDPA).
 - fp16: float16.
 - eager: bf16 with attention as plain multiplications.
 - static: bf16 with a cache of fixed size.
-- compiled: the same, with torch.compile for the step that writes a token.
+- compiled: the same, with torch.compile for the step that generates a token.
 - graphs: the same, with CUDA graphs too (torch.compile's "reduce-overhead").
 
-"idle" is the share of the time in which the device did nothing: what torch's profiler saw of it in one more run is set
-against the median without the profiler. The other shares: the model's operations over what a large multiplication of
-matrices reaches in this time; its bytes over what a copy reaches; and "of both": the time of a device that does each
-part as fast as the slower of the two lets it, over what it took. The last tables show how these are counted
-(gpu_limits.py). Figures are medians and, in brackets, smallest and largest.
+The columns that are shares of the time:
+
+- idle: the device did nothing. The busy time is from torch's profiler in one more run, the whole time is the median
+  without the profiler.
+- of matrix rate: the model's operations, over those of a large matrix multiplication in the same time.
+- of bandwidth: the model's bytes, over those of a copy in the same time.
+- of both: the time of a device that does each part as fast as the slower of the two limits allows, over the time
+  measured.
+
+The last tables show how operations and bytes are counted (lib/gpu_limits.py). Figures are medians and, in brackets,
+smallest and largest.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,35 +51,47 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers
+from torch._dynamo.utils import counters
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import CompileConfig
 
-from gpu_limits import Ceilings, Work, blip2_work, measure_ceilings, seconds, whisper_work
-from gpu_models import TEXT_TOKENS, Size, blip2_config, save_blip2, save_whisper, whisper_config
-from report import Report, Spread, add_json_option, publish, take_turns
-from serving import ROOT
-
-sys.path.insert(0, str(ROOT / "handlers"))
-from speech_chunks import SpeechChunk
-from speech_settings import SpeechSettings
-from whisper_model import WhisperModel
-
-from caption_handler import Captioner, CaptionSettings
+from captions.captioner import Captioner, CaptionSettings
+from lib.command import add_json_option, command_parser, run_command
+from lib.gpu_limits import Ceilings, Work, blip2_work, measure_ceilings, seconds, whisper_work
+from lib.gpu_models import (
+    FULL_SIZES,
+    TEXT_TOKENS,
+    Size,
+    blip2_config,
+    parameters,
+    save_blip2,
+    save_whisper,
+    whisper_config,
+    whisper_encoder_parameters,
+)
+from lib.report import Report, Spread, publish, take_turns
 from reelscribe.contract.speech import TranscriptionOptions
+from transcripts.chunks import Chunk
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.model import WhisperModel
 
 DType = Literal["bfloat16", "float16"]
 
 PROMPT_TOKENS = 4
-"""Of Whisper: start, language, task, no timestamps."""
+"""Tokens of Whisper's prompt: start, language, task, no timestamps."""
 
 WARM_UP = 3
-"""Runs before the clock starts."""
+"""Runs before the measured ones."""
 
 COUNTED = 32
-"""Items of the batch whose arithmetic is shown."""
+"""Items of the batch whose operations are shown."""
+
+CHECKED = 3
+"""Items of the batch whose operations are compared with torch's counter."""
 
 CEILINGS = {"cuda": (8192, 2**30), "cpu": (512, 2**24)}
-"""By device: side of the matrices, bytes of the copy."""
+"""For each kind of device, the side of the matrices and the bytes of the copy that measure its ceilings."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +104,14 @@ class Variant:
     compile_mode: str | None = None
 
     def set_up(self, model: Any, generator: Any) -> None:
-        """Make a loaded model of transformers run so; `generator` is the part of it that writes."""
+        """Set a loaded model of transformers to this variant; `generator` is the part of it that generates text."""
         model.set_attn_implementation(self.attention)
         config = generator.generation_config
         config.cache_implementation = "static" if self.static else None
         config.disable_compile = self.compile_mode is None
         if self.compile_mode is not None:
             on_gpu = model.device.type == "cuda"
-            # A size of its own for each batch; on a CPU, only what compiling does before it makes code.
+            # Compiled for one size of batch. On a CPU, only the graph is made, and no code.
             config.compile_config = CompileConfig(
                 mode=self.compile_mode, dynamic=False, backend="inductor" if on_gpu else "eager"
             )
@@ -112,27 +133,29 @@ class Loaded:
     """A model in one variant."""
 
     model: Any
-    """Of transformers."""
+    """The model of transformers."""
+    generator: Any
+    """The part of it that generates text."""
     batch: Callable[[int], Callable[[], object]]
-    """What runs so many items through it."""
+    """Returns a function that runs so many items through the model."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model that is measured."""
+    """A model to be measured."""
 
     title: str
     unit: str
     per_item: float
-    """Units in an item of a batch."""
+    """How many units an item of a batch is."""
     save: Callable[[Path, torch.device], None]
     load: Callable[[Path, Variant, torch.device], Loaded]
     work: Callable[[int], list[Work]]
-    """Of a batch of so many items."""
+    """The work of a batch of so many items."""
 
 
 def blip2(size: Size, tokens: int) -> Subject:
-    """Captions of so many tokens."""
+    """BLIP-2 with captions of so many tokens."""
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
@@ -144,7 +167,7 @@ def blip2(size: Size, tokens: int) -> Subject:
             frames = np.random.default_rng(0).integers(0, 256, (items, frame.height, frame.width, 3), np.uint8)
             return lambda: captioner.caption([frames])
 
-        return Loaded(captioner.model, batch)
+        return Loaded(captioner.model, captioner.model.language_model, batch)
 
     return Subject(
         f"BLIP-2 opt-2.7b ({size}), captions of {tokens} tokens",
@@ -157,10 +180,10 @@ def blip2(size: Size, tokens: int) -> Subject:
 
 
 def whisper(size: Size, tokens: int) -> Subject:
-    """Windows in which so many tokens are written."""
+    """Whisper with windows of so many tokens."""
     config = whisper_config(size)
     window_seconds = config.max_source_positions / 50
-    # Random weights would take nearly all they write for doubtful, and stop or go back at random times.
+    # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.
     settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,)}
     settings |= dict.fromkeys(("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"))
     suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
@@ -172,10 +195,10 @@ def whisper(size: Size, tokens: int) -> Subject:
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
-            chunks = [SpeechChunk(samples, TranscriptionOptions())] * items
+            chunks = [Chunk(samples, TranscriptionOptions())] * items
             return lambda: model.transcribe(chunks)
 
-        return Loaded(model.model, batch)
+        return Loaded(model.model, model.model, batch)
 
     return Subject(
         f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",
@@ -188,7 +211,7 @@ def whisper(size: Size, tokens: int) -> Subject:
 
 
 def busy_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """For how long the device does something; on a CPU, for how long torch does."""
+    """Seconds in which the device is busy; on a CPU, in which torch is. Work within work counts once."""
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         seconds(run, device)
@@ -216,9 +239,9 @@ def measure(
         subject.save(Path(directory), device)
         loaded = {name: subject.load(Path(directory), variant, device) for name, variant in variants.items()}
     for items in batches:
-        torch.compiler.reset()  # so many sizes of one function would not be compiled any more
+        torch.compiler.reset()  # torch stops compiling a function after some sizes
         runs = {name: each.batch(items) for name, each in loaded.items()}
-        for name in [name for name, run in runs.items() if not _fits(run)]:
+        for name in [name for name, run in runs.items() if not _fits(variants[name], loaded[name], run)]:
             del runs[name]
             report.add(f"{items}, {name}", "does not fit", *[""] * (len(columns) - 2))
         spreads = take_turns(rounds, {name: partial(seconds, run, device) for name, run in runs.items()})
@@ -236,31 +259,59 @@ def measure(
     return report
 
 
-def _fits(run: Callable[[], object]) -> bool:
-    """Warms up, too: CUDA graphs are recorded in the second run."""
+def _fits(variant: Variant, loaded: Loaded, run: Callable[[], object]) -> bool:
+    """Warm a batch up and return whether it fits into memory. CUDA graphs are recorded in the second run."""
+    counters.clear()
     try:
         for _ in range(WARM_UP):
             run()
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return False
+    # The variant ran with its settings. The type of the whole model is not checked: BLIP-2's Q-Former has another one.
+    assert str(loaded.model.get_output_embeddings().weight.dtype) == f"torch.{variant.dtype}", variant
+    assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == variant.attention, variant
+    assert hasattr(loaded.generator, "_previous_max_cache_length") == variant.static, variant
+    assert bool(counters["stats"]["unique_graphs"]) == (variant.compile_mode is not None), variant
     return True
 
 
+def check(subjects: Sequence[Subject], device: torch.device) -> Report:
+    """Compare the counted operations and bytes with those that torch and the models' real sizes give."""
+    report = Report("Checks", ("figure", "expected", "counted"))
+    for name, config, published in FULL_SIZES:
+        report.add(f"parameters of {name}", f"{published:,}", f"{parameters(config):,}")
+    _, encode, *_ = whisper("full", 1).work(1)
+    weights = whisper_encoder_parameters() * 2
+    report.add("bytes of Whisper's encoder over those of its weights", "1.00", f"{encode.bytes / weights:.2f}")
+    for subject in subjects:
+        with tempfile.TemporaryDirectory() as directory:
+            subject.save(Path(directory), device)
+            # Attention as plain multiplications, which torch counts, instead of one kernel.
+            loaded = subject.load(Path(directory), VARIANTS["eager"], device)
+        loaded.model.requires_grad_(False)  # otherwise the counter expects gradients
+        with FlopCounterMode(display=False) as counter:
+            loaded.batch(CHECKED)()
+        work = subject.work(CHECKED)
+        counted = sum(part.operations for part in work)
+        report.add(f"operations of {subject.title}", f"{counter.get_total_flops():,}", f"{counted:,.0f}")
+    return report
+
+
 def arithmetic(subject: Subject, ceiling: Ceilings, items: int) -> Report:
-    """What is counted of a batch."""
+    """The table of the operations and bytes of a batch."""
     columns = ("part", "10^12 operations", "GB", "ms by matrix rate", "ms by bandwidth", "operations of an item")
     report = Report(f"{subject.title}: the work of a batch of {items}, in half precision", columns)
     for part in subject.work(items):
         times = (1000 * part.operations / ceiling.operations, 1000 * part.bytes / ceiling.bytes)
-        report.add(part.name, part.operations / 1e12, part.bytes / 1e9, *times, part.how)
+        report.add(part.name, part.operations / 1e12, part.bytes / 1e9, *times, part.formula)
     return report
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
+def main() -> int:
+    """Print the tables; returns 1 if a check failed."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--device", type=_device, default="cuda", help="cuda, cuda:NUMBER or cpu")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--models", nargs="+", choices=("blip2", "whisper"), default=["blip2", "whisper"])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
@@ -268,18 +319,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--caption-tokens", type=int, default=16)
     parser.add_argument("--speech-tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--check", action="store_true", help="check the counted operations and bytes, measure nothing")
     add_json_option(parser)
-    options = parser.parse_args(words)
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error(
-            "--device cuda: expected a GPU that torch sees, found none; --device cpu --size tiny tries the code"
-        )
+    options = parser.parse_args()
+    device: torch.device = options.device
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     makers = {"blip2": (blip2, options.caption_tokens), "whisper": (whisper, options.speech_tokens)}
     subjects = [make(options.size, tokens) for make, tokens in (makers[name] for name in options.models)]
+    if options.check:
+        table = check(subjects, device)
+        publish([table], options.json)
+        return int(any(expected != counted for _, expected, counted in table.rows))
     variants = {name: VARIANTS[name] for name in options.variants}
     ceilings = {
         variant.dtype: measure_ceilings(device, getattr(torch, variant.dtype), *CEILINGS[device.type])
@@ -290,18 +342,32 @@ def main(words: Sequence[str] | None = None) -> None:
     first = ceilings[next(iter(variants.values())).dtype]
     tables += [arithmetic(subject, first, COUNTED) for subject in subjects]
     publish(tables, options.json)
+    return 0
+
+
+def _device(word: str) -> torch.device:
+    """The device of that name. Raises ArgumentTypeError if it is not one that this command can measure."""
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", word)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected cuda, cuda:NUMBER or cpu, got {word}")
+    if word != "cpu" and int(match[1] or 0) >= torch.cuda.device_count():
+        raise argparse.ArgumentTypeError(
+            f"{word}: expected a GPU that torch sees, found {torch.cuda.device_count() or 'none'};"
+            " --device cpu --size tiny tries the code"
+        )
+    return torch.device(word)
 
 
 def limits(ceilings: Mapping[DType, Ceilings], device: torch.device) -> Report:
-    """What the device does at best."""
+    """The table of the highest rates that the device reaches."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     report = Report(f"{name}: ceilings", ("numbers", "10^12 operations/s", "GB/s read and written"))
     for dtype, ceiling in ceilings.items():
         report.add(dtype, ceiling.operations / 1e12, ceiling.bytes / 1e9)
     if device.type == "cpu":
-        report.notes.append("A CPU: this shows that the benchmark runs, and nothing about any GPU.")
+        report.notes.append("On a CPU, this shows that the benchmark runs. Its figures mean nothing for a GPU.")
     return report
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,17 +1,16 @@
-"""Plots of what the benchmarks wrote, for people who read no tables.
+"""What do the figures of `scripts/bench` look like as plots?
 
-    .venv/bin/python bench/plots.py bench/results/2026-11-21.json docs/plots
+    scripts/bench plots bench/results/2026-11-21.json docs/plots
 
-- captioning.png: frames a second by resolution, ours and the others.
-- scaling.png: frames a second by the number of emulated devices.
-- memory.png: what sender and receiver of the same images need, by how they are laid out in bodies.
+- captioning.png: frames/s by resolution, ours and the others.
+- scaling.png: frames/s by the number of emulated devices.
+- memory.png: memory of sender and receiver of the same images, by the number of bodies that they are sent in.
 
-Points are medians, lines between the smallest and the largest.
+Points are medians; vertical lines go from the smallest to the largest value.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,55 +19,57 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # without a screen
+mpl.use("Agg")  # draws files, without a screen
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
+from lib.command import command_parser, run_command
+
 Row = list[Any]
-"""Cells: text, or the values of a spread."""
+"""Cells of a row: text, or an object with the values of a spread."""
 
 OURS = "#c2410c"
 OTHERS = ("#1d4ed8", "#0f766e", "#7e22ce", "#64748b", "#a16207", "#0369a1", "#be185d", "#4d7c0f", "#374151")
 INCHES, DOTS = (7.2, 4.0), 110
 
 Line = dict[str, list[float]]
-"""The values of each place, which are drawn in their order."""
+"""The values of each point, by its place on the x axis; points are drawn in this order."""
 
 
 def tables(file: Path) -> dict[str, list[Row]]:
-    """The rows of each table of a file of `scripts/bench`, by its title."""
+    """The rows of each table of a file of `scripts/bench`, by the title of the table."""
     results = json.loads(file.read_text())["results"]
     return {table["title"]: table["rows"] for result in results for table in result["tables"]}
 
 
 def titled(found: Mapping[str, list[Row]], beginning: str) -> list[Row]:
-    """The rows of the table whose title begins so. Raises KeyError if there is none."""
+    """The rows of the table whose title begins so. Raises SystemExit if there is none."""
     for title, rows in found.items():
         if title.startswith(beginning):
             return rows
-    raise KeyError(f"expected a table {beginning!r}, found {', '.join(found)}; run scripts/bench")
+    raise SystemExit(f"expected a table {beginning!r}, found {', '.join(found)}; run scripts/bench without arguments")
 
 
 def captioning(rows: list[Row], axes: Axes) -> None:
-    """Frames a second by resolution."""
+    """Plot frames/s by resolution."""
     _lines(axes, {way: {row[0]: row[2]["values"] for row in rows if row[1] == way} for way in _column(rows, 1)})
-    axes.set_ylabel("frames a second")
+    axes.set_ylabel("frames/s")
     axes.set_title("The same model, thread and clips", loc="left")
 
 
 def scaling(rows: list[Row], axes: Axes) -> None:
-    """Frames a second by devices of one server."""
+    """Plot frames/s by the number of devices of one server."""
     counts = {"1 server, 1 device": "1", "1 server, 2": "2", "1 server, 4": "4"}
     ours = {counts[row[0]]: row[1]["values"] for row in rows if row[0] in counts}
-    _lines(axes, {"ours": ours, "no loss at all": {count: [100.0 * int(count)] for count in ours}})
-    axes.set_xlabel("emulated devices of 100 frames a second")
-    axes.set_ylabel("frames a second")
+    _lines(axes, {"ours": ours, "without any loss": {count: [100.0 * int(count)] for count in ours}})
+    axes.set_xlabel("emulated devices of 100 frames/s")
+    axes.set_ylabel("frames/s")
     axes.set_title("More devices on one server", loc="left")
 
 
 def memory(rows: list[Row], axes: Axes) -> None:
-    """Megabytes of the sender and the receiver together, by layout."""
+    """Plot megabytes of sender and receiver together, by layout."""
     lines: dict[str, Line] = {name: {} for name in _column(rows, 1)}
     for layout, name, _, sender, receiver, _ in rows:
         lines[name][layout] = list(map(sum, zip(sender["values"], receiver["values"], strict=True)))
@@ -100,11 +101,11 @@ PLOTS: dict[str, tuple[str, Callable[[list[Row], Axes], None]]] = {
     "scaling": ("Devices of", scaling),
     "memory": ("32 images", memory),
 }
-"""By file name: how the title of their table begins, and what draws them."""
+"""For each file name, the beginning of the title of its table, and the function that draws it."""
 
 
 def draw(found: Mapping[str, list[Row]], folder: Path) -> Iterator[Path]:
-    """All plots, as PNG files in `folder`."""
+    """Draw all plots as PNG files in `folder`, and yield their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (beginning, plot) in PLOTS.items():
         figure, axes = plt.subplots(figsize=INCHES, dpi=DOTS, layout="constrained")
@@ -119,14 +120,14 @@ def draw(found: Mapping[str, list[Row]], folder: Path) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, help="a file of scripts/bench")
-    parser.add_argument("folder", type=Path)
+    """Draw the plots."""
+    parser = command_parser(__doc__)
+    parser.add_argument("results", type=Path, help="a file that scripts/bench wrote")
+    parser.add_argument("folder", type=Path, help="folder of the PNG files")
     options = parser.parse_args()
     for file in draw(tables(options.results), options.folder):
         print(f"wrote {file}")
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

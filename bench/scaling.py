@@ -1,23 +1,23 @@
-"""How speed grows with devices and servers, and cost with files, length, resolution and decode processes.
+"""How does speed grow with devices and servers, and cost with files, length, resolution and decode processes?
 
-    .venv/bin/python bench/scaling.py [--rounds 3] [--seconds 5] [--files 10 100 1000]
-                                      [--tables devices files length resolution processes] [--json FILE]
+    scripts/bench scaling [--rounds 3] [--seconds 5] [--files 10 100 1000]
+                          [--tables devices files length resolution processes] [--json FILE]
 
-"devices": emulated devices of 100 frames/s, shared by two workers each, on one server and on two; at 480x270, so that
-decoding is not what holds them up: two processes decode more than 1,000 frames/s of it where this was written. All
-shares this machine's cores; an emulated device only sleeps. "of one" is the rate between answers over that of one
-device in the same round.
+The table "devices" has emulated devices of 100 frames/s, each shared by two workers, on one server and on two. Frames
+are 480x270, so that decoding does not limit them: two processes decode more than 1,000 frames/s where this was written.
+Everything runs on this machine's cores; an emulated device only sleeps. "of one" is the rate between answers over that
+of one device in the same round.
 
-The other tables are about the client: emulated devices that take no time answer it, so what is left is its own work,
-Java's and the workers' reading of requests. CPU seconds are those of all their processes.
+The other tables are about the client. Emulated devices that take no time answer it, so what remains is the work of the
+client, of Java, and of the workers, which read requests. CPU seconds are those of all their processes.
 
-- files: so many files of 8 frames at 480x270, each opened, read for its digest, decoded and recorded.
-- length: one file of so many frames at 480x270, by one decode process.
-- resolution: 600 frames of each.
-- processes: that decode 600 frames at 1920x1080.
+- files: so many files of 8 frames at 480x270, each opened, hashed, decoded and recorded.
+- length: one file of so many frames at 480x270, decoded by one process.
+- resolution: 600 frames of each resolution.
+- processes: 600 frames at 1920x1080, by the number of decode processes.
 
 The clips are noisy, textured and panned (H.264). Every round runs all rows of a table once, each as a whole run with
-its start, in which decode processes are started, and its end; figures are medians and, in brackets, smallest and
+its start, in which decode processes are started, and its end. Figures are medians and, in brackets, smallest and
 largest.
 """
 
@@ -25,53 +25,36 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import av
-
-from delivery import RESOLUTIONS, Delivered, Whole, make_sources
+from clips import repeat_clip, write_clip, write_library
+from demo_server import CONFIG, Serving
+from emulated_server import Emulated, serve_all_emulated
+from lib.command import add_json_option, command_parser, run_command
+from lib.delivery import RESOLUTIONS, Delivered, WholeRun
+from lib.report import Report, publish, take_turns
 from reelscribe.run.options import CaptionOptions
-from report import Report, add_json_option, publish, take_turns
-from resize import write_clip
-from serving import ROOT, Emulated, Serving, serve_all_emulated
 
-CONFIG = ROOT / "config.properties"
 SMALL, LARGE = RESOLUTIONS[0], RESOLUTIONS[-1]
 DEVICE = 100.0
-"""Frames per second."""
+"""Speed of an emulated device, in frames per second."""
 WORKERS = 2
-"""That share a device."""
+"""Workers that share a device."""
 DEVICES = {"1 server, 1 device": (1, 1), "1 server, 2": (1, 2), "1 server, 4": (1, 4)}
 SERVERS = {"2 servers, 1 device each": (2, 1), "2 servers, 2 each": (2, 2)}
-"""Servers, and devices of each."""
+"""Names of the rows: numbers of servers, and of devices of each server."""
 FILE_FRAMES = 8
 CLIP_FRAMES = 150
 REPEATS = (1, 8, 64)
-"""Of a clip, for a longer one."""
+"""How often a clip is repeated in a longer one."""
 DECODE_WORKERS = (1, 2, 4)
-
-
-def repeat_clip(clip: Path, path: Path, times: int) -> None:
-    """The clip again and again, as one file, without encoding it anew."""
-    with av.open(str(path), "w") as longer:
-        with av.open(str(clip)) as file:
-            source = file.streams.video[0]
-            stream = longer.add_stream_from_template(source)
-            length = int(source.duration or 0)
-        for k in range(times):
-            with av.open(str(clip)) as file:
-                for packet in file.demux(video=0):
-                    if packet.dts is not None and packet.pts is not None:
-                        packet.dts, packet.pts = packet.dts + k * length, packet.pts + k * length
-                        packet.stream = stream
-                        longer.mux(packet)
 
 
 @contextmanager
 def two_servers(root: Path) -> Iterator[tuple[dict[str, Serving], dict[str, Serving]]]:
-    """Each has models of 1, 2 and 4 devices, and the first one that takes no time."""
+    """Start two servers with models of 1 and 2 devices; the first also has a model of 4 and one that takes no time."""
     models = {f"devices-{count}": Emulated(DEVICE, WORKERS, count) for count in (1, 2)}
     more = {"devices-4": Emulated(DEVICE, WORKERS, 4), "instant": Emulated(float("inf"), WORKERS)}
     with (
@@ -82,14 +65,14 @@ def two_servers(root: Path) -> Iterator[tuple[dict[str, Serving], dict[str, Serv
 
 
 def by_devices(
-    servers: tuple[dict[str, Serving], dict[str, Serving]], folder: Path, arguments: argparse.Namespace
+    servers: tuple[dict[str, Serving], dict[str, Serving]], clips: Sequence[Path], arguments: argparse.Namespace
 ) -> tuple[Report, Report]:
-    """Rates of more devices, and what was asked of four."""
+    """The table "devices", and the targets of four devices."""
     wholes = {}
     for name, (count, devices) in {**DEVICES, **SERVERS}.items():
         frames = round(arguments.seconds * DEVICE * count * devices)
-        paths = sorted(folder.iterdir())[: max(2, round(frames / CLIP_FRAMES))]
-        wholes[name] = Whole([server[f"devices-{devices}"] for server in servers[:count]], paths)
+        paths = clips[: max(2, round(frames / CLIP_FRAMES))]
+        wholes[name] = WholeRun([server[f"devices-{devices}"] for server in servers[:count]], paths)
     spreads = take_turns(arguments.rounds, wholes)
     one = spreads["1 server, 1 device"]
     report = Report(
@@ -99,16 +82,19 @@ def by_devices(
     for name, whole in wholes.items():
         whole_run, cores = whole.spread(lambda run: run.per_second), whole.spread(lambda run: run.cores)
         report.add(name, spreads[name], spreads[name].over(one), whole_run, cores)
-    asked = Report("TranscriptionOptions and got", ("what", "asked", "got"))
+    targets = Report("Targets", ("figure", "target", "measured"))
     for name in ("1 server, 4", "2 servers, 2 each"):
-        asked.add(f"{name}: rate over that of one device", ">= 3.7", spreads[name].over(one))
-    return report, asked
+        targets.add(f"{name}: rate over that of one device", ">= 3.7", spreads[name].over(one))
+    return report, targets
 
 
 def cost(
-    title: str, wholes: Mapping[str, Whole], rounds: int, more: Mapping[str, Callable[[Delivered], float]] | None = None
+    title: str,
+    wholes: Mapping[str, WholeRun],
+    rounds: int,
+    more: Mapping[str, Callable[[Delivered], float]] | None = None,
 ) -> Report:
-    """What each of them takes."""
+    """A table of what each run costs."""
     take_turns(rounds, wholes)
     figures: dict[str, Callable[[Delivered], float]] = {
         "seconds": lambda run: run.seconds,
@@ -124,37 +110,36 @@ def cost(
 
 
 def by_files(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
-    """Many short ones."""
-    folder = make_sources(root / "files", *SMALL, FILE_FRAMES, FILE_FRAMES * max(arguments.files))
-    paths = sorted(folder.iterdir())
-    wholes = {f"{count} files": Whole([serving], paths[:count]) for count in arguments.files}
+    """The table "files"."""
+    paths = write_library(root / "files", *SMALL, clips=max(arguments.files), frames=FILE_FRAMES)
+    wholes = {f"{count} files": WholeRun([serving], paths[:count]) for count in arguments.files}
     more = {"ms a file": lambda run: 1000 * run.seconds / run.files}
     return cost(f"Files of {FILE_FRAMES} frames at {_name(SMALL)}", wholes, arguments.rounds, more)
 
 
 def by_length(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
-    """One file."""
+    """The table "length"."""
     clip = root / "clip.mp4"
     write_clip(clip, *SMALL, CLIP_FRAMES)
     wholes = {}
     for times in REPEATS:
         path = root / f"repeated-{times}.mp4"
         repeat_clip(clip, path, times)
-        wholes[f"{times * CLIP_FRAMES} frames"] = Whole([serving], [path])
+        wholes[f"{times * CLIP_FRAMES} frames"] = WholeRun([serving], [path])
     return cost(f"One file at {_name(SMALL)}", wholes, arguments.rounds)
 
 
 def by_resolution(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
-    """As many frames of each."""
-    wholes = {_name(size): Whole([serving], _some(root / "sizes", size)) for size in RESOLUTIONS}
+    """The table "resolution"."""
+    wholes = {_name(size): WholeRun([serving], _some(root / "sizes", size)) for size in RESOLUTIONS}
     return cost("Resolutions", wholes, arguments.rounds)
 
 
 def by_processes(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
-    """Decode processes."""
+    """The table "processes"."""
     paths = _some(root / "processes", LARGE)
     options = {f"{count} decode processes": CaptionOptions(decode_workers=count) for count in DECODE_WORKERS}
-    wholes = {name: Whole([serving], paths, option) for name, option in options.items()}
+    wholes = {name: WholeRun([serving], paths, option) for name, option in options.items()}
     return cost(f"Decode processes at {_name(LARGE)}", wholes, arguments.rounds)
 
 
@@ -163,7 +148,7 @@ TABLES = ("devices", *COSTS)
 
 
 def _some(folder: Path, size: tuple[int, int]) -> list[Path]:
-    return sorted(make_sources(folder / _name(size), *size, CLIP_FRAMES, 4 * CLIP_FRAMES).iterdir())
+    return write_library(folder / _name(size), *size, clips=4, frames=CLIP_FRAMES)
 
 
 def _name(size: tuple[int, int]) -> str:
@@ -172,9 +157,9 @@ def _name(size: tuple[int, int]) -> str:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5, help="about, of each run of the first table")
+    parser.add_argument("--seconds", type=float, default=5, help="length of each run of the first table, about")
     parser.add_argument("--files", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     add_json_option(parser)
@@ -182,13 +167,13 @@ def main() -> None:
     reports: list[Report] = []
     with tempfile.TemporaryDirectory() as directory, two_servers(Path(directory)) as servers:
         root = Path(directory)
-        frames = round(5 * arguments.seconds * DEVICE)
-        folder = make_sources(root / "clips", *SMALL, CLIP_FRAMES, max(frames, 2 * CLIP_FRAMES))
+        most = round(5 * arguments.seconds * DEVICE / CLIP_FRAMES)
+        clips = write_library(root / "clips", *SMALL, clips=max(2, most), frames=CLIP_FRAMES)
         for server in servers:
-            for serving in server.values():  # workers and Java warm up
-                Whole([serving], sorted(folder.iterdir())[:2])()
+            for serving in server.values():  # warms up the workers and Java
+                WholeRun([serving], clips[:2])()
         if "devices" in arguments.tables:
-            reports += by_devices(servers, folder, arguments)
+            reports += by_devices(servers, clips, arguments)
         reports += [
             table(servers[0]["instant"], root, arguments) for name, table in COSTS.items() if name in arguments.tables
         ]
@@ -196,4 +181,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

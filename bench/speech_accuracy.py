@@ -1,24 +1,23 @@
-"""How many words are lost over long recordings, and whether their times drift: all through our own code.
+"""How many words are wrong in long recordings compared with short ones, and do their times drift?
 
-    .venv/bin/python bench/speech_accuracy.py [--other DIR] [--errors 20]
-    .venv/bin/python bench/speech_accuracy.py --drift
+    scripts/bench speech_accuracy [--other FOLDER] [--errors 20]
+    scripts/bench speech_accuracy --drift
 
-Random phrases in voices that training never heard are written to files, read and cut by `reelscribe.audio`, heard by
-the handler request by request, and put on the timeline by `reelscribe.speech_parts`.
+Random phrases by voices that training never used are written to files, read and cut by `reelscribe.audio`, transcribed
+by the handler request by request, and put on the timeline by `reelscribe.speech_parts`.
 
-The first table is of short utterances and of long recordings, cut where it is quiet or wherever a window ends: the
-share of words that are wrong, and how much more it is than in the short ones, with 95 % bootstrap intervals over files;
-and how many of the errors lie next to a cut. `--other` is a second model to compare with; `--errors` shows so many of
-those at cuts, where `|` is the cut.
+Without --drift, the table compares recordings of one phrase with long ones, cut where it is quiet or wherever a window
+ends: the percentage of wrong words, how much higher it is than in the short ones (both with 95 % bootstrap intervals
+over files), and how many of the errors are next to a cut. `--other` is a second model to compare with. `--errors`
+prints so many of the errors at cuts, where `|` is the cut.
 
-The second is of one recording of half an hour: seconds from when a phrase was spoken to when it begins in the
-transcript, by its segment and by its first word. Phrases are found by aligning words. Those of which one of the first
-two words is wrong are not, and those that begin within a segment have no time of their own; both are counted.
+With --drift, the table is about one recording of half an hour: how many seconds after it was spoken a phrase begins in
+the transcript, by its segment and by its first word. Phrases are found by aligning words. Two kinds of phrases cannot
+be measured and are counted instead: those with a mistake in the first two words, and those that begin within a segment.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +31,10 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from listener import MODEL, Listener, Spoken, long_recordings, short_utterances, utterances
+from demo_server import SPEECH
+from lib.command import command_parser, run_command
+from lib.local_speech import LocalSpeech, utterances
+from lib.recordings import Recording, long_recordings, short_recordings
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.results.batches import SavedAudioBatch
@@ -43,44 +45,45 @@ RECORDING_SECONDS = (60, 300)
 CUTS = {"quiet cuts": Cutting(), "fixed cuts": Cutting(search_seconds=0)}
 DRAWS = 10_000
 FORMATS = (("flac", "flac", 16_000), ("m4a", "aac", 44_100))
-"""Of the recording whose times are measured: suffix, codec, sample rate."""
-MOST_SECONDS_OFF = 0.3
+"""Formats of the recording of --drift: suffix, codec, sample rate."""
+MAX_SECONDS_OFF = 0.3
 
 
 class Tally(NamedTuple):
-    """What is wrong in one file."""
+    """Errors in one file."""
 
     words: int
     substituted: int
     deleted: int
     inserted: int
     at_cuts: int
-    """Of those three, how many touch a cut."""
+    """How many of these errors touch a cut."""
 
     @property
     def wrong(self) -> int:
-        """Words."""
+        """Number of errors."""
         return self.substituted + self.deleted + self.inserted
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files, and what is spoken in them."""
+    """Files, and the recordings in them."""
 
     paths: list[Path]
-    spoken: list[Spoken]
+    recordings: list[Recording]
 
     @classmethod
-    def written(cls, folder: Path, spoken: list[Spoken]) -> Corpus:
-        """All of them as files in a new folder."""
+    def written(cls, folder: Path, recordings: list[Recording]) -> Corpus:
+        """Write all recordings as files into a new folder."""
         folder.mkdir()
-        return cls([one.write(folder / f"{k}.flac") for k, one in enumerate(spoken)], spoken)
+        return cls([one.write(folder / f"{k}.flac") for k, one in enumerate(recordings)], recordings)
 
 
-def tally(spoken: Spoken, part: SavedAudioBatch, examples: list[str]) -> Tally:
-    """Compare a transcript; what is wrong at cuts is told in `examples`."""
-    wanted, heard = spoken.words, [word for said in utterances(part) for word in said.text.split()]
-    outcome = jiwer.process_words(" ".join(wanted), " ".join(heard))
+def tally(recording: Recording, part: SavedAudioBatch, examples: list[str]) -> Tally:
+    """Count the errors of a transcript; those at cuts are described in `examples`."""
+    expected = recording.words
+    words = [word for utterance in utterances(part) for word in utterance.text.split()]
+    outcome = jiwer.process_words(" ".join(expected), " ".join(words))
     counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in part.heard]
     ends = list(accumulate(counts))
     cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], part.heard, strict=False)}
@@ -91,14 +94,16 @@ def tally(spoken: Spoken, part: SavedAudioBatch, examples: list[str]) -> Tally:
         if chunk.type == "equal" or cut is None:
             continue
         at_cuts += max(chunk.ref_end_idx - chunk.ref_start_idx, stop - first)
-        spoken_here = " ".join(wanted[max(0, chunk.ref_start_idx - 2) : chunk.ref_end_idx + 2])
-        heard_here = " ".join([*heard[max(0, first - 2) : cut], "|", *heard[cut : stop + 2]])
-        examples.append(f"{cuts[cut]:7.1f} s of {spoken.seconds:.0f}: {spoken_here!r} was heard as {heard_here!r}")
-    return Tally(len(wanted), outcome.substitutions, outcome.deletions, outcome.insertions, at_cuts)
+        expected_here = " ".join(expected[max(0, chunk.ref_start_idx - 2) : chunk.ref_end_idx + 2])
+        words_here = " ".join([*words[max(0, first - 2) : cut], "|", *words[cut : stop + 2]])
+        examples.append(
+            f"{cuts[cut]:7.1f} s of {recording.seconds:.0f}: {expected_here!r} was transcribed as {words_here!r}"
+        )
+    return Tally(len(expected), outcome.substitutions, outcome.deletions, outcome.insertions, at_cuts)
 
 
 def error_rates(tallies: Sequence[Tally], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Word error rates in percent: the one measured, and then those of files drawn from these, with replacement."""
+    """Word error rates in percent: first that of the files, then those of bootstrap samples of the files."""
     counts = np.array([(one.wrong, one.words) for one in tallies])
     drawn = rng.integers(len(counts), size=(DRAWS, len(counts)))
     wrong, words = np.concatenate([counts.sum(0)[None], counts[drawn].sum(1)]).T
@@ -107,22 +112,22 @@ def error_rates(tallies: Sequence[Tally], rng: np.random.Generator) -> NDArray[n
 
 
 def interval(rates: NDArray[np.float64]) -> str:
-    """What was measured, and where 95 % of the draws are."""
+    """The measured rate, and the interval of 95 % of the bootstrap samples."""
     low, high = np.percentile(rates[1:], [2.5, 97.5])
     return f"{rates[0]:.2f} ({low:.2f} to {high:.2f})"
 
 
 def compare_words(models: Sequence[Path], short: Corpus, long: Corpus, examples_shown: int) -> None:
-    """Print the first table."""
+    """Print the table of wrong words."""
     rng = np.random.default_rng(0)
     print(f"{'':50}{'% of words wrong':26}{'more than in short':26} subst. deleted inserted at cuts")
     for model in models:
-        listener = Listener(model)
+        local = LocalSpeech(model)
         short_rates = None
         for name, corpus, cutting in (("short", short, Cutting()), *((f"long, {n}", long, c) for n, c in CUTS.items())):
-            parts = listener.transcribe(corpus.paths, SpeechOptions(cutting=cutting))
+            parts = local.transcribe_files(corpus.paths, SpeechOptions(cutting=cutting))
             examples: list[str] = []
-            tallies = [tally(*both, examples) for both in zip(corpus.spoken, parts, strict=True)]
+            tallies = [tally(*both, examples) for both in zip(corpus.recordings, parts, strict=True)]
             rates = error_rates(tallies, rng)
             more = "" if short_rates is None else interval(rates - short_rates)
             short_rates = rates if short_rates is None else short_rates
@@ -133,73 +138,80 @@ def compare_words(models: Sequence[Path], short: Corpus, long: Corpus, examples_
                 print(f"    {example}")
 
 
-def phrase_starts(spoken: Spoken, part: SavedAudioBatch, word_times: bool) -> tuple[NDArray[np.float64], int, int]:
-    """For each phrase that was found when it begins and how much later that is told, (N, 2) seconds.
+def phrase_starts(
+    recording: Recording, part: SavedAudioBatch, word_times: bool
+) -> tuple[NDArray[np.float64], int, int]:
+    """Find the phrases of a recording in its transcript.
 
-    The others: how many were heard with another first or second word, and how many begin within a segment.
+    Returns:
+        For each phrase that was found, when it begins and how much later it begins in the transcript, (N, 2) seconds;
+        the number of phrases with another first or second word; the number of those that begin within a segment.
     """
-    heard: list[tuple[str, float | None]] = []
-    for said in utterances(part):
+    transcript: list[tuple[str, float | None]] = []
+    for utterance in utterances(part):
         if word_times:
-            heard += [(word.text, word.start) for word in said.words or ()]
+            transcript += [(word.text, word.start) for word in utterance.words or ()]
         else:
-            heard += [(word, said.start if k == 0 else None) for k, word in enumerate(said.text.split())]
-    outcome = jiwer.process_words(" ".join(spoken.words), " ".join(word for word, _ in heard))
+            words = utterance.text.split()
+            transcript += [(word, utterance.start if k == 0 else None) for k, word in enumerate(words)]
+    outcome = jiwer.process_words(" ".join(recording.words), " ".join(word for word, _ in transcript))
     place = {
         chunk.ref_start_idx + k: chunk.hyp_start_idx + k
         for chunk in outcome.alignments[0]
         if chunk.type == "equal"
         for k in range(chunk.ref_end_idx - chunk.ref_start_idx)
     }
-    firsts = accumulate((len(words) for _, words in spoken.phrases), initial=0)
+    firsts = accumulate((len(words) for _, words in recording.phrases), initial=0)
     found, wrong, within = [], 0, 0
-    for (start, _), first in zip(spoken.phrases, firsts, strict=False):
-        # A word alone may be aligned with its like in another phrase; two in a row hardly are.
+    for (start, _), first in zip(recording.phrases, firsts, strict=False):
+        # A single word may be aligned with the same word of another phrase; two in a row hardly are.
         if first not in place or place.get(first + 1) != place[first] + 1:
             wrong += 1
-        elif (told := heard[place[first]][1]) is None:
+        elif (transcribed := transcript[place[first]][1]) is None:
             within += 1
         else:
-            found.append((start, told - start))
+            found.append((start, transcribed - start))
     return np.array(found), wrong, within
 
 
 def measure_drift(model: Path, folder: Path, seconds: float) -> None:
-    """Print the second table."""
-    (spoken,) = long_recordings(LONG_SEED, [seconds])
-    listener = Listener(model)
-    print(f"{len(spoken.phrases)} phrases in {spoken.seconds:.0f} s; how many seconds late their starts are told")
+    """Print the table of --drift."""
+    (recording,) = long_recordings(LONG_SEED, [seconds])
+    local = LocalSpeech(model)
+    print(
+        f"{len(recording.phrases)} phrases in {recording.seconds:.0f} s; seconds from their starts to those transcribed"
+    )
     print(f"{'file':6}{'start of':10}{'where':14} phrases  median  and without sign: median    95 %     max  over 0.3")
     for suffix, codec, rate in FORMATS:
-        path = spoken.write(folder / f"drift.{suffix}", codec, rate)
-        (part,) = listener.transcribe([path], SpeechOptions(asked=TranscriptionOptions(word_times=True)))
+        path = recording.write(folder / f"drift.{suffix}", codec, rate)
+        (part,) = local.transcribe_files([path], SpeechOptions(asked=TranscriptionOptions(word_times=True)))
         for name, word_times in (("segment", False), ("word", True)):
-            starts, wrong, within = phrase_starts(spoken, part, word_times)
+            starts, wrong, within = phrase_starts(recording, part, word_times)
             at, late = starts.T
-            ends = {"first minute": at < 60, "last minute": at >= spoken.seconds - 60, "all": at >= 0}
-            for where, there in ends.items():
-                print(f"{suffix:6}{name:10}{where:14}{lateness(late[there])}")
+            ends = {"first minute": at < 60, "last minute": at >= recording.seconds - 60, "all": at >= 0}
+            for where, chosen in ends.items():
+                print(f"{suffix:6}{name:10}{where:14}{lateness(late[chosen])}")
             slope = np.polyfit(at, late, 1)[0] * 3600
             print(f"{'':16}{slope:+.3f} s more an hour; {wrong} begin with wrong words, {within} within a segment")
 
 
 def lateness(late: NDArray[np.float64]) -> str:
-    """A row's figures."""
+    """The figures of a row."""
     off = np.abs(late)
-    over = int((off > MOST_SECONDS_OFF).sum())
+    over = int((off > MAX_SECONDS_OFF).sum())
     spread = f"{np.median(off):26.3f}{np.percentile(off, 95):8.3f}{off.max():8.3f}"
     return f"{len(late):8}{np.median(late):8.3f}{spread}{over:10}"
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=MODEL)
-    parser.add_argument("--other", type=Path, help="folder of another model, to compare with")
+    """Print the table."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--model", type=Path, default=SPEECH)
+    parser.add_argument("--other", type=Path, help="folder of a model to compare with")
     parser.add_argument("--utterances", type=int, default=300)
     parser.add_argument("--recordings", type=int, default=40)
-    parser.add_argument("--errors", type=int, default=0, help="how many of the errors at cuts are shown")
-    parser.add_argument("--drift", action="store_true", help="measure times, not words")
+    parser.add_argument("--errors", type=int, default=0, help="how many of the errors at cuts to print")
+    parser.add_argument("--drift", action="store_true", help="measure times instead of words")
     parser.add_argument("--drift-seconds", type=float, default=1800)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -209,14 +221,17 @@ def main() -> None:
         if options.drift:
             measure_drift(options.model, folder, options.drift_seconds)
             return
-        short = Corpus.written(folder / "short", short_utterances(SHORT_SEED, options.utterances))
+        short = Corpus.written(folder / "short", short_recordings(SHORT_SEED, options.utterances))
         lengths = np.linspace(*RECORDING_SECONDS, options.recordings)
         long = Corpus.written(folder / "long", long_recordings(LONG_SEED, lengths.tolist()))
         for kind, corpus in (("short", short), ("long", long)):
-            words, minutes = (sum(len(one.words) for one in corpus.spoken), sum(s.seconds for s in corpus.spoken) / 60)
+            words, minutes = (
+                sum(len(one.words) for one in corpus.recordings),
+                sum(one.seconds for one in corpus.recordings) / 60,
+            )
             print(f"{kind}: {len(corpus.paths)} files, {minutes:.1f} minutes, {words} words")
         compare_words([options.model, *([options.other] if options.other else [])], short, long, options.errors)
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

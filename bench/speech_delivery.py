@@ -1,21 +1,20 @@
-"""Do decode processes bring sound to a fast speech model sooner than the event loop alone would, and what do they cost?
+"""How much faster do decode processes deliver audio to a fast speech model than the event loop, and what do they cost?
 
-    .venv/bin/python bench/speech_delivery.py [--short] [--speed 2000] [--processes 0 1 2 4] [--files 12]
-                                              [--seconds 300] [--rounds 5]
+    scripts/bench speech_delivery [--short] [--speed 2000] [--processes 0 1 2 4] [--files 12] [--seconds 300]
+                                  [--rounds 5]
 
-Serves an emulated speech model that hears so many seconds of sound in a second, and transcribes a library with the
-whole client: half of the files AAC, 48 kHz stereo, in MP4 beside pictures; the others MP3, 44.1 kHz stereo. 0 processes
-decode in the event loop. Every round runs each number of processes once. The table shows seconds of sound per second of
-the whole run (RTFx), the 99th percentile of the server's answers to /ping meanwhile, the stalls of the client's event
-loop, and who used how many seconds of the CPU. Median and, in brackets, smallest and largest.
+The whole client transcribes a library with an emulated speech model of that speed. Half of the files are AAC, 48 kHz
+stereo, in MP4 beside a video stream; the others are MP3, 44.1 kHz stereo. With 0 processes, the event loop decodes.
+Every round runs each number of processes once. The table shows seconds of audio per second of the whole run (RTFx), the
+99th percentile of the server's answers to /ping meanwhile, the stalls of the client's event loop, and the CPU seconds
+by process. Figures are medians and, in brackets, smallest and largest.
 
-Below are the ratios of the times in the same round. With --short the library is 500 files, 80 % of them under 10
-seconds, as WAV and MP3, and by default 0 and 1 processes are compared.
+Below the table are the ratios of the times in the same round. With --short, the library has 500 WAV and MP3 files, 80 %
+of them under 10 seconds, and 0 and 1 processes are compared by default.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import resource
@@ -24,19 +23,21 @@ import time
 from collections import defaultdict
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import psutil
 
-from loop_pool import InTheLoop
-from pings import pinging
+from demo_server import Serving
+from fakes.servers import serve_emulated_speech
+from lib.command import command_parser, run_command
+from lib.loop_pool import LoopOptions
+from lib.pings import pinging
+from lib.report import Spread
+from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.run.bulk import BulkRun, Summary, Transcripts
 from reelscribe.run.options import SpeechOptions
-from serving import ROOT, Serving, serve_emulated_speech
-from speech_sources import long_library, short_library
 
 COLUMNS = (
     *("seconds", "RTFx", "ping p99, ms", "longest stall, ms", "p99 stall, ms"),
@@ -46,7 +47,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one run, as in `COLUMNS`."""
+    """Figures of one run, in the order of `COLUMNS`."""
 
     seconds: float
     rtfx: float
@@ -60,14 +61,14 @@ class Figures:
 
 
 async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechOptions) -> Summary:
-    """The whole run."""
+    """Transcribe a folder with the whole client."""
     async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
         return await BulkRun([Transcripts(client, options)], out).run([str(folder)])
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:
-    """Of a run with so many decode processes; 0: in the event loop."""
-    options = SpeechOptions(audio_workers=processes) if processes else InTheLoop()
+    """Figures of a run with so many decode processes; with 0, the event loop decodes."""
+    options = SpeechOptions(audio_workers=processes) if processes else LoopOptions()
     with pinging(serving.url) as pings:
         before, began = _cpu_seconds(serving), time.monotonic()
         summary = asyncio.run(transcribe(serving, folder, out, options))
@@ -86,7 +87,7 @@ def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figure
 
 
 def _cpu_seconds(serving: Serving) -> list[float]:
-    """Of the client, its decode processes that have ended, and the server's Java process and worker."""
+    """CPU seconds of the client, its ended decode processes, and the server's Java process and worker."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     pids = serving.processes()
     times = [[psutil.Process(pid).cpu_times() for pid in pids[kind]] for kind in ("java", "workers")]
@@ -94,33 +95,31 @@ def _cpu_seconds(serving: Serving) -> list[float]:
     return [time.process_time(), ended.ru_utime + ended.ru_stime, *server]
 
 
-def spread(values: list[float]) -> str:
-    """Median [smallest-largest]."""
-    digits = 2 if median(values) < 10 else 0
-    return f"{median(values):.{digits}f} [{min(values):.{digits}f}-{max(values):.{digits}f}]"
-
-
-def show(rows: dict[int, list[Figures]]) -> None:
-    """The table."""
+def print_table(rows: dict[int, list[Figures]]) -> None:
+    """Print the table."""
     print(f"{'processes':>9}", *(f"{name:>18}" for name in COLUMNS))
     for processes, figures in rows.items():
         columns = [list(column) for column in zip(*map(astuple, figures), strict=True)]
-        print(f"{processes or 'none':>9}", *(f"{spread(column):>18}" for column in columns))
+        print(f"{processes or 'none':>9}", *(f"{Spread(tuple(column))!s:>18}" for column in columns))
     first, *others = rows
     for other in others:
         pairs = zip(rows[other], rows[first], strict=True)
         ratios = [now.seconds / then.seconds for now, then in pairs]
-        print(f"time with {other} / time with {first or 'none'}: {spread(ratios)}")
+        print(f"time with {other} / time with {first or 'none'}: {Spread(tuple(ratios))}")
 
 
 def main() -> None:
-    """Print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the table."""
+    parser = command_parser(__doc__)
     parser.add_argument("--short", action="store_true", help="many short files")
-    parser.add_argument("--speed", type=float, default=2000, help="seconds of sound that the model hears in a second")
-    parser.add_argument("--processes", type=int, nargs="+", help="that decode; 0: the event loop does")
+    parser.add_argument(
+        "--speed", type=float, default=2000, help="seconds of audio that the model transcribes in a second"
+    )
+    parser.add_argument(
+        "--processes", type=int, nargs="+", help="numbers of decode processes; with 0, the event loop decodes"
+    )
     parser.add_argument("--files", type=int, help="12, or 500 short ones")
-    parser.add_argument("--seconds", type=float, default=300, help="of each file that is not short")
+    parser.add_argument("--seconds", type=float, default=300, help="length of each file, without --short")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     processes = arguments.processes or ([0, 1] if arguments.short else [0, 1, 2, 4])
@@ -132,15 +131,14 @@ def main() -> None:
             short_library(library, arguments.files or 500)
         else:
             long_library(library, arguments.files or 12, arguments.seconds)
-        config = ROOT / "config.properties"
-        with serve_emulated_speech(root / "server", config, speed=arguments.speed) as serving:
+        with serve_emulated_speech(root / "server", speed=arguments.speed) as serving:
             for k in range(arguments.rounds):
-                # In the other direction every second time, so that neither always follows the other.
+                # In reverse order every second time, so that none always follows the same other one.
                 for n in processes if k % 2 == 0 else reversed(processes):
                     rows[n].append(measure(serving, library, root / f"out-{k}-{n}", n))
-    print(f"{len(os.sched_getaffinity(0))} cores, a model of {arguments.speed:.0f} seconds of sound a second")
-    show({n: rows[n] for n in processes})
+    print(f"{len(os.sched_getaffinity(0))} cores, {arguments.speed:.0f} seconds of audio transcribed in a second")
+    print_table({n: rows[n] for n in processes})
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

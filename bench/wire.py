@@ -1,14 +1,13 @@
-"""What the body format costs: over a socket, on being read, and on the way through TorchServe.
+"""What does the body format cost in time and memory: over a socket, when it is read, and through TorchServe?
 
-    .venv/bin/python bench/wire.py [--rounds 5]
+    scripts/bench wire [--rounds 5] [--json FILE]
 
-Sender and receiver are processes of their own. Every round runs all formats once; the tables show medians and, in
-brackets, the smallest and largest. Memory is the peak resident set above that of the idle process.
+Sender and receiver are processes of their own. Every round runs all formats once. The tables show medians and, in
+brackets, smallest and largest. Memory is the peak of the resident set, less that of the idle process.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import pickle
@@ -27,18 +26,20 @@ from typing import Any
 import numpy as np
 import stamina
 
+from demo_server import Serving
+from fakes.servers import serve_noop
+from lib.command import add_json_option, command_parser, run_command
+from lib.report import Report, Spread, publish
 from reelscribe import wire
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray
-from report import Report, Spread, add_json_option, publish
-from serving import ROOT, Serving, serve_noop
 
 MEGABYTE = 1_000_000
 IMAGES = 32
 IMAGE_SHAPE = (1024, 1024, 3)
 LAYOUTS = {f"{count}x{IMAGES // count}": count for count in (8, 4, 2, 1)}
-"""Bodies x images in each."""
+"""Numbers of bodies, by the names of the rows: bodies x images in each."""
 REQUEST_MEGABYTES = (1, 5, 8, 24, 100)
 IN_FLIGHT = (1, 2, 4)
 
@@ -53,17 +54,17 @@ FORMATS: dict[str, tuple[str, Pack, Unpack]] = {
 
 
 def memory(name: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM at its peak."""
+    """Resident bytes of this process: VmRSS is the present value, VmHWM the peak."""
     return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
 
 
-def tell(idle: int, seconds: float) -> None:
-    """Tell the main process."""
+def print_figures(idle: int, seconds: float) -> None:
+    """Print the figures of this process for the main process; `idle` are the bytes that it had before."""
     print(json.dumps({"seconds": seconds, "memory": memory("VmHWM") - idle}))
 
 
 def send(name: str, bodies: int, port: int) -> None:
-    """The sender: from the arrays to the receiver's word that it has them all."""
+    """Main function of the sender, timed from the arrays to the receiver's confirmation that it has them all."""
     pack = FORMATS[name][1]
     idle = memory("VmRSS")
     rng = np.random.default_rng(0)
@@ -77,11 +78,11 @@ def send(name: str, bodies: int, port: int) -> None:
                 peer.sendall(segment)
             del segments
         peer.recv(1)
-        tell(idle, time.perf_counter() - start)
+        print_figures(idle, time.perf_counter() - start)
 
 
 def receive(name: str, bodies: int) -> None:
-    """The receiver: keeps all trees."""
+    """Main function of the receiver, which keeps all trees."""
     unpack = FORMATS[name][2]
     idle = memory("VmRSS")
     trees = []
@@ -99,11 +100,11 @@ def receive(name: str, bodies: int) -> None:
                 del body, view
             peer.sendall(b".")
     assert sum(image.nbytes for tree in trees for image in tree["images"]) == IMAGES * np.prod(IMAGE_SHAPE) * 4
-    tell(idle, 0.0)
+    print_figures(idle, 0.0)
 
 
 def transfer(name: str, bodies: int) -> tuple[float, float, float]:
-    """Seconds, and megabytes of memory of the sender and of the receiver."""
+    """Seconds of a transfer, and megabytes of memory of the sender and of the receiver."""
     command = [sys.executable, __file__]
     with subprocess.Popen([*command, "receive", name, str(bodies)], stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
@@ -133,7 +134,7 @@ def measure_transfers(rounds: int) -> Report:
 
 
 def measure_unpack() -> Report:
-    """What reading a large body takes."""
+    """The table of what it takes to read a large body."""
     body = bytearray().join(wire.pack({"frames": np.ones((200, 1000, 1000), np.uint8)}))
     seconds = []
     for _ in range(100):
@@ -147,7 +148,7 @@ def measure_unpack() -> Report:
     grown = memory("VmRSS") - before
     tracemalloc.stop()
     report = Report(
-        "reading a body", ("MB", "microseconds", "bytes allocated at the peak", "bytes that the resident set grew by")
+        "Reading a body", ("MB", "microseconds", "bytes allocated at the peak", "growth of the resident set, bytes")
     )
     microseconds = Spread(tuple(s * 1e6 for s in seconds))
     report.add(f"{tree['frames'].nbytes / MEGABYTE:.0f}", microseconds, f"{peak:,}", f"{grown:,}")
@@ -155,9 +156,9 @@ def measure_unpack() -> Report:
 
 
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
-    """Megabytes a second of so many requests, `in_flight` at a time."""
+    """Megabytes per second of so many requests, `in_flight` at a time."""
     async with CaptionClient([Server(serving.url, serving.token)], serving.model) as client:
-        await asyncio.gather(*(client.caption(frames) for _ in range(in_flight)))  # connects
+        await asyncio.gather(*(client.caption(frames) for _ in range(in_flight)))  # opens the connections
         start = time.perf_counter()
         left = iter(range(requests))
 
@@ -171,10 +172,10 @@ async def throughput(serving: Serving, frames: FrameArray, in_flight: int, reque
 
 def measure_torchserve(rounds: int) -> Report:
     """The table of request sizes and requests in flight."""
-    stamina.set_active(False)  # a request that is refused ends this, instead of making it slow
+    stamina.set_active(False)  # a refused request ends the benchmark, instead of making it slow
     settings = {"max_request_size": str(110 * MEGABYTE), "vmargs": "-Xmx4g -XX:MaxDirectMemorySize=4g"}
     results: dict[tuple[int, int], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder, serve_noop(Path(folder), ROOT / "config.properties", **settings) as s:
+    with tempfile.TemporaryDirectory() as folder, serve_noop(Path(folder), **settings) as s:
         for _ in range(rounds):
             for megabytes in REQUEST_MEGABYTES:
                 frames = np.zeros((megabytes * MEGABYTE // (224 * 224 * 3), 224, 224, 3), np.uint8)
@@ -183,7 +184,7 @@ def measure_torchserve(rounds: int) -> Report:
                     rate = asyncio.run(throughput(s, frames, in_flight, requests))
                     results.setdefault((megabytes, in_flight), []).append(rate)
     report = Report(
-        "MB/s of uint8 frames through TorchServe to a handler that reads them and computes nothing, one worker",
+        "MB/s of uint8 frames through TorchServe to one worker that reads them and computes nothing",
         ("request", *(f"{count} in flight" for count in IN_FLIGHT)),
     )
     for megabytes in REQUEST_MEGABYTES:
@@ -192,13 +193,13 @@ def measure_torchserve(rounds: int) -> Report:
 
 
 def main() -> None:
-    """Command line."""
+    """Print the tables; with `send` or `receive`, be one of the two processes."""
     if sys.argv[1:2] == ["send"]:
         send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     elif sys.argv[1:2] == ["receive"]:
         receive(sys.argv[2], int(sys.argv[3]))
     else:
-        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser = command_parser(__doc__)
         parser.add_argument("--rounds", type=int, default=5)
         add_json_option(parser)
         options = parser.parse_args()
@@ -207,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,4 +1,6 @@
-"""How often the demo captioner is exactly right on scenes it never saw: ``python demo/evaluate_captioner.py``.
+"""How often is the demo captioner exactly right on scenes that training did not use?
+
+    PYTHONPATH=handlers .venv/bin/python demo/evaluate_captioner.py
 
 Every scene is drawn, encoded as H.264 at 640x360 among drifting neighbours, decoded again, and captioned by the
 handler's own code at full size. The scenes' seed is not one that training uses.
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -18,11 +19,9 @@ import av
 import numpy as np
 import torch
 
+from captions.captioner import Captioner, CaptionSettings
 from make_media import DRIFT
 from scenes import Scene, draw, random_scene
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "handlers"))
-from captions.captioner import Captioner, CaptionSettings
 
 WIDTH, HEIGHT = 640, 360
 SEED = 20_261_121

@@ -1,6 +1,8 @@
 """Coverage-guided fuzzing of everything that reads a request's body; a finding ends it with a traceback.
 
-    python tests/fuzz_bodies.py -max_total_time=600 [other options of libFuzzer] [a folder to keep new inputs in]
+    PYTHONPATH=handlers .venv/bin/python tests/fuzz_bodies.py -max_total_time=600 [OPTIONS OF LIBFUZZER] [FOLDER]
+
+New inputs are kept in FOLDER, if it is given.
 
 Of each input: nothing but our own errors is raised, nothing but plain values and arrays comes out and can be packed
 again, no file, process, module or code is touched, and Python's memory and time stay bounded.
@@ -19,10 +21,7 @@ import atheris
 import numpy as np
 from PIL import Image
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "handlers"), str(HERE)]
-
-with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
+with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
     from captions.frame_requests import FrameLimits, FrameReader
     from captions.still_image import is_still
     from reelscribe import wire

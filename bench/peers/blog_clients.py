@@ -2,14 +2,13 @@
 
     python -m peers.blog_clients --reading stream --in-flight 100 --url http://127.0.0.1:8080/predictions/blip2 a.mp4
 
-sync: all frames of a file are read, and then sent one by one. stream: one by one, while the file is being read.
-prebatch: likewise, several in a request. Two things are kinder than they need be: files are read in a thread, so that
-meanwhile requests travel, and there is a bound to the requests in flight, so that none is refused and tried again.
+sync reads all frames of a file and then sends them one by one. stream sends them one by one while it reads the file.
+prebatch does so with several frames in a request. Two things are better than in the blog: files are read in a thread,
+so that requests travel meanwhile, and the requests in flight are limited, so that none is refused and sent again.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import pickle
@@ -20,6 +19,7 @@ import aiohttp
 import numpy as np
 from numpy.typing import NDArray
 
+from lib.command import command_parser
 from peers.outcome import Recorder
 from peers.reading import frames_of, prebatches_of
 
@@ -33,14 +33,14 @@ class Client:
 
     def __init__(self, url: str, recorder: Recorder, in_flight: int) -> None:
         self._url, self._recorder = url, recorder
-        self._room = asyncio.Semaphore(in_flight)
+        self._in_flight = asyncio.Semaphore(in_flight)
 
     async def caption(self, requests: Iterable[Frames]) -> list[str]:
-        """The captions of all frames; each request is a frame, (H, W, 3), or several, (N, H, W, 3)."""
+        """Return the captions of all frames; each request is one frame, (H, W, 3), or several, (N, H, W, 3)."""
         tasks = []
         waiting = iter(requests)
         while (request := await asyncio.to_thread(next, waiting, None)) is not None:
-            await self._room.acquire()
+            await self._in_flight.acquire()
             tasks.append(asyncio.create_task(self._post(request)))
         return [caption for captions in await asyncio.gather(*tasks) for caption in captions]
 
@@ -52,14 +52,14 @@ class Client:
                 answer.raise_for_status()
                 text = await answer.text()
         finally:
-            self._room.release()
+            self._in_flight.release()
         captions = [text] if request.ndim == 3 else json.loads(text)
         self._recorder.answered(len(captions))
         return captions
 
 
 async def caption(client: Client, paths: list[str], reading: Reading, prebatch: int = 32) -> list[str]:
-    """The captions of all files, one file after the other, with so many frames in a prebatch."""
+    """Return the captions of all files, one file after the other, with so many frames in a prebatch."""
     if reading == "sync":
         return [text for path in paths for text in await client.caption(list(frames_of(path)))]
     return await client.caption(_requests(paths, prebatch if reading == "prebatch" else None))
@@ -71,17 +71,17 @@ def _requests(paths: list[str], prebatch: int | None) -> Iterator[Frames]:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Caption the sources and print the outcome."""
+    parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--reading", choices=get_args(Reading), required=True)
     parser.add_argument("--prebatch", type=int, default=32, help="frames in a request")
-    parser.add_argument("--in-flight", type=int, required=True, help="requests at once; TorchServe's queue takes 100")
+    parser.add_argument("--in-flight", type=int, required=True, help="requests at once; TorchServe's queue holds 100")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     recorder = Recorder()
     client = Client(options.url, recorder, options.in_flight)
-    recorder.tell(asyncio.run(caption(client, options.sources, options.reading, options.prebatch)))
+    recorder.print_outcome(asyncio.run(caption(client, options.sources, options.reading, options.prebatch)))
 
 
 if __name__ == "__main__":

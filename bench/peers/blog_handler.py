@@ -1,7 +1,7 @@
-"""TorchServe handler in the way of the blog "Video captioning in bulk": pickled frames in, captions out.
+"""The TorchServe handler of the blog "Video captioning in bulk": pickled frames in, captions out.
 
-A request is a frame, (H, W, 3), or a prebatch of them, (N, H, W, 3) or a list. Whatever TorchServe joined runs through
-the model at once. It unpickles anything: nobody but the clients of this folder may reach it.
+A request is a frame, (H, W, 3), or a prebatch of frames, (N, H, W, 3) or a list. All requests that TorchServe joined
+run through the model at once. The handler unpickles any body, so only the clients of this folder may reach it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class BlogHandler:
     """One worker."""
 
     def load(self, context: Any) -> None:
-        """The weights that the archive's YAML names."""
+        """Load the weights that the archive's YAML names."""
         self._captioner = PlainCaptioner(context.model_yaml_config["handler"]["weights"])
 
     def answer(self, data: list[dict[str, Any]]) -> list[str | list[str]]:
-        """A caption for each frame, a list of them for each prebatch."""
-        requests = [pickle.loads(row["body"]) for row in data]  # noqa: S301 - this is how the blog does it
+        """Return a caption for each frame, and a list of captions for each prebatch."""
+        requests = [pickle.loads(row["body"]) for row in data]  # noqa: S301 - the blog does so
         frames: list[NDArray[np.uint8]] = []
         for request in requests:
             frames += [request] if _is_frame(request) else list(request)

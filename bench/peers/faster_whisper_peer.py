@@ -1,10 +1,10 @@
 """faster-whisper with a Whisper checkpoint of transformers, which CTranslate2 converts.
 
-Two things that it takes for granted do not hold for the demo model, and are corrected here, or its words would be
-other ones: it pads every window to 30 s, whatever the model's is; and CTranslate2 tells a multilingual model by its
-51,865 tokens or more, and leaves language and task out of the prompts of others. What it does with its words stays as
-it is, with two exceptions: it decodes greedily, as the others do, and does not show a window the text of the last one,
-which the demo model was not trained on (with both, its defaults, it got 7 of 10 words wrong).
+Two of its assumptions do not hold for the demo model. They are corrected here, or its words would differ: it pads every
+window to 30 s, whatever the model's window; and CTranslate2 takes a model for multilingual only with 51,865 tokens or
+more, and leaves language and task out of the prompts of others. Its options are the defaults, with two exceptions: it
+decodes greedily, as the other ways do, and it does not put the text of the last window into the prompt, on which the
+demo model was not trained. With both defaults, 7 of 10 words were wrong.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from ctranslate2.converters import TransformersConverter
 from numpy.typing import NDArray
 
 Windows = Literal["sequential", "fixed", "vad"]
-"""sequential: one after the other, each from where the last one stopped, with temperatures where it is doubtful. The
-others are batched: fixed: wherever a window ends; vad: where its detector hears a voice, as it is by default."""
+"""How audio is cut into windows.
+
+sequential: one window after the other, each from where the last one stopped; decoded again at higher temperatures where
+the result is doubtful. The other two are batched. fixed: cut wherever a window ends. vad: cut by its detector of voice
+activity, as it is by default.
+"""
 
 OPTIONS: dict[str, Any] = {"language": "en", "beam_size": 1}
 
 
 class FasterWhisper:
-    """On the CPU, with one thread, in float32."""
+    """A converted model on the CPU, with one thread, in float32."""
 
     def __init__(self, checkpoint: Path, folder: Path) -> None:
-        """`folder` is where the converted model goes; it must not be there yet."""
+        """Convert the checkpoint into the new folder `folder`, and load it."""
         TransformersConverter(str(checkpoint), copy_files=["tokenizer.json"]).convert(str(folder))
         processor = json.loads((checkpoint / "processor_config.json").read_text())
         (folder / "preprocessor_config.json").write_text(json.dumps(processor["feature_extractor"]))
@@ -43,14 +47,14 @@ class FasterWhisper:
         module.pad_or_trim = functools.partial(module.pad_or_trim, length=frames)
 
     def transcribe(self, samples: NDArray[np.int16], windows: Windows, batch: int, *, timestamps: bool) -> str:
-        """The text of (N,) samples at the model's rate."""
-        sound = samples.astype(np.float32) / 32768
+        """Return the text of (N,) samples at the model's rate."""
+        audio = samples.astype(np.float32) / 32768
         options = {**OPTIONS, "without_timestamps": not timestamps}
         if windows == "sequential":
-            segments, _ = self._model.transcribe(sound, condition_on_previous_text=False, **options)
+            segments, _ = self._model.transcribe(audio, condition_on_previous_text=False, **options)
         else:
-            cuts = self._cuts(len(sound)) if windows == "fixed" else None
-            segments, _ = self._batched.transcribe(sound, batch_size=batch, clip_timestamps=cuts, **options)
+            cuts = self._cuts(len(audio)) if windows == "fixed" else None
+            segments, _ = self._batched.transcribe(audio, batch_size=batch, clip_timestamps=cuts, **options)
         return " ".join(segment.text.strip() for segment in segments)
 
     def _cuts(self, samples: int) -> Sequence[dict[str, float]]:
@@ -60,7 +64,7 @@ class FasterWhisper:
 
 
 class _Multilingual:
-    """A model of CTranslate2 that says so."""
+    """A model of CTranslate2 that says it is multilingual."""
 
     is_multilingual = True
 

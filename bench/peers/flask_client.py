@@ -1,20 +1,20 @@
-"""The simple client of the Flask server: one frame after the other.
+"""The blog's simple client of the Flask server, which sends one frame after the other.
 
 python -m peers.flask_client --url http://127.0.0.1:5000 a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import urllib.request
 
+from lib.command import command_parser
 from peers.outcome import Recorder
 from peers.reading import frames_of
 
 
 def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:
-    """The captions of all files."""
+    """Return the captions of all files."""
     captions = []
     for path in paths:
         for frame in frames_of(path):
@@ -32,13 +32,13 @@ def _post(url: str, body: bytes) -> str:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Caption the sources and print the outcome."""
+    parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     recorder = Recorder()
-    recorder.tell(caption(options.url, options.sources, recorder))
+    recorder.print_outcome(caption(options.url, options.sources, recorder))
 
 
 if __name__ == "__main__":

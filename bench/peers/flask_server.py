@@ -1,22 +1,22 @@
-"""The simple server of the blog: Flask, one process, one model; it answers pickled frames.
+"""The blog's simple server: Flask with one process and one model, which answers pickled frames.
 
     python -m peers.flask_server --weights demo/models/captioner --port 5000
 
-It unpickles anything, so it listens on this machine only, and for the client of this folder.
+It unpickles any body, so it listens on loopback only, and only the client of this folder may use it.
 """
 
 from __future__ import annotations
 
-import argparse
 import pickle
 
 import flask
 
+from lib.command import command_parser
 from peers.plain_model import PlainCaptioner
 
 
 def make_app(captioner: PlainCaptioner) -> flask.Flask:
-    """POST /caption: a pickled frame, (H, W, 3), is answered with its caption."""
+    """An app that answers POST /caption with a pickled frame, (H, W, 3), with its caption."""
     app = flask.Flask(__name__)
 
     @app.get("/health")
@@ -25,15 +25,15 @@ def make_app(captioner: PlainCaptioner) -> flask.Flask:
 
     @app.post("/caption")
     def caption() -> str:
-        frame = pickle.loads(flask.request.get_data())  # noqa: S301 - this is how the blog does it
+        frame = pickle.loads(flask.request.get_data())  # noqa: S301 - the blog does so
         return captioner.caption([frame])[0]
 
     return app
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the server."""
+    parser = command_parser(__doc__)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()

@@ -1,16 +1,16 @@
-"""A client of the LitServe server: our decode processes scale the frames, and each is sent alone, over one session.
+"""A client of the LitServe server: our decode processes scale the frames, and one session sends each frame alone.
 
 python -m peers.litserve_client --url http://127.0.0.1:8000 a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from contextlib import aclosing
 
 import aiohttp
 
+from lib.command import command_parser
 from peers.outcome import Recorder
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
@@ -20,9 +20,9 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.run.options import CaptionOptions
 
 FRAME = InputSize(224, 224)
-FRAMES_PER_PART = 32
+FRAMES_PER_BATCH = 32
 REQUESTS_IN_FLIGHT = 128
-"""Four batches."""
+"""Frames of four batches."""
 
 
 class Client:
@@ -30,17 +30,17 @@ class Client:
 
     def __init__(self, url: str, session: aiohttp.ClientSession, pool: DecodePool, recorder: Recorder) -> None:
         self._url, self._session, self._pool, self._recorder = url, session, pool, recorder
-        self._room = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
+        self._in_flight = asyncio.Semaphore(REQUESTS_IN_FLIGHT)
 
     async def caption(self, path: str) -> list[str]:
-        """The captions of a file."""
+        """Return the captions of a file."""
         tasks = []
-        parts = self._pool.read(FrameReading(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_PART), [Span()])
+        parts = self._pool.read(FrameReading(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_BATCH), [Span()])
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, DecodedFrameBatch):
                     for frame in part.frames:
-                        await self._room.acquire()
+                        await self._in_flight.acquire()
                         tasks.append(asyncio.create_task(self._post(frame.tobytes())))
                     part.release()
         return await asyncio.gather(*tasks)
@@ -54,17 +54,17 @@ class Client:
                 answer.raise_for_status()
                 caption: str = (await answer.json())["caption"]
         finally:
-            self._room.release()
+            self._in_flight.release()
         self._recorder.answered(1)
         return caption
 
 
 async def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:
-    """The captions of all files."""
+    """Return the captions of all files."""
     workers = CaptionOptions().decode_workers
     async with (
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        DecodePool(workers, FRAMES_PER_PART * FRAME.nbytes, REQUESTS_IN_FLIGHT // FRAMES_PER_PART) as pool,
+        DecodePool(workers, FRAMES_PER_BATCH * FRAME.nbytes, REQUESTS_IN_FLIGHT // FRAMES_PER_BATCH) as pool,
     ):
         client = Client(url, session, pool, recorder)
         captions = await asyncio.gather(*map(client.caption, paths))
@@ -72,13 +72,13 @@ async def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Caption the sources and print the outcome."""
+    parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     recorder = Recorder()
-    recorder.tell(asyncio.run(caption(options.url, options.sources, recorder)))
+    recorder.print_outcome(asyncio.run(caption(options.url, options.sources, recorder)))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Ours, as `reelscribe caption` does it, in a process like the other clients.
+"""Our client as `reelscribe caption` runs it, in a process like those of the other clients.
 
 python -m peers.our_client --url http://127.0.0.1:8080 --key-file key_file.json --resize fast a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+from lib.command import command_parser
 from peers.outcome import Recorder
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
@@ -25,15 +25,15 @@ from reelscribe.run.options import CaptionOptions
 
 
 class RecordedClient(CaptionClient):
-    """Notes what is sent and when it is answered."""
+    """A client that records what is sent and when it is answered."""
 
     def __init__(self, servers: Sequence[Server], model: str, recorder: Recorder) -> None:
         super().__init__(servers, model)
         self._recorder = recorder
 
     async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
-        """As its parent does it."""
-        # Packed once more, to count: frames are not copied for that.
+        """Return the captions of a request, and record its size and the time of the answer."""
+        # Packed once more to measure the size; this copies no frames.
         self._recorder.sent(wire.size_of(wire.pack({"frames": frames})))
         captions = await super().caption(frames)
         self._recorder.answered(len(captions))
@@ -43,7 +43,7 @@ class RecordedClient(CaptionClient):
 async def caption(
     server: Server, model: str, options: CaptionOptions, paths: list[str], out: Path, recorder: Recorder
 ) -> list[str]:
-    """The captions of all files, with a ledger and records in `out`."""
+    """Return the captions of all files; the ledger and the records go to `out`."""
     captions: list[str] = []
 
     def keep(record: Record) -> None:
@@ -56,18 +56,19 @@ async def caption(
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Caption the sources and print the outcome."""
+    parser = command_parser(__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--key-file", type=Path, required=True)
     parser.add_argument("--model", default="captioner")
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
-    server, how = Server(options.url, Credentials(options.key_file)), CaptionOptions(resize=options.resize)
+    server, caption_options = Server(options.url, Credentials(options.key_file)), CaptionOptions(resize=options.resize)
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()
-        recorder.tell(asyncio.run(caption(server, options.model, how, options.sources, Path(out), recorder)))
+        captions = asyncio.run(caption(server, options.model, caption_options, options.sources, Path(out), recorder))
+        recorder.print_outcome(captions)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""What a client tells of its run, whatever it is: one line of JSON on its standard output.
+"""The outcome of a client's run, which each client prints as one line of JSON.
 
-Its clock begins when its modules are imported and its model, if it has one, is loaded, as servers are by then. It ends
-with the last caption.
+The clock starts when the client's modules are imported and its model, if it has one, is loaded, as servers have loaded
+theirs by then. It stops at the last caption.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import psutil
 
 
 class Recorder:
-    """Notes what a client does."""
+    """Records what a client sends and when it is answered."""
 
     def __init__(self) -> None:
         self._began, self._cpu_began = time.monotonic(), _cpu_seconds()
@@ -22,51 +22,55 @@ class Recorder:
         self._sent = 0
 
     def sent(self, nbytes: int) -> None:
-        """The body of a request has so many."""
+        """Record a request with a body of so many bytes."""
         self._sent += nbytes
 
     def answered(self, frames: int) -> None:
-        """So many more frames have captions."""
+        """Record that so many more frames have captions."""
         self._answers.append((time.monotonic() - self._began, frames))
 
-    def tell(self, captions: list[str]) -> None:
-        """Print it all; `captions` are those of all sources, in order."""
-        cpu_seconds = _cpu_seconds() - self._cpu_began
-        told = {"answers": self._answers, "cpu_seconds": cpu_seconds, "sent_bytes": self._sent, "captions": captions}
-        print(json.dumps(told))
+    def print_outcome(self, captions: list[str]) -> None:
+        """Print the outcome; `captions` are those of all sources, in order."""
+        print(json.dumps(asdict(Outcome(self._answers, _cpu_seconds() - self._cpu_began, self._sent, captions))))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a client told."""
+    """The figures and captions of a client's run.
+
+    >>> outcome = Outcome([(2.0, 10), (3.0, 10), (4.0, 20)], 1.0, 0, [""] * 40)
+    >>> outcome.frames_per_second, outcome.steady_frames_per_second
+    (10.0, 15.0)
+    """
 
     answers: list[tuple[float, int]]
-    """Seconds since it began, and how many frames were captioned then."""
+    """Seconds since the start, and how many frames were captioned then."""
     cpu_seconds: float
-    """Its own and that of its children, all but the start of Python."""
+    """CPU seconds of the client and its children since the start."""
     sent_bytes: int
-    """Of the bodies of its requests, as it counted them."""
+    """Bytes of the bodies of all requests."""
     captions: list[str]
+    """Captions of all sources, in order."""
 
     @classmethod
     def from_output(cls, text: str) -> Outcome:
-        """Of a client's whole output, the last line."""
-        told = json.loads(text.splitlines()[-1])
-        return cls(**{**told, "answers": [(seconds, frames) for seconds, frames in told["answers"]]})
+        """Read a client's output, whose last line is the outcome."""
+        values = json.loads(text.splitlines()[-1])
+        return cls(**{**values, "answers": [(seconds, frames) for seconds, frames in values["answers"]]})
 
     @property
     def frames(self) -> int:
-        """That were captioned."""
+        """Number of captioned frames."""
         return len(self.captions)
 
     @property
     def frames_per_second(self) -> float:
-        """From its beginning to the last caption."""
+        """Frames per second from the start to the last caption."""
         return self.frames / self.answers[-1][0]
 
     @property
     def steady_frames_per_second(self) -> float:
-        """From when a quarter of the frames had captions to the last one."""
+        """Frames per second from when a quarter of the frames had captions to the last caption."""
         done = 0
         for seconds, frames in self.answers:
             done += frames
@@ -76,6 +80,6 @@ class Outcome:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of all children that have ended."""
+    """CPU seconds of this process and of all children that have ended."""
     times = psutil.Process().cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,4 +1,4 @@
-"""A captioner as transformers' documentation shows it: its processor makes the pixels, `generate` the tokens."""
+"""A captioner as in transformers' documentation: its processor computes the pixels, `generate` the tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 NEW_TOKENS = 30
-"""As caption.yaml says it."""
+"""The limit of caption.yaml."""
 
 
 class PlainCaptioner:
@@ -24,7 +24,7 @@ class PlainCaptioner:
         self._model = family.from_pretrained(weights).eval()
 
     def caption(self, frames: Sequence[NDArray[np.uint8]]) -> list[str]:
-        """For each RGB frame of any size, (H, W, 3), its caption."""
+        """Return the caption of each RGB frame, (H, W, 3), of any size."""
         inputs = self._processor(images=[*frames], return_tensors="pt")
         with torch.inference_mode():
             tokens = self._model.generate(**inputs, max_new_tokens=NEW_TOKENS)

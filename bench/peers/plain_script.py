@@ -1,19 +1,18 @@
-"""Captions files in one process, without a server: decord, processor, `generate`, and again.
+"""Captions files in one process, without a server: decord, processor, `generate`, batch by batch.
 
 python -m peers.plain_script --weights demo/models/captioner --batch 32 a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
-import argparse
-
+from lib.command import command_parser
 from peers.outcome import Recorder
 from peers.plain_model import PlainCaptioner
 from peers.reading import prebatches_of
 
 
 def caption(captioner: PlainCaptioner, paths: list[str], batch: int, recorder: Recorder) -> list[str]:
-    """The captions of all files, `batch` frames at a time."""
+    """Return the captions of all files, `batch` frames at a time."""
     captions = []
     for path in paths:
         for frames in prebatches_of(path, batch):
@@ -23,15 +22,15 @@ def caption(captioner: PlainCaptioner, paths: list[str], batch: int, recorder: R
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Caption the sources and print the outcome."""
+    parser = command_parser(__doc__)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--batch", type=int, default=32, help="frames that run through the model at once")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     captioner = PlainCaptioner(options.weights)
     recorder = Recorder()
-    recorder.tell(caption(captioner, options.sources, options.batch, recorder))
+    recorder.print_outcome(caption(captioner, options.sources, options.batch, recorder))
 
 
 if __name__ == "__main__":

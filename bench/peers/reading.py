@@ -1,4 +1,4 @@
-"""Frames as most people read them: by decord, at full size."""
+"""Reading frames as most people do: with decord, at full size."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 
 def frames_of(path: str) -> Iterator[NDArray[np.uint8]]:
-    """Each frame, (H, W, 3)."""
+    """Yield each frame, (H, W, 3)."""
     reader = decord.VideoReader(path)
     for k in range(len(reader)):
         yield reader[k].asnumpy()
 
 
 def prebatches_of(path: str, frames: int) -> Iterator[NDArray[np.uint8]]:
-    """So many frames at a time, (N, H, W, 3); the last may be fewer."""
+    """Yield `frames` frames at a time, (N, H, W, 3); the last time there may be fewer."""
     reader = decord.VideoReader(path)
     for first in range(0, len(reader), frames):
         yield reader.get_batch(range(first, min(first + frames, len(reader)))).asnumpy()

@@ -1,4 +1,4 @@
-"""The servers of all ways to caption, each with one worker on one thread, on ports that nobody uses."""
+"""The servers of all ways to caption, each with one worker on one thread, on free ports."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ import subprocess
 import sys
 import time
 import urllib.request
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import yaml
 
-from serving import ROOT, Serving, serve, serve_demo
+from demo_server import CAPTIONER, CONFIG, Serving, pack_handler, serve, serve_demo
 
-WEIGHTS = ROOT / "demo" / "models" / "captioner"
-PEERS = ROOT / "bench" / "peers"
+PEERS = Path(__file__).parent
 START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Service:
-    """A server that runs."""
+    """A running server."""
 
     options: tuple[str, ...]
-    """What its client is told of it."""
+    """Options of its client."""
     pids: tuple[int, ...]
-    """Its processes."""
+    """Ids of its processes."""
 
 
 @contextmanager
 def serve_ours(directory: Path) -> Iterator[Service]:
-    """Our handler with our settings."""
-    with serve_demo(directory, ROOT / "config.properties") as serving:
+    """Serve our handler with our settings."""
+    with serve_demo(directory, CONFIG) as serving:
         yield _service(serving, "--url", serving.url, "--key-file", str(serving.instance.key_file))
 
 
 @contextmanager
 def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iterator[Service]:
-    """The blog's handler with its settings."""
-    _pack_blog(directory)
+    """Serve the blog's handler with the blog's settings."""
+    pack_handler(
+        PEERS / "blog_handler.py",
+        "blip2",
+        directory / "store",
+        settings={"handler": {"weights": str(CAPTIONER)}},
+        modules={"peers/plain_model.py": PEERS / "plain_model.py"},
+    )
     version = {"defaultVersion": True, "marName": "blip2.mar", "minWorkers": 1, "maxWorkers": 1}
     version |= {"batchSize": batch_size, "maxBatchDelay": batch_delay_ms, "responseTimeout": 120}
     models = json.dumps({"blip2": {"1.0": version}})
@@ -55,11 +58,11 @@ def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iter
 
 @contextmanager
 def serve_module(module: str, directory: Path) -> Iterator[Service]:
-    """A server that is a Python program of this folder."""
+    """Run a server that is a Python program of this folder."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     directory.mkdir()
-    command = [sys.executable, "-m", module, "--weights", str(WEIGHTS), "--port", str(port)]
+    command = [sys.executable, "-m", module, "--weights", str(CAPTIONER), "--port", str(port)]
     with (directory / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
@@ -78,28 +81,16 @@ SERVICES: dict[str, Callable[[Path], AbstractContextManager[Service]]] = {
     "flask": lambda directory: serve_module("peers.flask_server", directory),
     "litserve": lambda directory: serve_module("peers.litserve_server", directory),
 }
-"""Each is given a directory of its own."""
+"""Servers by name; each needs a directory of its own."""
 
 
 def environment() -> dict[str, str]:
-    """For the programs of this folder."""
-    return {**os.environ, "PYTHONPATH": str(ROOT / "bench"), "HF_HUB_OFFLINE": "1"}
+    """Environment of the programs of this folder; scripts/bench has set PYTHONPATH."""
+    return {**os.environ, "HF_HUB_OFFLINE": "1"}
 
 
 def _service(serving: Serving, *options: str) -> Service:
     return Service(options, tuple(process.pid for process in serving.instance.processes()))
-
-
-def _pack_blog(directory: Path) -> None:
-    """An archive of its handler in `directory`/store."""
-    store, settings = directory / "store", directory / "model-config.yaml"
-    store.mkdir(parents=True)
-    settings.write_text(yaml.safe_dump({"handler": {"weights": str(WEIGHTS)}}))
-    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "blip2", "--version", "1.0"]
-    command += ["--handler", str(PEERS / "blog_handler.py"), "--config-file", str(settings)]
-    subprocess.run([*command, "--export-path", str(store)], check=True, capture_output=True)
-    with zipfile.ZipFile(store / "blip2.mar", "a") as archive:  # its --extra-files would lose the folder
-        archive.write(PEERS / "plain_model.py", "peers/plain_model.py")
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -109,11 +100,11 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
             if answer.status == 200:
                 return
         time.sleep(0.1)
-    raise RuntimeError(f"{url} is not ready: {log.read_text()[-2000:]}")
+    raise RuntimeError(f"{url}: the server is not ready; its log ends with {log.read_text()[-2000:]}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With its children, which it may not end itself."""
+    """Kill a server with its children, which might go on without it."""
     family = psutil.Process(process.pid).children(recursive=True)
     for member in family:
         with suppress(psutil.NoSuchProcess):

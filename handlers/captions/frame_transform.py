@@ -71,11 +71,11 @@ class FrameTransform:
     def _resize_and_crop(self, levels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) -> (N, 3, height, width), values from 0 to 255."""
         frame, (height, width) = self.input_size, levels.shape[-2:]
-        scaled_width, scaled_height = frame.scaled(width, height)
+        scaled_width, scaled_height = frame.scaled_size(width, height)
         # Like PIL for most frames: first across, then down, rounded to whole levels from 0 to 255 after each.
         levels = self._resize(levels, height, scaled_width)
         levels = self._resize(levels, scaled_height, scaled_width)
-        left, top = frame.cut(scaled_width, scaled_height)
+        left, top = frame.crop_offset(scaled_width, scaled_height)
         return levels[..., top : top + frame.height, left : left + frame.width]
 
     def _resize(self, levels: torch.Tensor, height: int, width: int) -> torch.Tensor:

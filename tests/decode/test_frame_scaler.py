@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clips import write_clip
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.frame_scaler import FrameScaler
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
-from resize import write_clip
 from support.videos import read, read_with_av, write_pictures
 
 MODES = ["exact", "planes", "fast"]

@@ -16,12 +16,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reelscribe.archive.build import build as archive
+from demo_server import Serving, serve
+from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.server.settings import read_properties
-from serving import Serving, serve
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.properties"

@@ -54,7 +54,7 @@ def test_captions_and_words_are_true(annotated):
     assert sum(captions[scene["caption"]] for scene, captions in scenes_with_captions(records)) / frames >= 0.95
     texts = said_and_heard(records)
     assert {name for name, *_ in texts} == {"spoken.mp4", "phrases.ogg"}
-    assert word_error_rate(texts) <= 0.1  # 136 words; bench/speech_accuracy.py measures with thousands
+    assert word_error_rate(texts) <= 0.1  # 136 words; scripts/bench speech_accuracy measures with thousands
 
 
 def test_captions_are_those_of_a_run_without_sound(both, media, annotated, tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from demo_server import serve
 from e2e.conftest import CONFIG, ROOT, Running, post
-from reelscribe.archive.build import build as archive
-from serving import serve
+from reelscribe.archive import build as archive
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from reelscribe.run.single_file import caption_file
 from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
+from emulated_server import serve_emulated
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
@@ -24,11 +26,8 @@ from reelscribe.contract.frames import PixelBudget
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.one_source import caption_file
+from reelscribe.run.bulk import BulkRun, Captions
 from reelscribe.run.options import CaptionOptions
-from serving import serve_emulated
 from support.odd_library import write
 
 
@@ -81,7 +80,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert decoders
     assert psutil.wait_procs(decoders, timeout=10)[1] == []
     assert not (out / "annotations.jsonl").exists()
-    assert "interrupted; run the same command again to continue" in told.decode()
+    assert "interrupted; the same command goes on" in told.decode()
     before = saved_frames(out)
     assert 0 < before < 360
     assert "interrupted: " in reelscribe("status", out)
@@ -300,7 +299,7 @@ async def test_two_files_at_a_time_share_a_client(running, media):
 async def test_a_run_in_a_program(running, media, tmp_path):
     records = []
     async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
-        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=records.append).run([str(media)])
+        summary = await BulkRun([Captions(client)], tmp_path, on_record=records.append).run([str(media)])
     assert summary.failed == 0
     assert [len(list(record.seen.captions())) for record in records] == [
         len(record["captions"]) for record in read_records(tmp_path)

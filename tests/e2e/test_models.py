@@ -14,15 +14,14 @@ import pytest_asyncio
 from typer.testing import CliRunner, Result
 
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, put
-from reelscribe.archive.build import build as archive
+from emulated_server import serve_emulated
+from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
 from reelscribe.management.client import ManagementClient, ServerAddresses
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
-from serving import serve_emulated
+from reelscribe.run.bulk import BulkRun, Captions
 from support.odd_library import write
 
 
@@ -89,7 +88,7 @@ class Runs:
         """What it writes."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
-        run = BulkRun([CaptionTrack(self._client)], out, on_record=lambda _: self.under_way.set())
+        run = BulkRun([Captions(self._client)], out, on_record=lambda _: self.under_way.set())
         summary = await run.run([str(self._clips)])
         self.under_way.clear()
         assert summary.failed == 0

@@ -1,7 +1,4 @@
-"""Attacks on the real server: each is refused, and the server answers as before.
-
-bench/attacks.py is the list; `bench/operations.py --attacks` prints it with what came of each.
-"""
+"""Attacks on the real server: each is refused, and the server answers as before. support/attacks.py lists them."""
 
 import http.client
 import json
@@ -13,10 +10,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-import raw_http
-from attacks import (
+from demo_server import serve
+from e2e.conftest import CONFIG, ROOT, Running
+from reelscribe.archive import build as archive
+from support import raw_http
+from support.attacks import (
     FLOODS,
-    HELD,
     KEY,
     MALFORMED,
     MANAGE,
@@ -24,16 +23,14 @@ from attacks import (
     PATHS,
     REGISTRATIONS,
     TOKENS,
+    UNFINISHED,
     Attack,
     Target,
     planted,
     request,
     was_connected,
 )
-from e2e.conftest import CONFIG, ROOT, Running
-from raw_http import SILENCE, status, statuses
-from reelscribe.archive.build import build as archive
-from serving import serve
+from support.raw_http import NO_ANSWER, status, statuses
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
@@ -116,7 +113,7 @@ def test_an_expired_token_is_refused(registering):
 
 def test_bodies_that_are_held_back_cost_no_more_memory_than_is_allowed(registering):
     target = renewed(registering, "inference")
-    assert HELD.send(target) in HELD.refusals
+    assert UNFINISHED.send(target) in UNFINISHED.refusals
     assert target.ordinary() == "200"
 
 
@@ -138,7 +135,7 @@ def test_what_anybody_may_read_without_a_token_names_no_key(target: Target):
 def test_a_server_that_says_nothing_has_not_refused(monkeypatch):
     monkeypatch.setattr(raw_http, "ANSWER_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
-        assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == SILENCE
+        assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == NO_ANSWER
 
 
 def read(target: Target, api: str, path: str) -> str:

@@ -10,16 +10,16 @@ import numpy as np
 import psutil
 import pytest
 
+from demo_server import free_ports
 from e2e.conftest import CONFIG, ROOT, post, settings_file, wait_until
-from reelscribe.archive.build import build as archive
+from reelscribe.archive import build as archive
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, StartupError
 from reelscribe.management.client import ManagementClient
+from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
-from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import free_ports
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
@@ -28,7 +28,7 @@ BLUE = "a plain blue background"
 async def test_describe(running):
     async with running.client() as client:
         description = await client.describe()
-    assert description.input_size == InputSize(224, 224)
+    assert description.frame == InputSize(224, 224)
     assert description.revision.startswith("sha256:")
 
 
@@ -85,7 +85,7 @@ async def test_frames_of_every_size(running):
 def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(running):
     before = {p.pid for p in running.instance.processes()}
     with pytest.raises(StartupError, match="a server is running there already"):
-        server.start(running.instance, StartOptions(CONFIG, ROOT / "model_store", load_seconds=1))
+        server.start(running.instance, StartOptions(CONFIG, ROOT / "model_store", load_seconds=1), say=print)
     assert {p.pid for p in running.instance.processes()} == before
 
 

@@ -17,13 +17,13 @@ import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
+from demo_server import free_ports
 from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
-from reelscribe.archive.build import build as archive
+from reelscribe.archive import build as archive
 from reelscribe.cli import app
+from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
-from reelscribe.server.launcher import launcher as server
 from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import free_ports
 from reelscribe.server.state import State, state_of
 from support.certificates import pem_of, self_signed
 
@@ -73,9 +73,7 @@ def encrypted(tmp_path_factory, demo_model, certificate):
 
 
 def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encrypted, certificate):
-    code = (
-        "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).input_size.width)"
-    )
+    code = "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).frame.width)"
     code = f"async def main(url, token):\n    {code}\nasyncio.run(main(*sys.argv[1:]))"
     code = (
         "import asyncio, sys\nfrom reelscribe.client import CaptionClient\nfrom reelscribe.endpoint import Server\n"
@@ -145,7 +143,7 @@ def beside(encrypted, tmp_path):
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
     options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
-    server.start(other, options)
+    server.start(other, options, say=print)
     yield Running(other, "slow")
     assert len(server.stop(other)) == 3
     assert state_of(other).state == "stopped"

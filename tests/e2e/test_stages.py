@@ -14,13 +14,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from demo_server import serve
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
 from e2e.scraping import Figures, growth, scrape
 from reelscribe import wire
 from reelscribe.archive.build import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
-from serving import serve
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:

@@ -16,7 +16,7 @@ from reelscribe.errors import UsageError
 
 SILENCE_DB = -60.0
 """Default level below which audio is silent, in dB of full scale: above digital silence, dither and the hum of a quiet
-recording, and below any speech. bench/defaults/chunking.py measures it."""
+recording, and below any speech. scripts/bench defaults/chunking measures it."""
 
 SHORTEST_SECONDS = 1.0
 """Shortest length, in seconds, of the last chunk of audio that is cut. Models invent words for shorter ones, so the

@@ -7,7 +7,6 @@ import json
 import re
 import socket
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 from reelscribe.errors import StartupError
@@ -47,15 +46,6 @@ def read_properties(text: str) -> Settings:
 def write_properties(settings: Mapping[str, str]) -> str:
     """Format a properties file, in ASCII, as Java reads such files as ISO-8859-1."""
     return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
-
-
-def free_ports() -> Settings:
-    """Return addresses for an instance, with ports that are free."""
-    names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [s.getsockname()[1] for s in sockets]
-    return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 def tokens_required(settings: Mapping[str, str]) -> bool:

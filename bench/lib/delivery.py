@@ -1,6 +1,6 @@
-"""A library of textured clips, delivered by the whole client to servers, and decoded alone: timed.
+"""Whole caption runs and their parts alone, timed: the client's run against servers, decoding, decord, transport.
 
-limits.py and scaling.py vary what is delivered to what.
+limits.py and scaling.py vary what is delivered to which server.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pathlib import Path
 import decord
 import numpy as np
 
+from demo_server import Serving
+from emulated_server import FRAME
+from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray
@@ -29,95 +32,93 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.run.bulk import BulkRun, Captions, Summary
 from reelscribe.run.options import CaptionOptions
-from report import Spread
-from resize import write_clip
-from serving import FRAME, Serving
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
-PREBATCH = 32
-"""Frames of a request."""
+FRAMES_PER_REQUEST = 32
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a whole run did, and what it took."""
+    """Figures of one whole run."""
 
     files: int
     frames: int
     seconds: float
-    """From its start, with no decode process there, to its end, with all records written."""
+    """From the start of the run, before any decode process, to its end, when all records are written."""
     between: float
     """Frames per second between the first answers and the last."""
     client_cpu_seconds: float
-    """Of its process and the decode processes."""
+    """CPU seconds of the client's process and the decode processes."""
     server_cpu_seconds: float
-    """Of Java and the workers."""
-    stall_longest_ms: int
+    """CPU seconds of Java and the workers."""
 
     @property
     def per_second(self) -> float:
-        """Frames, its start and its end included."""
+        """Frames per second of the whole run, its start and its end included."""
         return self.frames / self.seconds
 
     @property
     def cores(self) -> float:
-        """How many were busy on average."""
+        """How many cores were busy on average."""
         return (self.client_cpu_seconds + self.server_cpu_seconds) / self.seconds
 
     @property
     def client_cpu_per_thousand(self) -> float:
-        """Seconds for 1,000 frames."""
+        """CPU seconds of the client for 1,000 frames."""
         return 1000 * self.client_cpu_seconds / self.frames
 
     @property
     def server_cpu_per_thousand(self) -> float:
-        """Seconds for 1,000 frames."""
+        """CPU seconds of the server for 1,000 frames."""
         return 1000 * self.server_cpu_seconds / self.frames
 
 
 class TimedClient(CaptionClient):
-    """Notes when each request was answered."""
+    """A client that records when each request was answered."""
 
     def __init__(self, servers: Sequence[Server], model: str) -> None:
         super().__init__(servers, model)
         self.answers: list[tuple[float, int]] = []
-        """Time and number of frames."""
+        """Time and number of frames of each answer."""
         self.workers = 1
 
     async def describe(self) -> CaptionerDescription:
-        """As its parent does it."""
+        """Return the model's description, and keep its number of workers."""
         description = await super().describe()
         self.workers = description.workers
         return description
 
     async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
-        """As its parent does it."""
+        """Return the captions of a request, and record when they came."""
         captions = await super().caption(frames)
         self.answers.append((time.monotonic(), len(captions)))
         return captions
 
 
 def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:
-    """What comes per second after the first of two or more events, each of them a time and a number.
+    """Items per second after the first events.
 
-    Those that work `at_once` begin together, so their first events come together, too: the last of them is the first.
+    `at_once` devices or processes begin together, so their first events also come together. The rate counts from the
+    last of those on. Two devices that each give 32 frames a second:
+
+    >>> rate_after_start([(10.0, 32), (10.0, 32), (11.0, 32), (11.0, 32), (12.0, 32), (12.0, 32)], at_once=2)
+    64.0
+
+    A short run has a rate as soon as there are two events:
+
+    >>> rate_after_start([(1.0, 32), (3.0, 8)], at_once=4)
+    4.0
+
+    Args:
+        events: Times in seconds and the number of items that came then; two or more.
+        at_once: How many devices or processes work at the same time.
     """
     start = max(1, min(at_once, len(events) - 1))
     return sum(count for _, count in events[start:]) / (events[-1][0] - events[start - 1][0])
 
 
-def make_sources(folder: Path, width: int, height: int, clip_frames: int, frames: int) -> Path:
-    """So many frames, in several files: the same clip with other bytes at its end."""
-    folder.mkdir(parents=True)
-    write_clip(folder / "clip-0.mp4", width, height, clip_frames)
-    clip = (folder / "clip-0.mp4").read_bytes()
-    for k in range(1, frames // clip_frames):
-        (folder / f"clip-{k}.mp4").write_bytes(clip + k.to_bytes(8, "big") + b"free")
-    return folder
-
-
 def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions) -> Delivered:
-    """Caption the files into the folder `out`, in which there is nothing yet."""
+    """Caption the files into the empty folder `out`, and return the figures of the run."""
     client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
     start = time.monotonic()
     client, summary = asyncio.run(_run(servings, paths, out, options))
@@ -130,13 +131,12 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, optio
         between=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
         client_cpu_seconds=_client_cpu_seconds() - client_before,
         server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
-        stall_longest_ms=summary.snapshot.stall_longest_ms,
     )
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The same run again and again, for `report.take_turns`."""
+class WholeRun:
+    """A run of the same files to the same servers, which `report.take_turns` repeats."""
 
     servings: Sequence[Serving]
     paths: Sequence[Path]
@@ -144,26 +144,26 @@ class Whole:
     runs: list[Delivered] = field(default_factory=list)
 
     def __call__(self) -> float:
-        """One more; frames per second between its answers."""
+        """Run it once more; returns the frames per second between its answers."""
         with tempfile.TemporaryDirectory() as out:
             self.runs.append(deliver(self.servings, self.paths, Path(out), self.options))
         return self.runs[-1].between
 
     def spread(self, figure: Callable[[Delivered], float]) -> Spread:
-        """Of one figure of all runs."""
+        """One figure of all runs."""
         return Spread(tuple(map(figure, self.runs)))
 
 
 def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second that the decode processes give, after their first parts, when nothing is done with them."""
+    """Frames per second of the decode processes after their first batches, when nothing is done with the frames."""
     events: list[tuple[float, int]] = []
 
     async def read_all() -> None:
-        async with DecodePool(options.decode_workers, PREBATCH * FRAME.nbytes, 4) as pool:
+        async with DecodePool(options.decode_workers, FRAMES_PER_REQUEST * FRAME.nbytes, 4) as pool:
 
             async def read(path: Path) -> None:
                 task = VideoTask(str(path), FRAME, resize=options.resize)
-                parts = pool.read(FrameReading(task, PREBATCH), [Span()])
+                parts = pool.read(FrameReading(task, FRAMES_PER_REQUEST), [Span()])
                 async with aclosing(parts):
                     async for part in parts:
                         if isinstance(part, DecodedFrameBatch):
@@ -177,7 +177,10 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
 
 
 def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second that decord gives at the model's size, after its first; a worker is a reader of one thread."""
+    """Frames per second of decord at the model's size, after its first frames.
+
+    It gets as many readers of one thread each as there would be decode processes.
+    """
     events: list[tuple[float, int]] = []
 
     def read(path: Path) -> None:
@@ -186,14 +189,14 @@ def decord_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
             reader.next().asnumpy()
             events.append((time.monotonic(), 1))
 
-    with ThreadPoolExecutor(options.decode_workers) as readers:  # it computes outside of Python's lock
+    with ThreadPoolExecutor(options.decode_workers) as readers:  # decord computes outside of Python's lock
         list(readers.map(read, paths))
     return rate_after_start(events, options.decode_workers)
 
 
 async def transport_alone(serving: Serving, in_flight: int, seconds: float) -> float:
     """Frames per second of full requests, `in_flight` at a time, to a model that takes no time."""
-    frames = np.zeros((PREBATCH, FRAME.height, FRAME.width, 3), np.uint8)
+    frames = np.zeros((FRAMES_PER_REQUEST, FRAME.height, FRAME.width, 3), np.uint8)
     async with TimedClient([Server(serving.url, serving.token)], serving.model) as client:
         end = time.monotonic() + seconds
 
@@ -214,7 +217,7 @@ async def _run(
 
 
 def _client_cpu_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
+    """CPU seconds of this process and of its children that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -1,7 +1,7 @@
-"""A TorchServe handler with an emulated speech model: all of the speech handler but the model, which sleeps instead.
+"""A TorchServe handler with an emulated speech model: the whole speech handler, but its model only sleeps.
 
-It hears `speed` seconds of sound in a second, whatever the machine. In the YAML, under `handler:`, stands that speed. A
-transcript says how many samples its chunk had, so that whoever adds them up knows what arrived.
+The model transcribes `speed` seconds of audio in a second, whatever the machine; the YAML has that speed under
+`handler:`. The text of a transcript is the number of samples of its chunk, so their sum shows what reached the model.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from device_batches import DeviceBatches
-from model_handler import ModelHandler, Served
-from model_settings import ModelSettings
-from speech_chunks import SpeechChunk
-from speech_requests import SpeechLimits, SpeechReader
-from two_stages import SecondStage
 
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from runtime.device_batches import DeviceBatches
+from runtime.second_stage import SecondStage
+from runtime.settings import ModelSettings
+from transcripts.audio_requests import AudioLimits, AudioReader
+from transcripts.chunks import Chunk
+from worker.handler import LoadedModel, ModelHandler
 
 
 @dataclass(frozen=True)
 class EmulatedSettings(ModelSettings):
-    """What stands under `handler:` in the YAML."""
+    """The settings under `handler:` in the YAML."""
 
     speed: float = 2000
-    """Seconds of sound in a second."""
+    """Seconds of audio transcribed in a second."""
 
 
 class EmulatedModel:
-    """What the reader of requests and the description want of a speech model."""
+    """The attributes of a speech model that the reader of requests and the description need."""
 
     sample_rate = 16_000
     chunk_seconds = 30.0
@@ -46,8 +46,8 @@ class EmulatedModel:
         self.generation: dict[str, Any] = {}
         self.model = None
 
-    def transcribe(self, chunks: list[SpeechChunk]) -> list[ChunkTranscript]:
-        """One segment for each chunk, when a device of this speed has had the time for it."""
+    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
+        """Return one segment for each chunk, after the time that a device of this speed takes."""
         lengths = [len(chunk.samples) for chunk in chunks]
         time.sleep(sum(lengths) / self.sample_rate / self._speed)
         return [self._transcript(length) for length in lengths]
@@ -58,7 +58,7 @@ class EmulatedModel:
 
 
 class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
-    """Transcribes nothing."""
+    """The speech handler with the emulated model."""
 
     settings = EmulatedSettings
 
@@ -69,8 +69,8 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
         workers: int,
         response_seconds: float,
         _second: SecondStage | None = None,
-    ) -> Served:
-        """Load nothing."""
+    ) -> LoadedModel:
+        """Return the model, its description and its reader of requests; no weights are loaded."""
         model = EmulatedModel(settings.speed)
         description = SpeechDescription(
             name=settings.model,
@@ -88,12 +88,12 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
             workers=workers,
             response_seconds=response_seconds,
         )
-        limits = SpeechLimits(model.max_chunks, model.chunk_seconds, model.max_file_seconds)
-        return Served(
+        limits = AudioLimits(model.max_chunks, model.chunk_seconds, model.max_file_seconds)
+        return LoadedModel(
             description.to_json(),
-            lambda: SpeechReader(limits, model),
+            lambda: AudioReader(limits, model),
             DeviceBatches(
-                lambda pieces: model.transcribe([chunk for piece in pieces for chunk in piece]),
+                lambda requests: model.transcribe([chunk for request in requests for chunk in request]),
                 settings.device_batch,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),

@@ -1,29 +1,28 @@
-"""Seconds of sound that are transcribed in a second, and how many words are wrong: ours, transformers, faster-whisper.
+"""How fast is transcribing, and how many words are wrong: ours, transformers' pipeline and faster-whisper?
 
-    .venv/bin/python bench/speech.py [--recordings 6] [--rounds 5] [--batch 8] [--json FILE]
+    scripts/bench speech_speed [--recordings 6] [--rounds 5] [--batch 8] [--json FILE]
 
-All get the same recordings and weights, the language, and one thread; needs the extra `bench`. In one process, from
-samples in memory to text:
+All ways get the same recordings and weights, the language, and one thread. The extra `bench` must be installed. In one
+process, from samples in memory to text:
 
-- ours: what client and server do, without what lies between them: cut where it is quiet, packed, read from the body,
-  and heard by the handler's model, in batches. "as shipped" is as speech.yaml has it: the language is detected, and
-  doubtful chunks are heard again.
+- ours: the work of client and server without the transport between them: audio is cut where it is quiet, packed, read
+  from the body, and transcribed by the handler's model in batches. "as shipped" has the settings of speech.yaml: the
+  language is detected, and doubtful chunks are decoded again.
 - pipeline: transformers' `pipeline("automatic-speech-recognition", chunk_length_s=...)` with windows of the model's
-  length, of which neighbours overlap by a third; "no overlap" is without that.
-- faster-whisper: one window after the other; or batched, with fixed windows or, as it is by default, those that its
-  detector of voices finds. peers/faster_whisper_peer.py says what was changed so that the demo model works.
+  length, of which neighbours overlap by a third; "no overlap" is without the overlap.
+- faster-whisper: one window after the other; or batched, with fixed windows or with those of its detector of voice
+  activity, its default. peers/faster_whisper_peer.py says what was changed so that the demo model works.
 
-"whole path" is `reelscribe transcribe`: from FLAC files by decode processes, a real TorchServe with one worker, and the
-ledger, to the records. Its CPU seconds are those of all their processes, Java's too.
+"whole path" is `reelscribe transcribe`: from FLAC files through decode processes, a real TorchServe with one worker and
+the ledger to the records. Its CPU seconds are those of all these processes, Java included.
 
-Every round runs all ways once. RTFx is seconds of sound for each second; figures are medians and, in brackets, smallest
-and largest. "ours / this": sound per CPU second in the same round, of ours of the same kind (text or timestamps) and of
-this way.
+Every round runs all ways once. RTFx is seconds of audio transcribed in a second. "ours / this" compares the audio
+transcribed per CPU second in the same round: ours of the same kind (text or timestamps), over this way. Figures are
+medians and, in brackets, smallest and largest.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -43,41 +42,43 @@ import psutil
 import torch
 import transformers
 
-from listener import MODEL, Listener, Spoken, long_recordings
+from demo_server import CONFIG, HANDLERS, SPEECH, Serving, serve
+from lib.command import add_json_option, command_parser, run_command
+from lib.local_speech import LocalSpeech
+from lib.recordings import Recording, long_recordings
+from lib.report import Report, Spread, publish, take_turns
 from peers.faster_whisper_peer import FasterWhisper, Windows
-from reelscribe.archive.build import build as archive
+from reelscribe.archive import build as archive
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.chunking import SILENCE_DB, is_silent
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.run.bulk import BulkRun, Transcripts
 from reelscribe.run.options import SpeechOptions
-from report import Report, Spread, add_json_option, publish, take_turns
-from serving import ROOT, Serving, serve
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)
 NEW_TOKENS = 150
-"""As many as the handler allows a window of 10 s."""
+"""The handler's limit for a window of 10 s."""
 
-Transcribe = Callable[[Sequence[Spoken]], list[str]]
-"""The text of each recording."""
+Transcribe = Callable[[Sequence[Recording]], list[str]]
+"""A function that returns the text of each recording."""
 
 
 @dataclass
 class Way:
-    """A way to transcribe, and what each of its runs took."""
+    """A way to transcribe, and the figures of its runs."""
 
     transcribe: Transcribe
     compared_with: str
-    """The name of one of ours."""
+    """Name of the way of ours that the last columns compare it with."""
     server: Callable[[], Iterable[psutil.Process]] = list
-    """Processes that work for it, beside this one and its children."""
+    """Returns the processes that work for it besides this one and its children."""
     cpu_seconds: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
-    def run(self, recordings: Sequence[Spoken]) -> float:
-        """Wall seconds."""
+    def run(self, recordings: Sequence[Recording]) -> float:
+        """Transcribe the recordings once, and return the seconds that it took."""
         cpu, began = self._cpu_seconds(), time.monotonic()
         self.texts = self.transcribe(recordings)
         seconds = time.monotonic() - began
@@ -92,33 +93,33 @@ class Way:
 
 
 def ours(**settings: Any) -> Transcribe:
-    """The client's cutting and the handler."""
-    listener, options = Listener(MODEL, **settings), SpeechOptions()
-    task = options.task(listener.description)
+    """Cut as the client does, and transcribe with the handler's model."""
+    local, options = LocalSpeech(SPEECH, **settings), SpeechOptions()
+    task = options.task(local.description)
 
-    def transcribe(recordings: Sequence[Spoken]) -> list[str]:
+    def transcribe(recordings: Sequence[Recording]) -> list[str]:
         texts = []
-        for spoken in recordings:
+        for recording in recordings:
             chunker = task.chunker()
-            chunks = [*chunker.push(spoken.samples), *chunker.flush()]
-            heard = [chunk for chunk in chunks if not is_silent(chunk, task.sample_rate, SILENCE_DB)]
-            texts.append(" ".join(transcript.text for transcript in listener.hear(heard, options)))
+            chunks = [*chunker.push(recording.samples), *chunker.flush()]
+            audible = [chunk for chunk in chunks if not is_silent(chunk, task.sample_rate, SILENCE_DB)]
+            texts.append(" ".join(transcript.text for transcript in local.transcribe_chunks(audible, options)))
         return texts
 
     return transcribe
 
 
 def pipeline(batch: int, *, timestamps: bool, overlap: bool = True) -> Transcribe:
-    """That of transformers."""
-    # Any: which pipeline it is depends on its first argument.
-    pipe: Any = transformers.pipeline("automatic-speech-recognition", model=str(MODEL), device="cpu")
+    """Transcribe with the pipeline of transformers."""
+    # Any: the type of the pipeline depends on its first argument.
+    pipe: Any = transformers.pipeline("automatic-speech-recognition", model=str(SPEECH), device="cpu")
     rate = pipe.feature_extractor.sampling_rate
     options = {"language": "en", "task": "transcribe", "max_new_tokens": NEW_TOKENS}
 
-    def transcribe(recordings: Sequence[Spoken]) -> list[str]:
-        sounds = ({"raw": spoken.samples.astype(np.float32) / 32768, "sampling_rate": rate} for spoken in recordings)
+    def transcribe(recordings: Sequence[Recording]) -> list[str]:
+        inputs = ({"raw": each.samples.astype(np.float32) / 32768, "sampling_rate": rate} for each in recordings)
         answers = pipe(
-            sounds,
+            inputs,
             chunk_length_s=pipe.feature_extractor.n_samples / rate,
             stride_length_s=None if overlap else 0,
             batch_size=batch,
@@ -132,16 +133,16 @@ def pipeline(batch: int, *, timestamps: bool, overlap: bool = True) -> Transcrib
 
 
 def faster(model: FasterWhisper, windows: Windows, batch: int, *, timestamps: bool) -> Transcribe:
-    """faster-whisper."""
+    """Transcribe with faster-whisper."""
 
-    def transcribe(recordings: Sequence[Spoken]) -> list[str]:
-        return [model.transcribe(spoken.samples, windows, batch, timestamps=timestamps) for spoken in recordings]
+    def transcribe(recordings: Sequence[Recording]) -> list[str]:
+        return [model.transcribe(each.samples, windows, batch, timestamps=timestamps) for each in recordings]
 
     return transcribe
 
 
 def whole_path(serving: Serving, folder: Path) -> Transcribe:
-    """`reelscribe transcribe` of files in a new `folder`."""
+    """Transcribe files in the new folder `folder` as `reelscribe transcribe` does."""
     folder.mkdir()
 
     async def run(paths: Sequence[Path], out: Path) -> None:
@@ -151,16 +152,17 @@ def whole_path(serving: Serving, folder: Path) -> Transcribe:
             ).run([str(path) for path in paths])
         assert not summary.failed, str(summary)
 
-    def transcribe(recordings: Sequence[Spoken]) -> list[str]:
-        paths = [folder / f"{spoken.seconds}.flac" for spoken in recordings]
-        for path, spoken in zip(paths, recordings, strict=True):
+    def transcribe(recordings: Sequence[Recording]) -> list[str]:
+        paths = [folder / f"{recording.seconds}.flac" for recording in recordings]
+        for path, recording in zip(paths, recordings, strict=True):
             if not path.exists():
-                spoken.write(path)
+                recording.write(path)
         with tempfile.TemporaryDirectory() as out:
             asyncio.run(run(paths, Path(out)))
             records = map(json.loads, (Path(out) / "annotations.jsonl").read_text().splitlines())
             texts = {
-                record["source"]["path"]: " ".join(said["text"] for said in record["transcript"]) for record in records
+                record["source"]["path"]: " ".join(utterance["text"] for utterance in record["transcript"])
+                for record in records
             }
         return [texts[str(path)] for path in paths]
 
@@ -169,14 +171,14 @@ def whole_path(serving: Serving, folder: Path) -> Transcribe:
 
 @contextmanager
 def ways(batch: int) -> Iterator[dict[str, Way]]:
-    """By name."""
+    """All ways by name."""
     alike: dict[str, Any] = {"device_batch": batch, "language": "en", "temperatures": (0.0,)}
     text, timed = "ours, text", "ours, timestamps"
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        other = FasterWhisper(MODEL, root / "converted")
-        archive.build("speech", "speech", str(MODEL), root / "store", handlers=ROOT / "handlers")
-        with serve(root, "speech", ROOT / "config.properties") as serving:
+        other = FasterWhisper(SPEECH, root / "converted")
+        archive.build("speech", "speech", str(SPEECH), root / "store", handlers=HANDLERS)
+        with serve(root, "speech", CONFIG) as serving:
             yield {
                 text: Way(ours(timestamps=False, **alike), text),
                 "pipeline, text": Way(pipeline(batch, timestamps=False), text),
@@ -193,39 +195,39 @@ def ways(batch: int) -> Iterator[dict[str, Way]]:
             }
 
 
-def measure(recordings: Sequence[Spoken], rounds: int, batch: int) -> Report:
-    """The table."""
-    seconds = sum(spoken.seconds for spoken in recordings)
+def measure(recordings: Sequence[Recording], rounds: int, batch: int) -> Report:
+    """Run all ways, and return the table."""
+    seconds = sum(recording.seconds for recording in recordings)
     report = Report(
         f"{len(recordings)} recordings, {seconds:.0f} s of speech, batches of {batch}",
         ("way", "RTFx", "RTFx of a CPU second", "ours / this", "words wrong"),
     )
-    wanted = [" ".join(spoken.words) for spoken in recordings]
+    expected = [" ".join(recording.words) for recording in recordings]
     with ways(batch) as compared:
         for way in compared.values():
-            way.transcribe(recordings[:1])  # what starts lazily
+            way.transcribe(recordings[:1])  # loads what is loaded at the first use
         walls = take_turns(rounds, {name: partial(way.run, recordings) for name, way in compared.items()})
     cpu = {name: Spread(tuple(way.cpu_seconds)) for name, way in compared.items()}
     for name, way in compared.items():
         rates = (Spread(tuple(seconds / value for value in spent.values)) for spent in (walls[name], cpu[name]))
         ratio = "" if name == way.compared_with else cpu[name].over(cpu[way.compared_with])
-        report.add(name, *rates, ratio, f"{jiwer.wer(wanted, way.texts):.2%}")
+        report.add(name, *rates, ratio, f"{jiwer.wer(expected, way.texts):.2%}")
     return report
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Print the table."""
+    parser = command_parser(__doc__)
     parser.add_argument("--recordings", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=8)
     add_json_option(parser)
     options = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
-        # numpy's threads are counted when it is loaded, and faster-whisper makes its spectrograms with numpy.
+        # numpy reads this variable when it is loaded, and faster-whisper computes its spectrograms with numpy.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
     torch.set_num_threads(1)
-    # The pipeline warns of arguments that it gives to itself.
+    # The pipeline warns of arguments that it passes to itself.
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     lengths = np.linspace(*RECORDING_SECONDS, options.recordings)
@@ -233,4 +235,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

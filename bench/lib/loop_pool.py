@@ -1,4 +1,4 @@
-"""What decode processes are measured against: a pool without processes, which decodes in the event loop."""
+"""A decode pool without processes, which decodes in the event loop: speech_delivery.py compares the two."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from reelscribe.run.options import SpeechOptions, chunk_samples
 
 
 class LoopPool(DecodePool):
-    """Reads one file after the other; between two chunks the loop may do something else.
+    """Reads one file after the other, and lets the loop do something else between two chunks.
 
-    For runs that begin anew: it reads all of a file.
+    It always reads the whole file, so it is only for runs that do not resume.
     """
 
     def __init__(self, slot_bytes: int, batches_held: int) -> None:
@@ -33,20 +33,20 @@ class LoopPool(DecodePool):
 
     @property
     def busy_seconds(self) -> float:
-        """That the loop decoded."""
+        """Seconds that the loop spent decoding."""
         return self._busy_seconds
 
     @property
     def decoded(self) -> float:
-        """Seconds of sound."""
+        """Seconds of audio that were decoded."""
         return self._decoded
 
     async def digest_file(self, path: str) -> Source:
-        """In a thread, as reading and hashing leave the loop alone there."""
+        """Return the digest of a file; a thread reads and hashes it, so that the loop goes on."""
         return await asyncio.to_thread(digest_file, path)
 
     async def read(self, reading: Any, spans: Sequence[Span]) -> AsyncGenerator[Any, None]:
-        """What the source is, and its parts, as a decode process makes them."""
+        """Yield the description of a source and its batches, as a decode process does."""
         assert isinstance(reading, AudioReading)
         assert list(spans) == [Span()]
         async with self._seats:
@@ -70,17 +70,17 @@ class LoopPool(DecodePool):
                 yield OpenedAudio(audio.info, audio.samples, audio.cut)
 
     async def _part(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
-        heard = [chunk for chunk in chunks if not chunk.silent]
-        ends = np.cumsum([len(chunk.samples) for chunk in heard]).tolist()
-        slot = await self._slots.take() if heard else None
+        audible = [chunk for chunk in chunks if not chunk.silent]
+        ends = np.cumsum([len(chunk.samples) for chunk in audible]).tolist()
+        slot = await self._slots.take() if audible else None
         samples = self._slots.array(slot or 0, (ends[-1] if ends else 0,), np.int16)
-        if heard:
-            np.concatenate([chunk.samples for chunk in heard], out=samples)
+        if audible:
+            np.concatenate([chunk.samples for chunk in audible], out=samples)
         return DecodedAudioBatch(
             first=chunks[0].first,
             stop=chunks[-1].stop,
-            chunks=np.split(samples, ends[:-1]) if heard else [],
-            heard=[(chunk.first, chunk.stop, chunk.start_seconds) for chunk in heard],
+            chunks=np.split(samples, ends[:-1]) if audible else [],
+            heard=[(chunk.first, chunk.stop, chunk.start_seconds) for chunk in audible],
             silent=[(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
             slot=slot,
             slots=self._slots,
@@ -88,9 +88,9 @@ class LoopPool(DecodePool):
 
 
 @dataclass(frozen=True)
-class InTheLoop(SpeechOptions):
+class LoopOptions(SpeechOptions):
     """Options of a run that decodes in the event loop."""
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
-        """No processes."""
+        """Return the pool without processes."""
         return LoopPool(self.prebatch(description) * 2 * chunk_samples(description), requests_in_flight)

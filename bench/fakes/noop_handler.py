@@ -1,4 +1,4 @@
-"""A TorchServe handler that reads its requests as the captioner does, and computes nothing."""
+"""A TorchServe handler that reads requests as the caption handler does, and computes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reelscribe import wire
 
 
 def handle(data: list[dict[str, Any]] | None, _: object) -> list[list[str]] | None:
-    """An empty caption for each frame."""
+    """Return an empty caption for each frame; `data` is None when the worker starts."""
     if data is None:
         return None
     trees: list[Any] = [wire.unpack(row["body"]) for row in data]

@@ -1,8 +1,8 @@
-"""A TorchServe handler with an emulated device: it reads requests as the captioner does, and then sleeps.
+"""A TorchServe handler with an emulated device: it reads requests as the caption handler does, and then sleeps.
 
-A device captions `frames_per_second`, whatever the machine; workers that share one wait for each other, and while it
-sleeps the cores are free, as they are beside a GPU. In the YAML, under `handler:`, stand that rate, the number of
-`devices` among which the workers are dealt out, and the `frame` that they want. A caption says what size its frame had.
+A device captions `frames_per_second`, whatever the machine. Workers that share a device wait for each other. While it
+sleeps, the cores are free, as they are beside a GPU. The YAML has under `handler:` that rate, the number of `devices`
+among which the workers are divided, and the `frame` size that the model wants. A caption is the size of its frame.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from frame_requests import FrameLimits, FrameReader
-from request_batch import Context, RequestBatch
-
+from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
 from reelscribe.contract.frames import input_size_from_json
 from reelscribe.contract.model import CaptionerDescription
+from worker.request_batch import Context, RequestBatch
 
 LIMITS = FrameLimits(frames=512, side=8192)
 
 
 class EmulatedHandler:
-    """One worker of the device."""
+    """One worker of an emulated device."""
 
     def load(self, context: Context) -> None:
-        """Read the settings."""
+        """Read the settings, and join a device."""
         settings = context.model_yaml_config["handler"]
         self._frame = input_size_from_json(settings["frame"])
         self._seconds = 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
-        self._seat, number = _take_seat(model)
-        self._device = _open(f"{model}-device-{number % settings['devices']}")
+        # The file stays open, and so locked, for as long as the worker lives.
+        self._worker_lock, number = _lock_worker_number(model)
+        self._device = _lock_file(f"{model}-device-{number % settings['devices']}")
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
-        """A caption for each frame, when the device has had the time for it."""
+        """Return a caption for each frame, after the time that the device takes for all of them."""
         began = time.monotonic()
         requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
         captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)
-        # Shared out, so that a client that adds up what it is told gets the time of the worker.
+        # Divided among the requests, so that the headers of all of them add up to the worker's time.
         seconds = (time.monotonic() - began) / len(data)
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
@@ -67,22 +67,22 @@ class EmulatedHandler:
         )
 
 
-def _take_seat(model: str) -> tuple[IO[str], int]:
-    """The first number that no other worker of the model has; it is free again when the worker ends."""
+def _lock_worker_number(model: str) -> tuple[IO[str], int]:
+    """The smallest number that no other worker of the model has. It is free again when the worker ends."""
     number = 0
     while True:
-        seat = _open(f"{model}-worker-{number}")
+        file = _lock_file(f"{model}-worker-{number}")
         try:
-            fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            seat.close()
+            file.close()
             number += 1
         else:
-            return seat, number
+            return file, number
 
 
-def _open(name: str) -> IO[str]:
-    """A file to be locked; each server has a folder of its own for them."""
+def _lock_file(name: str) -> IO[str]:
+    """An open file to be locked. The folder of temporary files is not shared with other servers."""
     return (Path(tempfile.gettempdir()) / name).open("a")
 
 

@@ -1,8 +1,7 @@
-"""What benchmarks have in common: variants that take turns, medians with their spread, one table and one JSON file."""
+"""The figures of a benchmark: variants that take turns, medians with their spread, tables, and one JSON file."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -24,17 +23,21 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Spread:
-    """What was measured, once a round."""
+    """The values that were measured, one for each round."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle one."""
+        """The median of all rounds."""
         return median(self.values)
 
     def over(self, other: Spread) -> Spread:
-        """The ratios, round by round: what slows one round of a shared machine slows both."""
+        """The ratios, round by round: a disturbance of a shared machine in one round slows both.
+
+        >>> Spread((2.0, 6.0)).over(Spread((1.0, 2.0))).values
+        (2.0, 3.0)
+        """
         return Spread(tuple(a / b for a, b in zip(self.values, other.values, strict=True)))
 
     def __str__(self) -> str:
@@ -45,17 +48,18 @@ class Spread:
 
 @dataclass
 class Report:
-    """The table of one benchmark."""
+    """One table."""
 
     title: str
     columns: tuple[str, ...]
-    """The first says what the rows are."""
-    rows: list[tuple[str, ...] | tuple[str | Spread, ...]] = field(default_factory=list)
+    """Headings; the first column names the rows."""
+    rows: list[tuple[str | Spread, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    """Lines below the table."""
 
     def add(self, *cells: str | float | Spread) -> None:
-        """A row."""
-        self.rows.append(tuple(cell if isinstance(cell, Spread) else _told(cell) for cell in cells))
+        """Add a row; numbers get three significant digits."""
+        self.rows.append(tuple(f"{cell:.3g}" if isinstance(cell, int | float) else cell for cell in cells))
 
     def __str__(self) -> str:
         cells = [self.columns, *([str(cell) for cell in row] for row in self.rows)]
@@ -65,16 +69,19 @@ class Report:
 
 
 def take_turns(rounds: int, variants: Mapping[str, Callable[[], float]]) -> dict[str, Spread]:
-    """What each variant gives, A B A B: neighbours in time share whatever else the machine does."""
+    """Run every variant once a round, in the order A B A B, and return what each measured.
+
+    Neighbours in time share whatever else the machine does.
+    """
     values: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, run in variants.items():
             values[name].append(run())
-    return {name: Spread(tuple(given)) for name, given in values.items()}
+    return {name: Spread(tuple(measured)) for name, measured in values.items()}
 
 
 def machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """The machine and the versions of the packages with which the figures were measured."""
     cores = len(os.sched_getaffinity(0))
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -86,27 +93,18 @@ def machine() -> dict[str, str]:
     }
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """`--json FILE`, for `publish`."""
-    parser.add_argument("--json", type=Path, help="write the tables to this file, too")
-
-
 def publish(reports: Iterable[Report], json_file: Path | None) -> None:
-    """Print the tables; write them with the machine and the command that made them."""
-    told = list(reports)
-    print("\n\n".join(map(str, told)))
+    """Print the tables. With `json_file`, write them there with the machine and the command line."""
+    tables = list(reports)
+    print("\n\n".join(map(str, tables)))
     if json_file:
         words = [word for word in sys.argv[1:] if word not in ("--json", str(json_file), f"--json={json_file}")]
-        value = {"command": " ".join(["bench/" + Path(sys.argv[0]).name, *words]), "machine": machine()}
-        json_file.write_text(json.dumps({**value, "tables": [asdict(report) for report in told]}, indent=1) + "\n")
-
-
-def _told(cell: str | float) -> str:
-    return cell if isinstance(cell, str) else f"{cell:.3g}"
+        value = {"command": " ".join(["scripts/bench", Path(sys.argv[0]).stem, *words]), "machine": machine()}
+        json_file.write_text(json.dumps({**value, "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
 
 
 def _processor() -> str:
-    """Linux tells its name."""
+    """The processor's name as Linux has it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()

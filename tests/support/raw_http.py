@@ -1,4 +1,4 @@
-"""HTTP as bytes, for requests that no proper client would send; and just enough of gRPC to call a method."""
+"""HTTP as bytes, for requests that no proper client would send, and enough of gRPC to call a method."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 ANSWER_SECONDS = 20.0
-"""That an answer may take; a busy machine is no refusal."""
+"""How long an answer may take. A slow answer of a busy machine is no refusal."""
 
 QUIET_SECONDS = 0.2
-"""Without another answer on the same connection: that was all."""
+"""After so long without another answer on the same connection, the answers are complete."""
 
-SILENCE = "no answer"
-"""In place of a status, where the server neither answers nor hangs up."""
+NO_ANSWER = "no answer"
+"""Stands for a status where the server neither answers nor closes the connection."""
 
 MAGIC = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def connect(url: str) -> socket.socket:
-    """To the address of `url`."""
+    """Open a connection to the address of `url`."""
     at = urlsplit(url)
     assert at.hostname is not None
     return socket.create_connection((at.hostname, at.port or 80), timeout=ANSWER_SECONDS)
 
 
 def status(url: str, raw: bytes) -> str:
-    """Status of the first answer to these bytes."""
+    """Send bytes, and return the status of the first answer."""
     with connect(url) as connection:
         return " ".join(send(connection, raw, most=1))
 
 
 def statuses(url: str, raw: bytes) -> str:
-    """Statuses of all answers to these bytes; nothing where the server just hangs up, SILENCE where it does not."""
+    """Send bytes, and return the statuses of all answers.
+
+    The result is empty if the server closes the connection without an answer, and NO_ANSWER if it does neither.
+    """
     with connect(url) as connection:
         return " ".join(send(connection, raw))
 
 
 def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
-    """The same, on a connection that stays open; at most so many answers."""
-    with suppress(OSError):  # it may be refused before all of it is sent
+    """Send bytes on a connection that stays open, and return the statuses of at most `most` answers."""
+    with suppress(OSError):  # the server may refuse it before all of it is sent
         connection.sendall(raw)
     answers: list[str] = []
     while len(answers) < most:
@@ -49,7 +52,7 @@ def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
             answer.begin()
             answer.read()
         except TimeoutError:
-            return answers or [SILENCE]
+            return answers or [NO_ANSWER]
         except (OSError, http.client.HTTPException):
             return answers
         answers.append(str(answer.status))
@@ -58,7 +61,7 @@ def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
 
 
 def call_grpc(port: str, method: str, key: str | None) -> str:
-    """What is answered to an empty message, as bytes that are shown."""
+    """Call a method with an empty message, and return the bytes of the answer as text."""
     fields = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "x"}
     fields |= {"content-type": "application/grpc", "te": "trailers"}
     if key is not None:
@@ -70,12 +73,12 @@ def call_grpc(port: str, method: str, key: str | None) -> str:
         connection.sendall(raw)
         while b"grpc-status" not in answer and (data := connection.recv(65536)):
             answer += data
-    # Netty writes short texts as they are; the message follows its status in the same frame.
+    # Netty does not compress short texts; the message follows its status in the same frame.
     return answer.decode("latin1")
 
 
 def reset_streams(port: str, method: str, streams: int) -> None:
-    """Open streams and reset each at once, as CVE-2023-44487 has it."""
+    """Open streams and reset each at once, as in CVE-2023-44487."""
     headers = _headers({":method": "POST", ":scheme": "http", ":path": method, ":authority": "x"})
     with connect(f"http://127.0.0.1:{port}") as connection:
         connection.sendall(MAGIC + _frame(kind=4))
@@ -85,10 +88,10 @@ def reset_streams(port: str, method: str, streams: int) -> None:
 
 
 def _frame(*, kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    """RFC 9113, section 4.1."""
+    """A frame by RFC 9113, section 4.1."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _headers(fields: dict[str, str]) -> bytes:
-    """RFC 7541, section 6.2.2: names and values as they are, under 127 bytes each."""
+    """Header fields by RFC 7541, section 6.2.2: uncompressed names and values of up to 126 bytes each."""
     return b"".join(b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in field) for field in fields.items())

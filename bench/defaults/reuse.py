@@ -1,36 +1,35 @@
-"""How many captions `--reuse` saves, and how many it changes, by threshold.
+"""How many captions does `--reuse` save, and how many does it change, by threshold?
 
-    .venv/bin/python bench/reuse.py
+    scripts/bench defaults/reuse
 
-Captions every frame of demo/media with the demo model and then, for each threshold, lets frames take over the caption
-of the last captioned one as a decode process does. `moving` are the same clips at 8 times their speed (every eighth
-frame), `grain` has the noise of a camera in the dark (standard deviation of 6 levels in each pixel) on them.
+Every frame of the videos of demo/media is captioned with the demo model. Then, for each threshold, frames take over the
+caption of the last captioned frame as in a run. `moving` are the same clips at 8 times their speed (every eighth
+frame). `grain` adds the noise of a camera in the dark to them (standard deviation of 6 of 255 in each pixel).
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from captions.captioner import Captioner, CaptionSettings
+from demo_server import CAPTIONER, ROOT
+from lib.command import command_parser, run_command
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode import reuse
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
-from serving import ROOT
-
-sys.path.insert(0, str(ROOT / "handlers"))
-from caption_handler import Captioner, CaptionSettings
 
 LEVELS = (2, 4, 6, 8, 12, 16, 24)
 BATCH = 32
+VIDEOS = (".avi", ".mkv", ".mp4", ".webm")
 
 
 def read(path: Path, captioner: Captioner, every: int, grain: float) -> FrameArray:
-    """The frames of a clip, (N, H, W, 3)."""
+    """Every `every`-th frame of a clip, with noise of that standard deviation, (N, H, W, 3)."""
     frame = captioner.transform.frame
     rng = np.random.default_rng(0)
 
@@ -45,7 +44,7 @@ def read(path: Path, captioner: Captioner, every: int, grain: float) -> FrameArr
 
 
 def taken_over(frames: FrameArray) -> list[int]:
-    """For each frame the index of the one whose caption it gets: itself, or an earlier one."""
+    """For each frame, the index of the frame whose caption it gets: its own, or an earlier one."""
     last, origin, origins = reuse.Reuse(), 0, []
     for k, frame in enumerate(frames):
         if not last.nearly_equal(frame):
@@ -57,8 +56,9 @@ def taken_over(frames: FrameArray) -> list[int]:
 
 def main() -> None:
     """Print the table."""
-    captioner = Captioner(CaptionSettings(str(ROOT / "demo" / "models" / "captioner")), torch.device("cpu"))
-    clips = sorted(path for path in (ROOT / "demo" / "media").iterdir() if path.suffix != ".jsonl")
+    command_parser(__doc__).parse_args()
+    captioner = Captioner(CaptionSettings(str(CAPTIONER)), torch.device("cpu"))
+    clips = sorted(path for path in (ROOT / "demo" / "media").iterdir() if path.suffix in VIDEOS)
     sets = {"demo": (1, 0.0), "moving": (8, 0.0), "grain": (1, 6.0)}
     print(f"{'':8} {'levels':>7} {'frames':>7} {'saved':>7} {'changed captions':>17}")
     for name, (every, grain) in sets.items():
@@ -79,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,4 +1,4 @@
-"""BLIP-2 opt-2.7b and Whisper large-v3-turbo with random weights, saved as a hub would have them; and tiny ones."""
+"""BLIP-2 opt-2.7b and Whisper large-v3-turbo with random weights, saved as on a hub, and tiny models of both kinds."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ WHISPER: dict[Size, dict[str, Any]] = {
 }
 # fmt: on
 TEXT_TOKENS: dict[Size, int] = {"full": 50257, "tiny": 50}
-"""Of Whisper's vocabulary; special tokens and timestamps follow."""
+"""Text tokens of Whisper's vocabulary; special tokens and timestamps follow them."""
 
 TIMESTAMPS = 1501
 RANDOM = 0.02
-"""Standard deviation of weights: zeros would cost a GPU less power, and so be quicker."""
+"""Standard deviation of the weights. Zeros would cost a GPU less power, so it would be faster."""
 
 
 def blip2_config(size: Size) -> Blip2Config:
-    """That of Salesforce/blip2-opt-2.7b, or with its parts and few weights."""
+    """The configuration of Salesforce/blip2-opt-2.7b, or one with the same parts and few weights."""
     return Blip2Config(
         vision_config={**VISION[size], "initializer_range": RANDOM},
         qformer_config=QFORMER[size],
@@ -79,7 +79,7 @@ def blip2_config(size: Size) -> Blip2Config:
 
 
 def whisper_config(size: Size) -> WhisperConfig:
-    """That of openai/whisper-large-v3-turbo, or with its parts and few weights."""
+    """The configuration of openai/whisper-large-v3-turbo, or one with the same parts and few weights."""
     end = TEXT_TOKENS[size]
     return WhisperConfig(
         vocab_size=end + len(_special_tokens()) + 1 + TIMESTAMPS,
@@ -95,7 +95,7 @@ def whisper_config(size: Size) -> WhisperConfig:
 
 
 def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
-    """In bfloat16, made on `device`."""
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
     config = blip2_config(size)
     _save(AutoModelForImageTextToText, config, folder, device)
     side, queries = VISION[size]["image_size"], BLIP2[size]["num_query_tokens"]
@@ -104,7 +104,7 @@ def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
 
 
 def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
-    """Likewise."""
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
     config = whisper_config(size)
     _save(AutoModelForSpeechSeq2Seq, config, folder, device)
     tokenizer = _whisper_tokenizer(TEXT_TOKENS[size])
@@ -134,7 +134,7 @@ def _save(family: Any, config: Any, folder: Path, device: torch.device) -> None:
 
 
 def _words(count: int) -> PreTrainedTokenizerFast:
-    """So many tokens; the next one is for images."""
+    """A tokenizer of so many tokens; the token after them stands for an image."""
     names = ["<s>", "<pad>", "</s>", "<unk>"]
     vocabulary = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(len(names), count))])}
     backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a token of text
@@ -144,7 +144,7 @@ def _words(count: int) -> PreTrainedTokenizerFast:
 
 
 def _special_tokens() -> list[str]:
-    """Those after the end of the text, in Whisper's order."""
+    """The special tokens after the end of the text, in Whisper's order."""
     tasks = ("translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps")
     return [f"<|{name}|>" for name in ("startoftranscript", *LANGUAGES, *tasks)]
 
@@ -158,3 +158,26 @@ def _whisper_tokenizer(text_tokens: int) -> WhisperTokenizer:
     stamps = [f"<|{i / 50:.2f}|>" for i in range(TIMESTAMPS)]
     tokenizer.add_tokens([AddedToken(stamp, special=False, normalized=False) for stamp in stamps])
     return tokenizer
+
+
+FULL_SIZES: tuple[tuple[str, Any, int], ...] = (
+    ("BLIP-2 opt-2.7b", blip2_config("full"), 3_744_761_856),
+    ("Whisper large-v3-turbo", whisper_config("full"), 808_878_080),
+)
+"""Name, configuration and published number of parameters of the real models."""
+
+
+def parameters(config: Any) -> int:
+    """Number of parameters of a model; no memory is allocated for them."""
+    return int(_without_memory(config).num_parameters())
+
+
+def whisper_encoder_parameters() -> int:
+    """Number of parameters of the encoder of Whisper large-v3-turbo."""
+    return int(_without_memory(whisper_config("full")).get_encoder().num_parameters())
+
+
+def _without_memory(config: Any) -> Any:
+    family: Any = AutoModelForSpeechSeq2Seq if isinstance(config, WhisperConfig) else AutoModelForImageTextToText
+    with torch.device("meta"):
+        return family.from_config(config)

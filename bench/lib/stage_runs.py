@@ -1,13 +1,13 @@
-"""The processes that bench/stages.py compares: a model in one, which bench/limits.py measures too, and in two stages.
+"""Processes that run a model by the handlers' own code: in one process, or in two stages.
 
-Each process computes what is sent through its pipe, by the handlers' own code, until it is killed.
+stage_speed.py compares them, and limits.py measures the one without stages. Each process computes what it receives
+through its pipe until it is killed.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,19 +19,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from report import Spread
-from serving import ROOT
-
-sys.path.append(str(ROOT / "handlers"))
-
-from heap import keep_freed_memory
-from model_handler import ModelHandler, Served
-from speech_settings import SpeechSettings
-from stage_pair import StagePair, join_pair
-from two_stages import SecondStage, SecondStageHere, SecondStageThere, Tree, Work, serve_second_stage
-
-from caption_handler import CaptionHandler, CaptionSettings
+from caption_handler import CaptionHandler
+from captions.captioner import CaptionSettings
+from demo_server import CAPTIONER, SPEECH
+from lib.report import Spread
+from pipeline.pair import StagePair, join_pair
+from pipeline.remote import RemoteSecondStage, serve_second_stage
+from runtime.heap import keep_freed_memory
+from runtime.second_stage import LocalSecondStage, SecondStage
 from speech_handler import SpeechHandler
+from transcripts.settings import SpeechSettings
+from worker.handler import LoadedModel, ModelHandler
 
 Model = Literal["captioner", "captioner-beams", "speech"]
 Way = Literal["alone", "one process", "one process, 2 threads", "blocking", "asynchronous"]
@@ -42,19 +40,19 @@ RESPONSE_SECONDS = 600.0
 
 
 class Run(NamedTuple):
-    """What one rank did in one run."""
+    """Figures of one rank in one run."""
 
     seconds: float
-    """Of wall time; 0 for a second stage, which does not know."""
-    elsewhere: float
-    """Seconds of the first stage for the second one: handing over and waiting. Seconds of work, of the second."""
+    """Wall time of the run; 0 in the second stage, which does not measure it."""
+    second_stage_seconds: float
+    """In the first stage: time to hand batches over and to wait for answers. In the second stage: time of work."""
     answers: list[Any]
-    """None of a second stage."""
+    """Empty in the second stage."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a process is to do."""
+    """The model of a process, and how it is run."""
 
     model: Model
     way: Way
@@ -62,34 +60,34 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Of each process."""
+        """Threads with which each process computes."""
         return 2 if self.way == "one process, 2 threads" else 1
 
     def handler(self) -> tuple[ModelHandler[Any], Any]:
         """The model's handler and its settings."""
-        models, batch = ROOT / "demo" / "models", self.device_batch
+        batch = self.device_batch
         if self.model == "speech":
-            return SpeechHandler(), SpeechSettings(str(models / "speech"), device_batch=batch)
-        captioner = CaptionSettings(str(models / "captioner"), device_batch=batch)
+            return SpeechHandler(), SpeechSettings(str(SPEECH), device_batch=batch)
+        captioner = CaptionSettings(str(CAPTIONER), device_batch=batch)
         if self.model == "captioner":
             return CaptionHandler(), captioner
         return CaptionHandler(), replace(captioner, generation={**captioner.generation, "num_beams": 5})
 
 
-class Timed:
+class Stopwatch:
     """Adds up how long calls take."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
 
     def take(self) -> float:
-        """Seconds since the last time."""
+        """Return the seconds added up since the last call, and start again from 0."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count this."""
+        """Add the time of the block."""
         began = time.monotonic()
         try:
             yield
@@ -99,38 +97,38 @@ class Timed:
 
 @dataclass
 class TimedSecondStage:
-    """Adds up how long the first stage is held up by the second."""
+    """A second stage that adds up how long the first stage waits in its calls."""
 
     second: SecondStage
-    timed: Timed = field(default_factory=Timed)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def begin(self, tree: Tree) -> Any:
-        """As that of `second`."""
-        with self.timed.running():
+        """Call `second.begin`, timed."""
+        with self.stopwatch.running():
             return self.second.begin(tree)
 
     def finish(self, begun: Any) -> Tree:
-        """As that of `second`."""
-        with self.timed.running():
+        """Call `second.finish`, timed."""
+        with self.stopwatch.running():
             return self.second.finish(begun)
 
 
 class Blocking:
-    """The second stage there; nothing else is done while something is sent or received."""
+    """A second stage in another process. The first stage does nothing else while it sends or receives."""
 
     def __init__(self, pair: StagePair) -> None:
         self._pair = pair
         self._unanswered: list[Tree] | None = None
 
     def begin(self, tree: Tree) -> list[Tree]:
-        """Send `tree`; before it, receive what the second stage is trying to send."""
+        """Receive the answer that the second stage is trying to send, if there is one; then send `tree`."""
         self._receive()
         self._pair.ahead.send_tensor_dict(tree)
         self._unanswered = []
         return self._unanswered
 
     def finish(self, begun: list[Tree]) -> Tree:
-        """The answer."""
+        """Return the answer to what `begin` sent."""
         if not begun:
             self._receive()
         return begun[0]
@@ -142,7 +140,7 @@ class Blocking:
 
 
 def serve_blocking(pair: StagePair, work: Work) -> None:
-    """The second stage of `Blocking`, in a thread."""
+    """Run the second stage of `Blocking` in a thread."""
 
     def serve() -> None:
         while True:
@@ -152,20 +150,20 @@ def serve_blocking(pair: StagePair, work: Work) -> None:
 
 
 def one_process(plan: Plan, pipe: Connection) -> None:
-    """What the only process, or the one with both stages, does until it is killed."""
+    """Main function of a process with the whole model, or with both stages one after the other."""
     disable_progress_bar()
     torch.set_num_threads(plan.threads)
     keep_freed_memory()
     handler, settings = plan.handler()
     if plan.way == "alone":
-        second = TimedSecondStage(SecondStageHere(handler.second_stage(settings, CPU)))
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.timed, pipe)
+        second = TimedSecondStage(LocalSecondStage(handler.second_stage(settings, CPU)))
+        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
     else:
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS), Timed(), pipe)
+        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS), Stopwatch(), pipe)
 
 
 def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
-    """What a rank of the pair of that name does until it is killed."""
+    """Main function of one rank of the pair of stages called `name`."""
     disable_progress_bar()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": name}
     torch.set_num_threads(plan.threads)
@@ -173,15 +171,15 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
     handler, settings = plan.handler()
     pair = join_pair(None, stage_seconds=settings.stage_seconds, load_seconds=LOAD_SECONDS)
     if rank == 0:
-        there = Blocking(pair) if plan.way == "blocking" else SecondStageThere(pair, RESPONSE_SECONDS)
-        second = TimedSecondStage(there)
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.timed, pipe)
+        transfer = Blocking(pair) if plan.way == "blocking" else RemoteSecondStage(pair, RESPONSE_SECONDS)
+        second = TimedSecondStage(transfer)
+        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
         return
-    load, timed = handler.second_stage(settings, CPU), Timed()
+    compute, stopwatch = handler.second_stage(settings, CPU), Stopwatch()
 
     def work(tree: Tree) -> Mapping[str, Any]:
-        with timed.running():
-            return load(tree)
+        with stopwatch.running():
+            return compute(tree)
 
     if plan.way == "blocking":
         serve_blocking(pair, work)
@@ -189,30 +187,31 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
         serve_second_stage(pair, work, RESPONSE_SECONDS)
     while True:
         pipe.recv()
-        pipe.send(Run(0.0, timed.take(), []))
+        pipe.send(Run(0.0, stopwatch.take(), []))
 
 
-def answer_calls(served: Served, timed: Timed, pipe: Connection) -> None:
-    """Run each list of items that comes."""
-    timed.take()
+def answer_calls(served: LoadedModel, stopwatch: Stopwatch, pipe: Connection) -> None:
+    """Run each list of items that the pipe brings."""
+    stopwatch.take()
     while True:
         items = pipe.recv()
         began = time.monotonic()
         (answers,) = served.batches.map([items])
         assert isinstance(answers, list), answers
-        pipe.send(Run(time.monotonic() - began, timed.take(), answers))
+        pipe.send(Run(time.monotonic() - began, stopwatch.take(), answers))
 
 
 @dataclass
 class Variant:
-    """The processes of a plan, and what came of their runs."""
+    """The processes of a plan, and the figures of their runs."""
 
     items: Sequence[Any]
     pipes: list[Connection]
     runs: list[list[Run]] = field(default_factory=list)
+    """For each run, the figures of each process."""
 
     def __call__(self) -> float:
-        """Items in a second."""
+        """Run all items once; returns items per second."""
         runs: list[Run] = []
         for pipe, work in zip(self.pipes, (self.items, ()), strict=False):
             pipe.send(work)
@@ -221,15 +220,15 @@ class Variant:
         return len(self.items) / runs[0].seconds
 
     def idle(self) -> list[Spread]:
-        """The share of time that each of two ranks idles, in percent."""
-        first = [100 * one.elsewhere / one.seconds for one, _ in self.runs]
-        second = [100 * (1 - two.elsewhere / one.seconds) for one, two in self.runs]
+        """Percentage of time that each of two ranks idles."""
+        first = [100 * one.second_stage_seconds / one.seconds for one, _ in self.runs]
+        second = [100 * (1 - two.second_stage_seconds / one.seconds) for one, two in self.runs]
         return [Spread(tuple(first)), Spread(tuple(second))]
 
 
 @contextmanager
 def started(plan: Plan, items: Sequence[Any]) -> Iterator[Variant]:
-    """The processes of a plan, which have run once."""
+    """Start the processes of a plan and run all items once, to warm up. The processes end with the block."""
     spawn = multiprocessing.get_context("spawn")
     ranks = 2 if plan.way in IN_PAIRS else 1
     pipes = [spawn.Pipe() for _ in range(ranks)]
@@ -238,14 +237,14 @@ def started(plan: Plan, items: Sequence[Any]) -> Iterator[Variant]:
         [partial(one_rank, plan, rank, name) for rank in range(ranks)] if ranks == 2 else [partial(one_process, plan)]
     )
     processes = [
-        spawn.Process(target=target, args=(there,), daemon=True)
-        for target, (_, there) in zip(targets, pipes, strict=True)
+        spawn.Process(target=target, args=(child_end,), daemon=True)
+        for target, (_, child_end) in zip(targets, pipes, strict=True)
     ]
     try:
-        for process, (_, there) in zip(processes, pipes, strict=True):
+        for process, (_, child_end) in zip(processes, pipes, strict=True):
             process.start()
-            there.close()
-        variant = Variant(items, [here for here, _ in pipes])
+            child_end.close()
+        variant = Variant(items, [own_end for own_end, _ in pipes])
         variant()
         variant.runs.clear()
         yield variant

@@ -1,9 +1,9 @@
-"""How long a server takes to answer a small request meanwhile, seen from a process of its own.
+"""How long a server takes to answer a small request, measured by a process of its own.
 
-    .venv/bin/python bench/pings.py http://127.0.0.1:8080/ping
+    python bench/lib/pings.py http://127.0.0.1:8080/ping
 
-Prints milliseconds, one answer a line, until it is ended. Where there is a token in PINGS_TOKEN, it is sent: without
-one, what is measured is a refusal.
+Prints the milliseconds of each answer, one a line, until it is ended. The key in the variable PINGS_TOKEN is sent, if
+it is set; without a key, the time of a refusal is measured.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from contextlib import contextmanager
 from itertools import count
 from urllib.parse import urlsplit
 
-EVERY_SECONDS = 0.05
+INTERVAL_SECONDS = 0.05
 
 
 @contextmanager
 def pinging(url: str, path: str = "/ping", token: str = "") -> Iterator[list[float]]:
-    """While the block runs; then the list holds the milliseconds of each answer."""
+    """Send requests until the block ends. After it, the list holds the milliseconds of each answer."""
     milliseconds: list[float] = []
     environment = {**os.environ, "PINGS_TOKEN": token}  # not on a command line, which everybody can read
     command = [sys.executable, __file__, url + path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
-        process.stdout.readline()  # it has started, and is connected
+        process.stdout.readline()  # waits until it is connected
         try:
             yield milliseconds
         finally:
@@ -38,15 +38,15 @@ def pinging(url: str, path: str = "/ping", token: str = "") -> Iterator[list[flo
 
 
 def ping(url: str, token: str) -> None:
-    """Every 50 ms, or as soon as the last one is answered, if that took longer."""
-    at = urlsplit(url)
-    connection = http.client.HTTPConnection(at.netloc)
+    """Send a request every 50 ms, or as soon as the last one is answered, if that took longer."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     begin = time.monotonic()
     for k in count():
-        time.sleep(max(0.0, begin + k * EVERY_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, begin + k * INTERVAL_SECONDS - time.monotonic()))
         sent = time.monotonic()
-        connection.request("GET", at.path, headers=headers)
+        connection.request("GET", address.path, headers=headers)
         answer = connection.getresponse()
         answer.read()
         assert answer.status == 200 or not token, f"status {answer.status}"

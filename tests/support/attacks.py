@@ -1,8 +1,7 @@
-"""What strangers try at a server, and what it answers: one list, which tests/e2e/test_security.py proves and
-`operations.py --attacks` prints.
+"""Attacks on a server, and the answers that refuse them; e2e/test_security.py runs them.
 
-Requests are written as text in which names in braces stand for the server's keys and places; `Target` fills them in.
-What TorchServe 0.12 answers is known exactly, and no other version will come.
+Requests are texts in which names in braces stand for the server's keys and places; `Target` replaces them. The answers
+are exactly those of TorchServe 0.12, which is its last version.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from urllib.parse import quote
 import numpy as np
 import psutil
 
-from abuse import bound
-from raw_http import call_grpc, connect, reset_streams, send, status, statuses
-from serving import Serving
+from demo_server import Serving
+from support.raw_http import call_grpc, connect, reset_streams, send, status, statuses
 
 BODY = pickle.dumps(np.full((12, 16, 3), (40, 70, 220), np.uint8)).decode("latin1")
 MEBIBYTE = 2**20
@@ -32,9 +30,9 @@ MANAGE = "Authorization: Bearer {management}"
 LENGTH = f"Content-Length: {len(BODY)}"
 CHUNKED = "Transfer-Encoding: chunked"
 SMUGGLED = "GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
-"""A second request on the same connection, which has no key."""
+"""A second request without a key, on the same connection."""
 OPEN = "OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n"
-"""One that is answered 200 without a key: a sign that the bytes behind a malformed request were taken for a request."""
+"""A request that is answered 200 without a key: it shows whether bytes after a malformed request count as a request."""
 
 INFERENCE = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Ping"
 REGISTER = "/org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel"
@@ -42,39 +40,39 @@ REGISTER = "/org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterMod
 
 @dataclass(frozen=True)
 class Target:
-    """A server, and what attacks on it are filled in with."""
+    """A server, and the names that attacks on it use."""
 
     serving: Serving
     names: Mapping[str, str]
 
     @classmethod
     def of(cls, serving: Serving, **places: object) -> Target:
-        """With the keys that the server has now."""
+        """A target with the present keys of the server; `places` are further names."""
         keys = {api: entry["key"] for api, entry in json.loads(serving.instance.key_file.read_text()).items()}
         return cls(serving, {**keys, "model": serving.model, **{name: str(place) for name, place in places.items()}})
 
     def url(self, api: str) -> str:
-        """Of the inference, the management or the metrics API."""
+        """Address of the inference, management or metrics API."""
         return self.serving.settings[f"{api}_address"]
 
     def ordinary(self) -> str:
-        """What an ordinary request is answered meanwhile."""
+        """Send an ordinary request, and return the status of its answer."""
         return status(self.url("inference"), self.fill(post(KEY, LENGTH) + BODY))
 
     def fill(self, text: str) -> bytes:
-        """Put in what stands in braces."""
+        """Replace the names in braces."""
         return text.format_map(self.names).encode("latin1")
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One of them."""
+    """An attack, and the outcomes that count as a refusal."""
 
     name: str
     send: Callable[[Target], str]
-    """Do it; statuses of the answers, or what else was seen."""
+    """Attacks the target, and returns the statuses of the answers or another outcome."""
     refusals: tuple[str, ...]
-    """What may be seen."""
+    """Outcomes that are a refusal."""
 
     def __str__(self) -> str:
         return self.name
@@ -91,32 +89,32 @@ def post(*headers: str) -> str:
 
 
 def http(name: str, text: str, *refusals: str, api: str = "inference") -> Attack:
-    """These bytes to an API."""
+    """An attack that sends these bytes to an API."""
     return Attack(name, lambda target: statuses(target.url(api), target.fill(text)), refusals)
 
 
 def registration(name: str, url: str, *refusals: str) -> Attack:
-    """Somebody who has the management key asks for an archive at `url`."""
+    """An attack that registers an archive at `url`, with the management key."""
 
-    def ask(target: Target) -> str:
+    def register(target: Target) -> str:
         place = quote(target.fill(url), safe="")
         return statuses(target.url("management"), target.fill(request(f"POST /models?url={place}", MANAGE)))
 
-    return Attack(name, ask, refusals)
+    return Attack(name, register, refusals)
 
 
-def grpc(name: str, api: str, method: str, key: str | None, says: str) -> Attack:
-    """A call by gRPC, which must be told what `says` says."""
+def grpc(name: str, api: str, method: str, key: str | None, message: str) -> Attack:
+    """An attack that calls a method by gRPC; its answer must contain `message`."""
 
     def call(target: Target) -> str:
         answer = call_grpc(target.serving.settings[f"grpc_{api}_port"], method, key and target.names[key])
-        return says if says in answer else answer
+        return message if message in answer else answer
 
-    return Attack(name, call, (says,))
+    return Attack(name, call, (message,))
 
 
 def slow(target: Target) -> str:
-    """Many requests that come a byte at a time, and never to an end."""
+    """Send many requests a byte at a time, and none to its end."""
     with ExitStack() as stack:
         many = [stack.enter_context(connect(target.url("inference"))) for _ in range(CONNECTIONS)]
         for byte in target.fill("POST /"):
@@ -126,7 +124,7 @@ def slow(target: Target) -> str:
 
 
 def idle(target: Target) -> str:
-    """Many connections on which nothing comes."""
+    """Open many connections, and send nothing."""
     with ExitStack() as stack:
         for _ in range(CONNECTIONS):
             stack.enter_context(connect(target.url("inference")))
@@ -134,7 +132,7 @@ def idle(target: Target) -> str:
 
 
 def endless(target: Target) -> str:
-    """A body in chunks that does not end; how much of it was taken."""
+    """Send a body in chunks that does not end, and return how much of it the server read."""
     chunk = b"100000\r\n" + bytes(MEBIBYTE) + b"\r\n"
     limit = int(target.serving.settings["max_request_size"])
     with connect(target.url("inference")) as connection:
@@ -145,15 +143,15 @@ def endless(target: Target) -> str:
                 connection.sendall(chunk)
                 taken += MEBIBYTE
         except OSError:
-            pass  # the refusal
-        # What the kernel's buffers hold comes to it.
+            pass  # the server refuses it
+        # The kernel's buffers take some of it, too.
         return " ".join([*send(connection, b""), "in time" if taken < limit + 16 * MEBIBYTE else f"{taken} bytes"])
 
 
-def held(target: Target) -> str:
-    """Bodies that are sent almost to their end and then held back: together more than the server may keep."""
+def unfinished(target: Target) -> str:
+    """Send bodies almost to their end: together they are more than the server may keep in memory."""
     java = psutil.Process(target.serving.processes()["java"][0])
-    piece, allowed = bytes(MEBIBYTE), bound(target.serving.settings["vmargs"])
+    mebibyte, allowed = bytes(MEBIBYTE), target.serving.memory_limit
     with ExitStack() as stack:
         for _ in range(8):
             connection = stack.enter_context(connect(target.url("inference")))
@@ -161,21 +159,21 @@ def held(target: Target) -> str:
             try:
                 connection.sendall(target.fill(post("Content-Length: 40000000")))
                 for _ in range(38):
-                    connection.sendall(piece)
+                    connection.sendall(mebibyte)
             except OSError:
-                pass  # there is no room for it
+                pass  # the server has no memory for it
         memory = java.memory_info().rss
         return f"others: {target.ordinary()}, {'within' if memory < allowed else f'{memory} of'} its bound"
 
 
 def resets(target: Target) -> str:
-    """Streams of HTTP/2 that are reset as soon as they are opened."""
+    """Open streams of HTTP/2, and reset each at once."""
     reset_streams(target.serving.settings["grpc_inference_port"], INFERENCE, streams=5000)
     return f"others: {target.ordinary()}"
 
 
 def planted(folder: Path) -> Path:
-    """A folder that TorchServe takes for a model: code that somebody left on the machine's disk."""
+    """Make a folder that TorchServe takes for a model, as an attacker with access to the disk might."""
     (folder / "MAR-INF").mkdir(parents=True)
     model = {"modelName": "planted", "modelVersion": "1.0", "handler": "planted.py"}
     manifest = {"createdOn": "x", "runtime": "python", "archiverVersion": "0.12.0", "model": model}
@@ -185,7 +183,7 @@ def planted(folder: Path) -> Path:
 
 
 def was_connected(listener: socket.socket) -> bool:
-    """Whether anybody came to `listener`, which does not block."""
+    """Whether anybody connected to `listener`, a socket that does not block."""
     try:
         connection, _ = listener.accept()
     except BlockingIOError:
@@ -280,13 +278,15 @@ MALFORMED = [
 
 FLOODS = [
     Attack(f"{CONNECTIONS} requests, a byte at a time", slow, ("others: 200",)),
-    Attack(f"{CONNECTIONS} connections without a word", idle, ("others: 200",)),
+    Attack(f"{CONNECTIONS} connections without a request", idle, ("others: 200",)),
     Attack("a body without an end", endless, ("413 in time",)),
     Attack("5,000 streams reset at once", resets, ("others: 200",)),
 ]
 
-HELD = Attack("bodies of 300 MB held back, where 192 MB are allowed", held, ("others: 200, within its bound",))
-"""For a server of its own with -XX:MaxDirectMemorySize=192m."""
+UNFINISHED = Attack(
+    "300 MB of unfinished bodies, where 192 MB are allowed", unfinished, ("others: 200, within its bound",)
+)
+"""An attack on a server with -XX:MaxDirectMemorySize=192m."""
 
 REGISTRATIONS = [
     registration("climb out of the store", "../outside/x.mar", "404"),

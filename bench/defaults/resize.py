@@ -1,0 +1,79 @@
+"""What does each way of scaling frames cost, and how far are its pixels from those of the models' own processors?
+
+    scripts/bench defaults/resize [--rounds 5]
+
+Noisy, textured clips (H.264) are read as a decode process does, on one core. Every round runs all ways once. The table
+shows frames per second of process CPU, as median and, in brackets, smallest and largest, and the difference of pixel
+values (0 to 255) from `exact`: mean, 99.9th percentile and maximum.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from clips import write_clip
+from lib.command import command_parser, run_command
+from lib.report import Spread
+from reelscribe.contract.frames import FrameArray, InputSize, Resize
+from reelscribe.decode.video import Library, Video, VideoTask
+
+SIZE = InputSize(224, 224)
+CLIPS = ((1920, 1080, 60), (640, 360, 240))
+"""Width, height and number of frames."""
+WAYS: dict[str, tuple[Resize, Library]] = {
+    "exact": ("exact", "av"),
+    "planes": ("planes", "av"),
+    "fast": ("fast", "av"),
+    "decord": ("exact", "decord"),
+}
+"""Mode of scaling, and library that decodes."""
+
+
+def read(path: Path, way: str, keep: int) -> tuple[float, FrameArray]:
+    """Frames per second of process CPU, including the opening of the file, and the first `keep` frames."""
+    mode, library = WAYS[way]
+    kept, count = [], 0
+    start = time.process_time()
+    with Video(VideoTask(str(path), SIZE, resize=mode, library=library)) as video:
+        for count, frame in enumerate(video.frames(range(len(video.chosen))), 1):
+            assert frame.image is not None
+            if count <= keep:
+                kept.append(np.array(frame.image))
+    return count / (time.process_time() - start), np.stack(kept)
+
+
+def measure(path: Path, rounds: int) -> None:
+    """Print the rows of one clip."""
+    rates: dict[str, list[float]] = {way: [] for way in WAYS}
+    frames: dict[str, FrameArray] = {}
+    for _ in range(rounds):
+        for way in WAYS:
+            rate, frames[way] = read(path, way, 60)
+            rates[way].append(rate)
+    for way, measured in rates.items():
+        difference = np.abs(frames[way].astype(int) - frames["exact"])
+        levels = f"{difference.mean():>8.2f}{np.percentile(difference, 99.9):>8.0f}{difference.max():>6}"
+        print(f"{path.stem:12}{way:16}{Spread(tuple(measured))!s:>18}{levels}")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    print(f"{'clip':12}{'way':16}{'frames/s':>18}{'mean':>8}{'99.9 %':>8}{'max':>6}")
+    with tempfile.TemporaryDirectory() as folder:
+        for width, height, frames in CLIPS:
+            path = Path(folder) / f"{width}x{height}.mp4"
+            write_clip(path, width, height, frames)
+            measure(path, rounds)
+
+
+if __name__ == "__main__":
+    run_command(main)

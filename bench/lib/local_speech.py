@@ -1,0 +1,66 @@
+"""A speech model as TorchServe runs it, and files as the client reads them, both in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reelscribe import wire
+from reelscribe.contract.annotations import Utterance
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, SampleArray
+from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.results.batches import SavedAudioBatch, timeline
+from reelscribe.run.options import SpeechOptions
+from speech_handler import SpeechHandler
+from transcripts.settings import SpeechSettings
+
+
+class LocalSpeech:
+    """The handler's model, called with the request bodies that the client sends."""
+
+    def __init__(self, model: Path, **settings: Any) -> None:
+        """Load the model; `settings` are those of SpeechSettings."""
+        speech_settings = SpeechSettings(str(model), **settings)
+        self._served = SpeechHandler().serve(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
+        self.description = SpeechDescription.from_json(self._served.description)
+
+    def transcribe_chunks(self, chunks: Sequence[SampleArray], options: SpeechOptions) -> Iterator[ChunkTranscript]:
+        """Yield the transcript of each chunk, (N,) int16 at the model's rate."""
+        size = options.prebatch(self.description)
+        for at in range(0, len(chunks), size):
+            tree: Any = {**options.asked.to_json(), "sample_rate": self.description.sample_rate}
+            tree["chunks"] = list(chunks[at : at + size])
+            body = bytearray().join(wire.pack(tree))
+            request = self._served.reader()({"body": body}, {})
+            (transcripts,) = self._served.batches.map([request.items])
+            assert isinstance(transcripts, list), transcripts
+            yield from transcripts
+
+    def transcribe_files(self, paths: Sequence[Path], options: SpeechOptions) -> list[SavedAudioBatch]:
+        """Return the result of each file. Chunks of short files share requests."""
+        files = [self._chunks(path, options) for path in paths]
+        samples = [chunk.samples for chunks in files for chunk in chunks if not chunk.silent]
+        transcripts = self.transcribe_chunks(samples, options)
+        return [self._part(chunks, transcripts) for chunks in files]
+
+    def _chunks(self, path: Path, options: SpeechOptions) -> list[AudioChunk]:
+        with Audio(replace(options.task(self.description), path=str(path))) as audio:
+            return list(audio.chunks())
+
+    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
+        def times(chunk: AudioChunk) -> tuple[float, float]:
+            return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
+
+        transcribed = [(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
+        silent = [times(chunk) for chunk in chunks if chunk.silent]
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcribed, silent)
+
+
+def utterances(part: SavedAudioBatch) -> list[Utterance]:
+    """The utterances of a file on its timeline."""
+    return [event for event in timeline([part]) if isinstance(event, Utterance)]

@@ -1,0 +1,144 @@
+"""A TorchServe of its own for a test or a benchmark: the demo captioner or any archive, on free ports of loopback."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reelscribe.archive import build as archive
+from reelscribe.server import launcher as server
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import GRPC_NAMES, HTTP_ADDRESSES, Settings, read_properties
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "config.properties"
+HANDLERS = ROOT / "handlers"
+CAPTIONER = ROOT / "demo" / "models" / "captioner"
+SPEECH = ROOT / "demo" / "models" / "speech"
+
+LOAD_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A running server, and one of the models that it serves."""
+
+    instance: Instance
+    model: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that the server was started with."""
+        return read_properties(self.instance.config.read_text())
+
+    @property
+    def url(self) -> str:
+        """Address of the inference API."""
+        return self.instance.address("inference_address")
+
+    @property
+    def predictions(self) -> str:
+        """URL to which requests for the model are posted."""
+        return f"{self.url}/predictions/{self.model}"
+
+    @property
+    def token(self) -> str:
+        """Key of the inference API."""
+        return self.instance.key("inference")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers that the inference API requires."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes that the settings allow the Java process: heap and direct buffers."""
+        sizes = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)(\d+)([mg])", self.settings["vmargs"])
+        return sum(int(size) * 2 ** (30 if unit == "g" else 20) for size, unit in sizes)
+
+    def processes(self) -> dict[str, list[int]]:
+        """Process ids under "java" and "workers"."""
+        commands = {process.pid: " ".join(process.cmdline()) for process in self.instance.processes()}
+        return {
+            "java": [pid for pid, command in commands.items() if "ModelServer" in command],
+            "workers": [pid for pid, command in commands.items() if "model_service_worker" in command],
+        }
+
+
+def free_ports() -> Settings:
+    """Settings with ports that no other server uses, for all of TorchServe's APIs."""
+    names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = [s.getsockname()[1] for s in sockets]
+    return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
+
+
+@contextmanager
+def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterator[Serving]:
+    """Run a server until the block ends.
+
+    Args:
+        directory: The server's folder is made in it; its subfolder `store` holds the archives to be served.
+        model: Name of the archive that the result refers to.
+        config: File of TorchServe's settings. Its ports are replaced by free ones.
+        overrides: Settings that replace those of `config`.
+    """
+    instance = Instance(directory / "instance")
+    settings = {**free_ports(), **overrides}
+    options = StartOptions(config, directory / "store", load_seconds=LOAD_SECONDS, overrides=settings)
+    server.start(instance, options)
+    try:
+        yield Serving(instance, model)
+    finally:
+        server.stop(instance)
+
+
+@contextmanager
+def serve_demo(directory: Path, config: Path) -> Iterator[Serving]:
+    """Serve the demo captioner with one worker, as the model `captioner`."""
+    archive.build("captioner", "caption", str(CAPTIONER), directory / "store", handlers=HANDLERS)
+    with serve(directory, "captioner", config) as serving:
+        yield serving
+
+
+def handler_modules() -> dict[str, Path]:
+    """The Python files of `handlers/` by their place in an archive."""
+    return {str(path.relative_to(HANDLERS)): path for path in sorted(HANDLERS.rglob("*.py"))}
+
+
+def pack_handler(
+    handler: Path, name: str, store: Path, *, settings: Mapping[str, Any], modules: Mapping[str, Path]
+) -> None:
+    """Write `store`/NAME.mar.
+
+    Args:
+        handler: The script with TorchServe's entry point `handle`.
+        name: Name of the model.
+        store: Folder of the archive; it is made if it does not exist.
+        settings: The archive's YAML.
+        modules: Files that the handler imports, by their place in the archive.
+    """
+    store.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", "1.0"]
+    with tempfile.TemporaryDirectory() as folder:
+        yaml_file = Path(folder) / "model-config.yaml"
+        yaml_file.write_text(yaml.safe_dump(dict(settings)))
+        command += ["--handler", str(handler), "--config-file", str(yaml_file), "--export-path", str(store)]
+        subprocess.run(command, check=True, capture_output=True)
+    with zipfile.ZipFile(store / f"{name}.mar", "a") as mar:  # the archiver's --extra-files would flatten folders
+        for place, path in modules.items():
+            mar.write(path, place)

@@ -1,0 +1,79 @@
+"""What all commands share: how they are started, ended, and how they refuse mistakes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/defaults/*.py")])
+
+
+def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench):
+    done = run_bench("captoning")
+    assert done.returncode == 2
+    assert "expected the name of a command, got captoning" in done.stderr
+    assert {"captioning", "defaults/resize"} <= set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["wire", "--json", "no/such/folder/a.json"], "expected a file in a folder that exists, got no/such"),
+        (["gpu", "--device", "foo"], "expected cuda, cuda:NUMBER or cpu, got foo"),
+        pytest.param(
+            *(["gpu", "--device", "cuda:1000"], "cuda:1000: expected a GPU that torch sees, found"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, words, message):
+    done = run_bench(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_every_command_starts(run_bench, path):
+    done = run_bench(path.relative_to(ROOT / "bench").with_suffix(""), "--help")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("module", ["lib.report", "lib.delivery", "peers.outcome"])
+def test_the_examples_of_how_figures_are_computed_are_right(module):
+    folders = ["bench", "handlers", "demo"]
+    path = os.pathsep.join([*(str(ROOT / folder) for folder in folders), os.environ.get("PYTHONPATH", "")])
+    code = f"import doctest, sys, {module}; failed, tried = doctest.testmod({module}); sys.exit(failed or not tried)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_terminated_stops_its_server():
+    command = [ROOT / "scripts" / "bench", "operations", "--latency", "--seconds", "600"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as bench:
+        server: list[psutil.Process] = []
+        while not any("model_service_worker" in " ".join(process.cmdline()) for process in server):
+            assert bench.poll() is None
+            server = [process for process in psutil.Process(bench.pid).children(recursive=True) if lives(process)]
+            time.sleep(0.05)
+        bench.send_signal(signal.SIGTERM)
+        assert bench.wait() == 130
+    psutil.wait_procs(server, timeout=20)
+    assert [process for process in server if lives(process)] == []
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,92 @@
+"""The figures are right: peers caption what ours captions, operations are those that torch counts, plots show them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results" / "2026-11-21.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ["plain-32", "plain-1", "blog-sync", "blog-stream", "blog-prebatch", "flask"],  # full-size frames
+        ["litserve", "ours-fast"],  # frames that our client scaled
+    ],
+)
+def test_ways_that_get_the_same_pixels_give_the_same_captions(tables_of, ways):
+    pytest.importorskip("litserve", reason="needs the extra `bench`")
+    words = ["--rounds", 1, "--frames", 20, "--sizes", "480x270", "--ways", *ways]
+    table, ratios = tables_of("captioning", *words)
+    assert [row[1] for row in table["rows"]] == ways
+    assert all(row[2]["values"][0] > 0 for row in table["rows"])
+    assert [row[table["columns"].index("same captions, %")] for row in table["rows"]] == ["100.0"] * len(ways)
+    assert int(table["notes"][0].split(", ")[1].split()[0]) > 1  # or wrong order would not show
+    assert [row[1] for row in ratios["rows"]] == (["litserve"] if "ours-fast" in ways else [])
+
+
+def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
+    words = ["--caption-tokens", 5, "--speech-tokens", 5]
+    (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)
+    assert [row[0].split()[0] for row in table["rows"]] == ["parameters"] * 2 + ["bytes"] + ["operations"] * 2
+    assert all(expected == counted for _, expected, counted in table["rows"])
+
+
+@pytest.mark.slow
+def test_every_variant_runs_with_every_batch(tables_of):
+    words = ["--batches", 1, 2, "--rounds", 1, "--speech-tokens", 4, "--caption-tokens", 4]
+    limits, blip2, whisper, *works = tables_of("gpu", "--device", "cpu", "--size", "tiny", *words)
+    variants = ["bf16", "fp16", "eager", "static", "compiled", "graphs"]
+    for table in (blip2, whisper):
+        assert [row[0] for row in table["rows"]] == [f"{batch}, {name}" for batch in (1, 2) for name in variants]
+        assert all(row[1]["values"][0] > 0 for row in table["rows"])
+        assert all(0 <= int(row[3].removesuffix("%")) <= 100 for row in table["rows"])
+    assert [row[0] for row in works[1]["rows"]] == ["spectrogram", "encoder", "language", "prompt", "3 more tokens"]
+    assert limits["notes"] == ["On a CPU, this shows that the benchmark runs. Its figures mean nothing for a GPU."]
+
+
+def test_each_plot_is_drawn(run_bench, tmp_path):
+    done = run_bench("plots", RESULTS, tmp_path / "plots")
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "plots").iterdir())
+    assert [file.name for file in files] == ["captioning.png", "memory.png", "scaling.png"]
+    for file in files:
+        with Image.open(file) as image:
+            assert len(image.convert("RGB").getcolors(100_000)) > 10  # lines on a ground, and their edges
+
+
+def test_a_table_that_is_missing_is_named(run_bench, tmp_path):
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps({"results": [{"tables": [{"title": "Other", "rows": []}]}]}))
+    done = run_bench("plots", results, tmp_path)
+    assert done.returncode == 1
+    assert "expected a table 'Captioning;', found Other" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def collect(folder: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    """Joins results as scripts/bench does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    command = [sys.executable, "-m", "lib.collect", str(folder), str(file)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def test_results_of_one_machine_are_collected_and_of_two_are_not(tmp_path):
+    machine = {"date": "2026-11-21", "cores": "2"}
+    for name, change in (("a", {}), ("b", {"date": "2026-11-22"})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": machine | change, "command": name, "tables": []}))
+    assert collect(tmp_path, tmp_path / "new" / "all.json").returncode == 0
+    collected = json.loads((tmp_path / "new" / "all.json").read_text())
+    assert collected["machine"] == machine
+    assert [result["command"] for result in collected["results"]] == ["a", "b"]
+    (tmp_path / "c.json").write_text(json.dumps({"machine": machine | {"cores": "many"}}))
+    done = collect(tmp_path, tmp_path / "all.json")
+    assert done.returncode == 1
+    assert "expected results of one machine" in done.stderr
