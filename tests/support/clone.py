@@ -59,14 +59,7 @@ class Clone:
         programs = {
             **STAND_INS,
             ".venv/bin/python": f'exec {sys.executable} "$@"',
-            ".venv/bin/reelscribe": f"""
-                case " $* " in
-                    *" --server "* | *" --help "*) ;;
-                    " caption "* | " transcribe "* | " annotate "*)
-                        set -- "$@" --server http://{self.address}:8080
-                        case " $* " in *" --key-file "*) ;; *) set -- "$@" --key-file .server/key_file.json ;; esac ;;
-                esac
-                exec {sys.executable} -m reelscribe.cli "$@\"""",
+            ".venv/bin/reelscribe": f'exec {sys.executable} -m reelscribe.cli "$@"',
             "bin/reelscribe": 'exec .venv/bin/reelscribe "$@"',
             "bin/curl": f'exec {curl} "$@"',
         }
