@@ -161,7 +161,7 @@ def blip2(size: Size, tokens: int) -> Subject:
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
         captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=generation), device)
         variant.set_up(captioner.model, captioner.model.language_model)
-        frame = captioner.transform.frame
+        frame = captioner.transform.input_size
 
         def batch(items: int) -> Callable[[], object]:
             frames = np.random.default_rng(0).integers(0, 256, (items, frame.height, frame.width, 3), np.uint8)

@@ -42,7 +42,8 @@ from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.run.bulk import BulkRun, Captions, Summary
+from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
 
 MEBIBYTE = 2**20
@@ -60,7 +61,7 @@ async def annotate(serving: Serving, folder: Path, out: Path) -> Summary:
     credentials = Credentials(serving.instance.key_file, serving.settings["management_address"])
     async with CaptionClient([Server(serving.url, credentials)], serving.model) as client:
         options = CaptionOptions(decode_workers=1, frames_per_request=5)
-        return await BulkRun([Captions(client, options)], out).run([str(folder)])
+        return await BulkRun([CaptionTrack(client, options)], out).run([str(folder)])
 
 
 def expiry(root: Path, minutes: float) -> int:

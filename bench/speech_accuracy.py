@@ -184,7 +184,7 @@ def measure_drift(model: Path, folder: Path, seconds: float) -> None:
     print(f"{'file':6}{'start of':10}{'where':14} phrases  median  and without sign: median    95 %     max  over 0.3")
     for suffix, codec, rate in FORMATS:
         path = recording.write(folder / f"drift.{suffix}", codec, rate)
-        (part,) = local.transcribe_files([path], SpeechOptions(asked=TranscriptionOptions(word_times=True)))
+        (part,) = local.transcribe_files([path], SpeechOptions(transcription=TranscriptionOptions(word_times=True)))
         for name, word_times in (("segment", False), ("word", True)):
             starts, wrong, within = phrase_starts(recording, part, word_times)
             at, late = starts.T

@@ -36,8 +36,9 @@ from lib.report import Spread
 from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
-from reelscribe.run.bulk import BulkRun, Summary, Transcripts
+from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.options import SpeechOptions
+from reelscribe.run.transcribing import TranscriptTrack
 
 COLUMNS = (
     *("seconds", "RTFx", "ping p99, ms", "longest stall, ms", "p99 stall, ms"),
@@ -63,7 +64,7 @@ class Figures:
 async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechOptions) -> Summary:
     """Transcribe a folder with the whole client."""
     async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
-        return await BulkRun([Transcripts(client, options)], out).run([str(folder)])
+        return await BulkRun([TranscriptTrack(client, options)], out).run([str(folder)])
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:
@@ -75,10 +76,10 @@ def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figure
         seconds = time.monotonic() - began
         cpu = [now - then for now, then in zip(_cpu_seconds(serving), before, strict=True)]
     snapshot = summary.snapshot
-    assert summary.failed == summary.replaced_decoders == 0, str(summary)
+    assert summary.failed == summary.replaced_processes == 0, str(summary)
     return Figures(
         seconds,
-        snapshot.sound_seconds / seconds,
+        snapshot.audio_seconds / seconds,
         float(np.percentile(pings, 99)),
         snapshot.stall_longest_ms,
         snapshot.stall_p99_ms,

@@ -53,8 +53,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.chunking import SILENCE_DB, is_silent
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.run.bulk import BulkRun, Transcripts
+from reelscribe.run.bulk import BulkRun
 from reelscribe.run.options import SpeechOptions
+from reelscribe.run.transcribing import TranscriptTrack
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)
@@ -148,7 +149,7 @@ def whole_path(serving: Serving, folder: Path) -> Transcribe:
     async def run(paths: Sequence[Path], out: Path) -> None:
         async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
             summary = await BulkRun(
-                [Transcripts(client, SpeechOptions(asked=TranscriptionOptions(language="en")))], out
+                [TranscriptTrack(client, SpeechOptions(transcription=TranscriptionOptions(language="en")))], out
             ).run([str(path) for path in paths])
         assert not summary.failed, str(summary)
 

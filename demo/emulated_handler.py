@@ -56,7 +56,7 @@ class EmulatedHandler:
             revision="1",
             prompt="",
             generation={},
-            frame=self._frame,
+            input_size=self._frame,
             mean=(0.5, 0.5, 0.5),
             std=(0.5, 0.5, 0.5),
             dtype="float32",

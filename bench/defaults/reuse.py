@@ -30,7 +30,7 @@ VIDEOS = (".avi", ".mkv", ".mp4", ".webm")
 
 def read(path: Path, captioner: Captioner, every: int, grain: float) -> FrameArray:
     """Every `every`-th frame of a clip, with noise of that standard deviation, (N, H, W, 3)."""
-    frame = captioner.transform.frame
+    frame = captioner.transform.input_size
     rng = np.random.default_rng(0)
 
     def images() -> Iterator[FrameArray]:

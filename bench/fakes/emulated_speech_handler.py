@@ -62,13 +62,13 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
 
     settings = EmulatedSettings
 
-    def serve(
+    def load_model(
         self,
         settings: EmulatedSettings,
         _device: torch.device,
         workers: int,
         response_seconds: float,
-        _second: SecondStage | None = None,
+        _second_stage: SecondStage | None = None,
     ) -> LoadedModel:
         """Return the model, its description and its reader of requests; no weights are loaded."""
         model = EmulatedModel(settings.speed)

@@ -27,10 +27,11 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.run.bulk import BulkRun, Captions, Summary
+from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
@@ -163,7 +164,7 @@ def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
 
             async def read(path: Path) -> None:
                 task = VideoTask(str(path), FRAME, resize=options.resize)
-                parts = pool.read(FrameReading(task, FRAMES_PER_REQUEST), [Span()])
+                parts = pool.read(ReadFrames(task, FRAMES_PER_REQUEST), [Span()])
                 async with aclosing(parts):
                     async for part in parts:
                         if isinstance(part, DecodedFrameBatch):
@@ -213,7 +214,7 @@ async def _run(
 ) -> tuple[TimedClient, Summary]:
     servers = [Server(serving.url, serving.token) for serving in servings]
     async with TimedClient(servers, servings[0].model) as client:
-        return client, await BulkRun([Captions(client, options)], out).run([*map(str, paths)])
+        return client, await BulkRun([CaptionTrack(client, options)], out).run([*map(str, paths)])
 
 
 def _client_cpu_seconds() -> float:

@@ -26,14 +26,14 @@ class LocalSpeech:
     def __init__(self, model: Path, **settings: Any) -> None:
         """Load the model; `settings` are those of SpeechSettings."""
         speech_settings = SpeechSettings(str(model), **settings)
-        self._served = SpeechHandler().serve(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
+        self._served = SpeechHandler().load_model(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
         self.description = SpeechDescription.from_json(self._served.description)
 
     def transcribe_chunks(self, chunks: Sequence[SampleArray], options: SpeechOptions) -> Iterator[ChunkTranscript]:
         """Yield the transcript of each chunk, (N,) int16 at the model's rate."""
-        size = options.prebatch(self.description)
+        size = options.batch_size(self.description)
         for at in range(0, len(chunks), size):
-            tree: Any = {**options.asked.to_json(), "sample_rate": self.description.sample_rate}
+            tree: Any = {**options.transcription.to_json(), "sample_rate": self.description.sample_rate}
             tree["chunks"] = list(chunks[at : at + size])
             body = bytearray().join(wire.pack(tree))
             request = self._served.reader()({"body": body}, {})

@@ -14,7 +14,7 @@ from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.decode.source_file import digest_file
-from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio
+from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoSound
 from reelscribe.run.options import SpeechOptions, chunk_samples
@@ -47,9 +47,9 @@ class LoopPool(DecodePool):
 
     async def read(self, reading: Any, spans: Sequence[Span]) -> AsyncGenerator[Any, None]:
         """Yield the description of a source and its batches, as a decode process does."""
-        assert isinstance(reading, AudioReading)
+        assert isinstance(reading, ReadAudio)
         assert list(spans) == [Span()]
-        async with self._seats:
+        async with self._permits:
             began = time.monotonic()
             with Audio(reading.task) as audio:
                 if audio.info is None:
@@ -61,15 +61,15 @@ class LoopPool(DecodePool):
                     self._busy_seconds += time.monotonic() - began
                     await asyncio.sleep(0)
                     if sum(not chunk.silent for chunk in chunks) == reading.chunks_per_batch:
-                        yield await self._part(chunks)
+                        yield await self._batch(chunks)
                         chunks = []
                     began = time.monotonic()
                 if chunks:
-                    yield await self._part(chunks)
+                    yield await self._batch(chunks)
                 self._decoded += audio.read_seconds
                 yield OpenedAudio(audio.info, audio.samples, audio.cut)
 
-    async def _part(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
+    async def _batch(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
         audible = [chunk for chunk in chunks if not chunk.silent]
         ends = np.cumsum([len(chunk.samples) for chunk in audible]).tolist()
         slot = await self._slots.take() if audible else None
@@ -80,8 +80,8 @@ class LoopPool(DecodePool):
             first=chunks[0].first,
             stop=chunks[-1].stop,
             chunks=np.split(samples, ends[:-1]) if audible else [],
-            heard=[(chunk.first, chunk.stop, chunk.start_seconds) for chunk in audible],
-            silent=[(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
+            audible=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in audible],
+            silent=[Stretch(chunk.first, chunk.stop, chunk.start_seconds) for chunk in chunks if chunk.silent],
             slot=slot,
             slots=self._slots,
         )
@@ -93,4 +93,4 @@ class LoopOptions(SpeechOptions):
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
         """Return the pool without processes."""
-        return LoopPool(self.prebatch(description) * 2 * chunk_samples(description), requests_in_flight)
+        return LoopPool(self.batch_size(description) * 2 * chunk_samples(description), requests_in_flight)

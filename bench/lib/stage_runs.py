@@ -26,7 +26,7 @@ from lib.report import Spread
 from pipeline.pair import StagePair, join_pair
 from pipeline.remote import RemoteSecondStage, serve_second_stage
 from runtime.heap import keep_freed_memory
-from runtime.second_stage import LocalSecondStage, SecondStage
+from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from speech_handler import SpeechHandler
 from transcripts.settings import SpeechSettings
 from worker.handler import LoadedModel, ModelHandler
@@ -102,15 +102,15 @@ class TimedSecondStage:
     second: SecondStage
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def begin(self, tree: Tree) -> Any:
-        """Call `second.begin`, timed."""
+    def submit(self, tree: TensorTree) -> Any:
+        """Call `second.submit`, timed."""
         with self.stopwatch.running():
-            return self.second.begin(tree)
+            return self.second.submit(tree)
 
-    def finish(self, begun: Any) -> Tree:
-        """Call `second.finish`, timed."""
+    def result(self, submitted: Any) -> TensorTree:
+        """Call `second.result`, timed."""
         with self.stopwatch.running():
-            return self.second.finish(begun)
+            return self.second.result(submitted)
 
 
 class Blocking:
@@ -118,35 +118,35 @@ class Blocking:
 
     def __init__(self, pair: StagePair) -> None:
         self._pair = pair
-        self._unanswered: list[Tree] | None = None
+        self._unanswered: list[TensorTree] | None = None
 
-    def begin(self, tree: Tree) -> list[Tree]:
+    def submit(self, tree: TensorTree) -> list[TensorTree]:
         """Receive the answer that the second stage is trying to send, if there is one; then send `tree`."""
         self._receive()
-        self._pair.ahead.send_tensor_dict(tree)
+        self._pair.batches.send_tensor_dict(tree)
         self._unanswered = []
         return self._unanswered
 
-    def finish(self, begun: list[Tree]) -> Tree:
-        """Return the answer to what `begin` sent."""
-        if not begun:
+    def result(self, submitted: list[TensorTree]) -> TensorTree:
+        """Return the answer to what `submit` sent."""
+        if not submitted:
             self._receive()
-        return begun[0]
+        return submitted[0]
 
     def _receive(self) -> None:
         if self._unanswered is not None:
-            self._unanswered.append(self._pair.back.recv_tensor_dict())
+            self._unanswered.append(self._pair.results.recv_tensor_dict())
             self._unanswered = None
 
 
-def serve_blocking(pair: StagePair, work: Work) -> None:
+def serve_blocking(pair: StagePair, work: StageFunction) -> None:
     """Run the second stage of `Blocking` in a thread."""
 
     def serve() -> None:
         while True:
-            pair.back.send_tensor_dict(work(pair.ahead.recv_tensor_dict()))
+            pair.results.send_tensor_dict(work(pair.batches.recv_tensor_dict()))
 
-    pair.thread("blocking", serve)
+    pair.start_thread("blocking", serve)
 
 
 def one_process(plan: Plan, pipe: Connection) -> None:
@@ -156,10 +156,10 @@ def one_process(plan: Plan, pipe: Connection) -> None:
     keep_freed_memory()
     handler, settings = plan.handler()
     if plan.way == "alone":
-        second = TimedSecondStage(LocalSecondStage(handler.second_stage(settings, CPU)))
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
+        second = TimedSecondStage(LocalSecondStage(handler.load_second_stage(settings, CPU)))
+        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
     else:
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS), Stopwatch(), pipe)
+        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS), Stopwatch(), pipe)
 
 
 def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
@@ -173,11 +173,11 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
     if rank == 0:
         transfer = Blocking(pair) if plan.way == "blocking" else RemoteSecondStage(pair, RESPONSE_SECONDS)
         second = TimedSecondStage(transfer)
-        answer_calls(handler.serve(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
+        answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
         return
-    compute, stopwatch = handler.second_stage(settings, CPU), Stopwatch()
+    compute, stopwatch = handler.load_second_stage(settings, CPU), Stopwatch()
 
-    def work(tree: Tree) -> Mapping[str, Any]:
+    def work(tree: TensorTree) -> Mapping[str, Any]:
         with stopwatch.running():
             return compute(tree)
 

@@ -15,7 +15,7 @@ from peers.outcome import Recorder
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.run.options import CaptionOptions
 
@@ -35,7 +35,7 @@ class Client:
     async def caption(self, path: str) -> list[str]:
         """Return the captions of a file."""
         tasks = []
-        parts = self._pool.read(FrameReading(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_BATCH), [Span()])
+        parts = self._pool.read(ReadFrames(VideoTask(path, FRAME, resize="fast"), FRAMES_PER_BATCH), [Span()])
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, DecodedFrameBatch):

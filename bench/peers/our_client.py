@@ -20,7 +20,8 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
 
 
@@ -47,11 +48,11 @@ async def caption(
     captions: list[str] = []
 
     def keep(record: Record) -> None:
-        assert record.seen
-        captions.extend(caption.text for caption in record.seen.captions())
+        assert record.caption_result
+        captions.extend(caption.text for caption in record.caption_result.captions())
 
     async with RecordedClient([server], model, recorder) as client:
-        await BulkRun([Captions(client, options)], out, on_record=keep).run(paths)
+        await BulkRun([CaptionTrack(client, options)], out, on_record=keep).run(paths)
     return captions
 
 

@@ -18,7 +18,7 @@ from reelscribe.errors import OutputError, StartupError, UsageError
 from reelscribe.run.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HANDLERS = ROOT / "handlers"
 
 

@@ -1,4 +1,4 @@
-"""Key files, and their renewal through a management API that writes the file and answers nothing, as TorchServe's."""
+"""Key files, and their renewal through a management API that writes the file and answers nothing, like TorchServe."""
 
 import json
 from collections.abc import AsyncIterator
@@ -19,13 +19,13 @@ START = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def expiry(seconds: float) -> str:
-    """So long after START, as Java writes it: with nanoseconds."""
-    return f"{START + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.123456789Z"
+    """A time so long after START, as Java writes it: with nanoseconds."""
+    return f"{START + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%S}.000000000Z"
 
 
 @pytest.fixture
 def clock(monkeypatch) -> SimpleNamespace:
-    """What the credentials take for the time: seconds since START."""
+    """The clock of the credentials, in seconds since START."""
     clock = SimpleNamespace(seconds=0.0)
     now = SimpleNamespace(time=lambda: START.timestamp() + clock.seconds)
     monkeypatch.setattr("reelscribe.client.credentials.time", now)
@@ -39,21 +39,21 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Management:
-    """Writes the key file whenever it is asked for a token, unless `failure` says otherwise."""
+    """A management API that writes the key file for each request of a token, unless `failure` says what it does."""
 
     def __init__(self, key_file, clock) -> None:
         self.key_file, self.clock = key_file, clock
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.failure = ""
 
     async def handle(self, request: web.Request) -> web.Response:
-        self.asked.append((request.path_qs, request.headers["Authorization"]))
+        self.requests.append((request.path_qs, request.headers["Authorization"]))
         if self.failure == "it breaks":
             assert request.transport
             request.transport.abort()
         if self.failure:
             return web.Response(status=500)
-        write_key_file(self.key_file, f"key {len(self.asked)}", expiry(self.clock.seconds + 3600))
+        write_key_file(self.key_file, f"key {len(self.requests)}", expiry(self.clock.seconds + 3600))
         return web.Response()
 
 
@@ -71,7 +71,7 @@ def test_the_inference_key_is_read_from_the_key_file(tmp_path):
     assert Credentials(write_key_file(tmp_path / "keys", "secret")).token == "secret"
 
 
-def test_reading_again_says_whether_the_key_is_another_one(tmp_path):
+def test_reload_tells_whether_the_key_has_changed(tmp_path):
     path = write_key_file(tmp_path / "keys", "one")
     credentials = Credentials(path)
     assert not credentials.reload()
@@ -92,7 +92,7 @@ def test_a_file_that_is_no_key_file_is_refused(tmp_path, text):
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_a_file_that_others_can_read_or_write_is_refused_until_they_cannot(tmp_path, mode):
+def test_a_file_that_others_have_access_to_is_refused(tmp_path, mode):
     path = write_key_file(tmp_path / "keys", "secret")
     path.chmod(mode)
     with pytest.raises(UsageError, match=rf"its owner alone, got mode {mode:o}; chmod 600") as error:
@@ -107,7 +107,7 @@ def test_the_key_is_in_no_representation(tmp_path):
     assert "secret" not in f"{credentials!r} {credentials}"
 
 
-def test_a_key_differs_from_one_that_was_refused_once_the_file_is_another(tmp_path):
+def test_a_key_differs_from_a_refused_one_when_the_file_has_changed(tmp_path):
     path = write_key_file(tmp_path / "keys", "one")
     credentials = Credentials(path)
     assert not credentials.differs_from("one")
@@ -147,7 +147,7 @@ async def test_a_key_is_renewed_before_it_expires(management, session, clock, li
     clock.seconds = renewed_after + 0.01
     assert await credentials.fresh_token(session) == "key 1"
     assert await credentials.fresh_token(session) == "key 1"
-    assert management.asked == [("/token?type=inference", "Bearer api-key")]
+    assert management.requests == [("/token?type=inference", "Bearer api-key")]
 
 
 async def test_a_key_is_renewed_again_and_again(management, session, clock):
@@ -160,7 +160,7 @@ async def test_a_key_is_renewed_again_and_again(management, session, clock):
 async def test_the_management_key_is_renewed_in_the_same_way(management, session):
     path = write_key_file(management.key_file, "first", expiry(-100))
     assert await Credentials(path, management.url, api="management").fresh_token(session) == "key 1"
-    assert management.asked == [("/token?type=management", "Bearer api-key")]
+    assert management.requests == [("/token?type=management", "Bearer api-key")]
 
 
 async def test_a_key_that_has_expired_is_renewed(management, session):
@@ -168,7 +168,7 @@ async def test_a_key_that_has_expired_is_renewed(management, session):
     assert await credentials.fresh_token(session) == "key 1"
 
 
-async def test_without_a_management_address_a_key_is_used_as_long_as_it_lasts(tmp_path, session):
+async def test_without_a_management_address_an_expired_key_is_not_renewed(tmp_path, session):
     credentials = Credentials(write_key_file(tmp_path / "keys", "first", expiry(-100)))
     assert await credentials.fresh_token(session) == "first"
 
@@ -177,30 +177,30 @@ async def test_a_file_without_an_expiry_is_not_renewed(management, session):
     management.key_file.touch(mode=0o600)
     management.key_file.write_text(json.dumps({"inference": {"key": "first"}, "API": {"key": "api-key"}}))
     assert await Credentials(management.key_file, management.url).fresh_token(session) == "first"
-    assert management.asked == []
+    assert management.requests == []
 
 
 @pytest.mark.parametrize("failure", ["it refuses", "it breaks"])
-async def test_a_renewal_that_fails_costs_the_request_nothing_and_is_tried_later(management, session, clock, failure):
+async def test_after_a_renewal_that_fails_the_old_key_is_used_and_renewed_later(management, session, clock, failure):
     credentials = Credentials(write_key_file(management.key_file, "first", expiry(10)), management.url)
     management.failure = failure
     clock.seconds = 20
     assert await credentials.fresh_token(session) == "first"
-    asked = len(management.asked)  # twice if it breaks: aiohttp sends what may be sent again
+    requests = len(management.requests)  # two if the connection breaks, because aiohttp repeats a GET
     for clock.seconds in (21, 20 + RETRY_SECONDS - 1):
         assert await credentials.fresh_token(session) == "first"
-    assert len(management.asked) == asked
+    assert len(management.requests) == requests
     management.failure = ""
     clock.seconds = 20 + RETRY_SECONDS + 1
-    assert await credentials.fresh_token(session) == f"key {asked + 1}"
+    assert await credentials.fresh_token(session) == f"key {requests + 1}"
 
 
-async def test_a_management_api_that_is_gone_costs_the_request_nothing(tmp_path, session):
+async def test_without_a_management_api_the_old_key_is_used(tmp_path, session):
     path = write_key_file(tmp_path / "keys", "first", expiry(-100))
     assert await Credentials(path, "http://127.0.0.1:9").fresh_token(session) == "first"
 
 
-def test_a_key_file_without_the_key_that_is_needed_says_which(tmp_path):
+def test_a_key_file_without_the_key_of_the_api_is_refused(tmp_path):
     (tmp_path / "keys").write_text('{"inference": {"key": "x"}}')
     with pytest.raises(UsageError, match="it has no management key"):
         Credentials(tmp_path / "keys", api="management")

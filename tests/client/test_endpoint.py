@@ -1,4 +1,4 @@
-"""One server, one try."""
+"""One endpoint, which sends each request once."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -42,7 +42,7 @@ def endpoint_of(server, session, credentials=None, *, request_seconds=None):
     )
 
 
-async def test_a_description_says_how_many_workers_there_are(server, session):
+async def test_a_description_has_the_number_of_workers(server, session):
     endpoint = endpoint_of(server, session)
     assert endpoint.workers == 1
     server.description = replace(DESCRIPTION, workers=3)
@@ -58,7 +58,7 @@ async def test_an_address_may_end_in_a_slash(server, session):
     assert await endpoint.describe() == DESCRIPTION
 
 
-async def test_requests_count_while_they_are_answered(server, session):
+async def test_requests_are_outstanding_until_they_are_answered_or_fail(server, session):
     endpoint = endpoint_of(server, session)
     counted = []
 
@@ -69,15 +69,15 @@ async def test_requests_count_while_they_are_answered(server, session):
         return await captions(request)
 
     server.answer = answer
-    await endpoint.ask(BODY)
+    await endpoint.predict(BODY)
     with pytest.raises(ServerUnreachable, match="is the server running"):
-        await endpoint.ask(BODY)
+        await endpoint.predict(BODY)
     assert counted == [1, 1]
     assert endpoint.outstanding == 0
 
 
-async def test_without_a_key_none_is_sent(server, session):
-    await endpoint_of(server, session).ask(BODY)
+async def test_without_a_key_no_token_is_sent(server, session):
+    await endpoint_of(server, session).predict(BODY)
     assert "Authorization" not in server.received[0].headers
 
 
@@ -97,12 +97,12 @@ async def test_without_a_key_none_is_sent(server, session):
     ],
 )
 async def test_a_request_is_refused_for_now_or_for_good(server, session, answer, final, message):
-    async def say(_):
+    async def respond(_):
         return answer
 
-    server.answer = say
+    server.answer = respond
     with pytest.raises(RequestRefused) as error:
-        await endpoint_of(server, session).ask(BODY)
+        await endpoint_of(server, session).predict(BODY)
     assert (str(error.value), error.value.final, error.value.deadly) == (message, final, False)
 
 
@@ -111,40 +111,40 @@ async def test_a_request_is_refused_for_now_or_for_good(server, session, answer,
     [(400, True, "no token was given"), (404, True, "'captioner' built and loaded"), (413, False, "max_request_size")],
 )
 async def test_access_is_refused_with_advice(server, session, status, passes, advice):
-    async def say(_):
+    async def respond(_):
         return web.Response(status=status)
 
-    server.answer = say
+    server.answer = respond
     with pytest.raises(AccessRefused, match=advice) as error:
-        await endpoint_of(server, session).ask(BODY)
+        await endpoint_of(server, session).predict(BODY)
     assert error.value.passes == passes
 
 
-async def test_what_is_no_description_is_an_error(server, session):
+async def test_json_that_is_no_description_is_an_error(server, session):
     server.description = SimpleNamespace(to_json=lambda: {"name": "a/b"})
     with pytest.raises(ServerError, match="expected the description of a caption handler"):
         await endpoint_of(server, session).describe()
 
 
-async def test_an_answer_that_is_no_json_is_an_error(server, session):
-    async def say(_):
+async def test_a_response_that_is_not_json_is_an_error(server, session):
+    async def respond(_):
         return web.Response(text="a star")
 
-    server.answer = say
+    server.answer = respond
     with pytest.raises(ServerError, match="expected JSON, got 'a star'"):
-        await endpoint_of(server, session).ask(BODY)
+        await endpoint_of(server, session).predict(BODY)
 
 
-async def test_requests_that_were_refused_together_all_see_the_new_key(server, session, tmp_path):
+async def test_all_requests_that_were_refused_together_see_the_new_key(server, session, tmp_path):
     key_file = write_key_file(tmp_path / "key_file.json", "old")
     endpoint = endpoint_of(server, session, Credentials(key_file))
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.ask(BODY)
+        await endpoint.predict(BODY)
     assert not endpoint.key_has_changed()
     write_key_file(key_file, "new")
     assert [endpoint.key_has_changed() for _ in range(3)] == [True] * 3
-    assert (await endpoint.ask(BODY)).value[7] == "frame 7"
+    assert (await endpoint.predict(BODY)).value[7] == "frame 7"
 
 
 async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):
@@ -152,7 +152,7 @@ async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, sessio
     endpoint = endpoint_of(server, session, Credentials(key_file))
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.ask(BODY)
+        await endpoint.predict(BODY)
     key_file.unlink()
     assert not endpoint.key_has_changed()
 
@@ -161,5 +161,5 @@ async def test_a_key_without_a_file_never_changes(server, session):
     server.key = "new"
     endpoint = endpoint_of(server, session, "old")
     with pytest.raises(AccessRefused, match="keys expire"):
-        await endpoint.ask(BODY)
+        await endpoint.predict(BODY)
     assert not endpoint.key_has_changed()

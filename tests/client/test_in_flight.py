@@ -1,4 +1,4 @@
-"""Permits and their order with tasks; the moving limit with a simulated server and its clock."""
+"""The adaptive limit: permits and their order, and how the limit moves with a simulated server and its clock."""
 
 import asyncio
 from collections import Counter, deque
@@ -7,24 +7,24 @@ from itertools import pairwise
 
 import pytest
 
-from reelscribe.client.in_flight import ROUND, InFlight
+from reelscribe.client.in_flight import ROUND_ANSWERS, InFlight
 from reelscribe.errors import ServerUnreachable
 
-FRAMES_PER_REQUEST = 8
+ITEMS_PER_REQUEST = 8
 
 
 async def granted(task: asyncio.Task[None]) -> None:
-    """The permit comes; fails if it never does."""
+    """Wait for a permit, and fail if it never comes."""
     await asyncio.wait_for(task, 10)
 
 
 async def turn_of_the_loop() -> None:
-    """Let every task go on that can."""
+    """Let every task go on that does not wait."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-async def test_as_many_permits_as_the_limit_and_no_more():
+async def test_as_many_permits_are_granted_as_the_limit_says():
     permits = InFlight(2, 2)
     tasks = [asyncio.create_task(permits.acquire()) for _ in range(3)]
     await turn_of_the_loop()
@@ -33,7 +33,7 @@ async def test_as_many_permits_as_the_limit_and_no_more():
     await granted(tasks[2])
 
 
-async def test_who_waits_longest_is_next():
+async def test_permits_are_granted_in_the_order_of_the_requests():
     permits, order = InFlight(1, 1), []
 
     async def take(name):
@@ -51,7 +51,7 @@ async def test_who_waits_longest_is_next():
     assert order == ["a", "b", "c", "late"]
 
 
-async def test_who_gives_up_waiting_takes_no_permit():
+async def test_a_request_that_is_cancelled_while_it_waits_takes_no_permit():
     permits = InFlight(1, 1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
@@ -64,7 +64,7 @@ async def test_who_gives_up_waiting_takes_no_permit():
 
 
 @pytest.mark.parametrize("release_first", [True, False])
-async def test_a_permit_is_not_lost_if_it_comes_while_its_taker_gives_up(release_first):
+async def test_a_permit_is_not_lost_if_it_is_granted_while_its_request_is_cancelled(release_first):
     permits = InFlight(1, 1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
@@ -78,7 +78,7 @@ async def test_a_permit_is_not_lost_if_it_comes_while_its_taker_gives_up(release
     await granted(asyncio.create_task(permits.acquire()))
 
 
-async def test_who_waits_when_waiting_is_stopped_gets_no_permit():
+async def test_requests_that_wait_when_waiting_is_stopped_get_no_permit():
     permits = InFlight(1, 1)
     await permits.acquire()
     waiting = [asyncio.create_task(permits.acquire()) for _ in range(2)]
@@ -91,7 +91,7 @@ async def test_who_waits_when_waiting_is_stopped_gets_no_permit():
         await waiting[1]
 
 
-async def test_after_waiting_was_stopped_only_permits_that_are_free_are_given_out():
+async def test_after_waiting_was_stopped_only_free_permits_are_granted():
     permits = InFlight(1, 1)
     permits.stop_waiting()
     await permits.acquire()
@@ -105,13 +105,16 @@ def test_a_later_start_never_lowers_the_limit():
     permits = InFlight(32, 32)
     limits = []
     for workers in (4, 2, 8, 100):
-        permits.begin_with(workers)
+        permits.start(workers)
         limits.append(permits.limit)
     assert limits == [4, 4, 8, 32]
 
 
 class Simulation:
-    """Requests of equal size, always one more than may be sent, and `rate(requests in flight)` answered a second."""
+    """Requests of equal size, of which one more wants a permit than there are, and a server.
+
+    The server answers `rate(requests in flight)` requests per second.
+    """
 
     def __init__(self, start: int, most: int, rate: Callable[[int], float]) -> None:
         self.seconds = 0.0
@@ -120,12 +123,12 @@ class Simulation:
         self._requests = deque(asyncio.create_task(self.permits.acquire()) for _ in range(most + 1))
 
     async def limits(self, answers: int) -> list[int]:
-        """The limit after each of so many answers."""
+        """Answer so many requests, and return the limit after each."""
         limits = []
         for _ in range(answers):
             await granted(self._requests.popleft())
             self.seconds += 1 / self.rate(self.permits.limit)
-            self.permits.answered(FRAMES_PER_REQUEST)
+            self.permits.answered(ITEMS_PER_REQUEST)
             self.permits.release()
             self._requests.append(asyncio.create_task(self.permits.acquire()))
             limits.append(self.permits.limit)
@@ -159,7 +162,7 @@ async def test_the_limit_ends_where_the_server_has_no_more_capacity(capacity, st
 
 
 async def test_one_more_that_brings_nothing_is_taken_back_and_tried_again_later():
-    limits = await limits_of(3, 32, lambda _: 5, answers=ROUND * 200)
+    limits = await limits_of(3, 32, lambda _: 5, answers=ROUND_ANSWERS * 200)
     changes = [limits[0], *(after for before, after in pairwise(limits) if after != before)]
     assert changes[:6] == [3, 4, 3, 4, 3, 4]
 
@@ -182,7 +185,7 @@ async def test_the_limit_stays_while_requests_do_not_wait_for_permits():
     for _ in range(200):
         await permits.acquire()
         seconds += 1
-        permits.answered(FRAMES_PER_REQUEST)
+        permits.answered(ITEMS_PER_REQUEST)
         permits.release()
         assert permits.limit == 2
 
@@ -192,13 +195,13 @@ async def test_a_full_queue_takes_away_a_quarter_once_for_all_that_are_refused_t
     for _ in range(10):
         simulation.permits.refused()
     assert simulation.permits.limit == 12
-    await simulation.limits(ROUND * 12)
+    await simulation.limits(ROUND_ANSWERS * 12)
     simulation.permits.refused()
     assert simulation.permits.limit == 9
     await simulation.end()
 
 
-async def test_permits_above_a_smaller_limit_are_not_given_out_again():
+async def test_permits_above_a_lowered_limit_are_not_granted_again():
     permits = InFlight(4, 4)
     for _ in range(4):
         await permits.acquire()

@@ -1,4 +1,4 @@
-"""Servers that go away, refuse a key or come back, one or several of them."""
+"""Outages: servers that go away, refuse a token or come back, one or several of them."""
 
 import asyncio
 import signal
@@ -14,8 +14,17 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.wire import IDENTITY_HEADER
-from support.fake_torchserve import DESCRIPTION, Answer, Broken, FakeTorchServe, captions, worker_died, write_key_file
-from support.sending import FRAMES, connected, no_waiting, told
+from support.fake_torchserve import (
+    DESCRIPTION,
+    Answer,
+    Broken,
+    FakeTorchServe,
+    Gate,
+    captions,
+    worker_died,
+    write_key_file,
+)
+from support.sending import FRAMES, connected, frame_numbers, no_waiting
 
 FOUR_WORKERS = replace(DESCRIPTION, workers=4)
 OTHER_MODEL = replace(DESCRIPTION, name="a/other")
@@ -26,33 +35,20 @@ def eight_at_once(answer: Answer = captions, **options: Any) -> FakeTorchServe:
     return FakeTorchServe(answer, description=FOUR_WORKERS, **options)
 
 
-class Said:
-    """What the client said; `heard` is set when it says that it waits."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.heard = asyncio.Event()
-
-    def __call__(self, line: str) -> None:
-        self.lines.append(line)
-        self.heard.set()
-
-
 async def each_alone(client: CaptionClient) -> list[int | str]:
     """All frames at once, each in a request of its own."""
     results = await asyncio.gather(*(client.caption(FRAMES[k : k + 1]) for k in range(8)))
-    return [told(result)[0] for result in results]
+    return [frame_numbers(result)[0] for result in results]
 
 
-async def test_a_server_that_is_gone_for_a_while_is_waited_for():
-    said = Said()
-    async with eight_at_once() as server, connected(server, say=said) as client:
+async def test_a_server_that_is_gone_for_a_while_is_waited_for(messages):
+    async with eight_at_once() as server, connected(server) as client:
         await server.stop()
         request = asyncio.create_task(each_alone(client))
-        await said.heard.wait()
+        await messages.arrived.wait()
         await server.start()
         assert await request == [*range(8)]
-    waiting, back = said.lines
+    waiting, back = messages.lines
     assert waiting.startswith(f"waiting for a server: {server.url}")
     assert back == f"{server.url}/predictions/captioner answers again"
 
@@ -82,12 +78,11 @@ async def test_connections_that_break_again_and_again_lose_nothing():
             assert await each_alone(client) == [*range(8)]
 
 
-async def test_a_server_that_is_gone_for_too_long_ends_the_run():
-    said = Said()
-    async with FakeTorchServe() as server, connected(server, say=said, outage_seconds=1) as client:
+async def test_a_server_that_is_gone_for_too_long_ends_the_run(messages):
+    async with FakeTorchServe() as server, connected(server, outage_seconds=1) as client:
         await server.stop()
         request = asyncio.create_task(client.caption(FRAMES))
-        await said.heard.wait()
+        await messages.arrived.wait()
         await server.start()
         await request  # that outage was short enough
         await server.stop()
@@ -96,60 +91,57 @@ async def test_a_server_that_is_gone_for_too_long_ends_the_run():
             pytest.raises(ServerUnreachable, match=r"no server could be used for 1 s: .*running"),
         ):
             await client.caption(FRAMES)
-        assert len(said.lines) == 3
+        assert len(messages.lines) == 3
 
 
-async def test_nobody_is_there_when_the_run_starts():
+async def test_without_a_server_the_run_does_not_start():
     async with CaptionClient([Server("http://127.0.0.1:9")], "captioner") as client:
         with pytest.raises(ServerUnreachable, match="is the server running"):
             await client.describe()
 
 
-async def test_a_model_that_is_loaded_again_is_waited_for():
-    said = Said()
-    async with eight_at_once() as server, connected(server, say=said) as client:
+async def test_a_model_that_is_loaded_again_is_waited_for(messages):
+    async with eight_at_once() as server, connected(server) as client:
         server.model_is_there = False
         request = asyncio.create_task(each_alone(client))
-        await said.heard.wait()
+        await messages.arrived.wait()
         server.model_is_there = True
         assert await request == [*range(8)]
-    assert "status 404" in said.lines[0]
-    assert "'captioner' built and loaded" in said.lines[0]
+    assert "status 404" in messages.lines[0]
+    assert "'captioner' built and loaded" in messages.lines[0]
 
 
-async def test_a_key_file_that_has_changed_is_used_and_nothing_is_lost(tmp_path):
-    said = Said()
+async def test_a_key_file_that_has_changed_is_used_and_nothing_is_lost(messages, tmp_path):
     key_file = write_key_file(tmp_path / "key_file.json", "old")
     async with (
         eight_at_once(key="old") as server,
-        connected(server, credentials=Credentials(key_file), say=said) as client,
+        connected(server, credentials=Credentials(key_file)) as client,
     ):
         server.key = "new"
         write_key_file(key_file, "new")
         assert await each_alone(client) == [*range(8)]
-    assert said.lines == []
+    assert messages.lines == []
     assert len(server.received) == 8
 
 
-async def test_without_a_new_key_the_server_is_left_out_until_the_key_file_changes(tmp_path):
-    said = Said()
+async def test_without_a_new_key_the_server_is_left_out_until_the_key_file_changes(messages, tmp_path):
     key_file = write_key_file(tmp_path / "key_file.json", "old")
     async with (
         FakeTorchServe(key="old") as server,
-        connected(server, credentials=Credentials(key_file), say=said) as client,
+        connected(server, credentials=Credentials(key_file)) as client,
     ):
         server.key = "new"
         request = asyncio.create_task(client.caption(FRAMES))
-        await said.heard.wait()
+        await messages.arrived.wait()
         write_key_file(key_file, "new")
-        assert told(await request) == [*range(8)]
-    waiting, back = said.lines
+        assert frame_numbers(await request) == [*range(8)]
+    waiting, back = messages.lines
     assert "status 400: Token Authorization failed" in waiting
     assert "--key-file" in waiting
     assert back.endswith("answers again")
 
 
-async def test_a_wrong_key_is_said_when_the_run_starts(tmp_path):
+async def test_a_wrong_key_is_an_error_when_the_run_starts(messages, tmp_path):
     credentials = Credentials(write_key_file(tmp_path / "key_file.json", "old"))
     async with (
         FakeTorchServe(key="new") as server,
@@ -177,7 +169,6 @@ async def test_a_description_of_several_servers_has_all_workers_and_the_smallest
     ):
         described = await client.describe()
     assert (described.workers, described.max_frames, described.max_side) == (5, 64, 4096)
-    assert client.in_flight.limit == 10
 
 
 async def test_servers_that_serve_different_models_are_refused():
@@ -188,68 +179,55 @@ async def test_servers_that_serve_different_models_are_refused():
 
 
 async def test_the_server_with_fewer_requests_for_its_workers_gets_the_next():
-    gate = asyncio.Event()
-
-    async def hold(request):
-        await gate.wait()
-        return await captions(request)
-
+    gate = Gate()
     async with (
-        FakeTorchServe(hold, description=replace(DESCRIPTION, workers=1)) as small,
-        FakeTorchServe(hold, description=replace(DESCRIPTION, workers=3)) as large,
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=1)) as small,
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=3)) as large,
         connected(small, large) as client,
     ):
         request = asyncio.create_task(each_alone(client))
         for server, share in ((small, 2), (large, 6)):
             for _ in range(share):
                 await server.arrivals.get()
-        gate.set()
+        gate.open.set()
         assert await request == [*range(8)]
     assert (len(small.received), len(large.received)) == (2, 6)
 
 
-async def test_when_one_server_goes_away_the_other_answers_what_it_had():
-    gate = asyncio.Event()
-
-    async def hold(request):
-        await gate.wait()
-        return await captions(request)
-
-    said = Said()
+async def test_when_one_server_goes_away_the_other_answers_what_it_had(messages):
+    gate = Gate()
     async with (
-        eight_at_once(hold) as one,
-        eight_at_once(hold) as other,
-        connected(one, other, say=said) as client,
+        eight_at_once(gate) as one,
+        eight_at_once(gate) as other,
+        connected(one, other) as client,
     ):
         request = asyncio.create_task(each_alone(client))
         for server in (one, other):
             for _ in range(4):
                 await server.arrivals.get()
         await one.stop()
-        gate.set()
+        gate.open.set()
         assert await request == [*range(8)]
         assert len(other.received) == 8
-    assert said.lines[0].startswith(f"waiting for a server: {one.url}")
+    assert messages.lines[0].startswith(f"waiting for a server: {one.url}")
 
 
-async def test_a_server_that_is_not_there_at_the_start_is_used_when_it_comes():
-    said = Said()
+async def test_a_server_that_is_not_there_at_the_start_is_used_when_it_comes(messages):
     async with eight_at_once() as one, eight_at_once() as other:
         await other.stop()
-        async with connected(one, other, say=said) as client:
-            assert len(said.lines) == 1
+        async with connected(one, other) as client:
+            assert len(messages.lines) == 1
             assert await each_alone(client) == [*range(8)]
             assert len(one.received) == 8
-            said.heard.clear()
+            messages.arrived.clear()
             await other.start()
-            await said.heard.wait()
+            await messages.arrived.wait()
             assert await each_alone(client) == [*range(8)]
     assert len(other.received) == 4
 
 
-async def test_a_server_that_comes_back_with_another_model_is_not_used():
-    said = Said()
-    async with eight_at_once() as one, eight_at_once() as other, connected(one, other, say=said) as client:
+async def test_a_server_that_comes_back_with_another_model_is_not_used(messages):
+    async with eight_at_once() as one, eight_at_once() as other, connected(one, other) as client:
         await other.stop()
         other.description = OTHER_MODEL
         assert await each_alone(client) == [*range(8)]
@@ -258,9 +236,9 @@ async def test_a_server_that_comes_back_with_another_model_is_not_used():
             await other.described.get()
         assert await each_alone(client) == [*range(8)]
         assert other.received == []
-        said.heard.clear()
+        messages.arrived.clear()
         other.description = replace(DESCRIPTION, workers=28, max_frames=1)  # the same model
-        await said.heard.wait()
+        await messages.arrived.wait()
         assert await each_alone(client) == [*range(8)]
         assert len(other.received) == 7
 
@@ -296,28 +274,27 @@ async def test_requests_that_start_while_the_last_server_goes_away_wait_for_it()
         return await captions(request)
 
     async def one_after_the_other(client: CaptionClient) -> list[int | str]:
-        return [told(await client.caption(FRAMES[k : k + 1]))[0] for k in range(8)]
+        return [frame_numbers(await client.caption(FRAMES[k : k + 1]))[0] for k in range(8)]
 
     async with FakeTorchServe(break_some) as server, connected(server) as client:
         for result in await asyncio.gather(*(one_after_the_other(client) for _ in range(20))):
             assert result == [*range(8)]
 
 
-async def test_answers_of_another_model_are_not_taken_for_the_first_ones():
+async def test_answers_of_another_model_are_not_taken_for_the_first_ones(messages):
     async def answer(_):
         identity = server.description.identity
         texts = ["one", "two"] if identity == DESCRIPTION.identity else ["three", "four"]
         return web.json_response(texts, headers={IDENTITY_HEADER: identity})
 
-    said = Said()
-    async with FakeTorchServe(answer) as server, connected(server, say=said) as client:
+    async with FakeTorchServe(answer) as server, connected(server) as client:
         assert await client.caption(FRAMES[:2]) == ["one", "two"]
         server.description = OTHER_MODEL
         request = asyncio.create_task(client.caption(FRAMES[:2]))
-        await said.heard.wait()
+        await messages.arrived.wait()
         server.description = replace(DESCRIPTION, workers=2)  # the same model again
         assert await request == ["one", "two"]
-    assert "another model answers there now" in said.lines[0]
+    assert "another model answers there now" in messages.lines[0]
 
 
 async def test_a_worker_that_died_is_what_is_waited_for_until_there_is_an_answer():
@@ -335,12 +312,11 @@ async def test_a_worker_that_died_is_what_is_waited_for_until_there_is_an_answer
         assert asked.get_nowait().startswith("a worker died, and there was no answer since (status 500")
 
 
-async def test_who_does_not_want_to_wait_any_more_is_told_at_once():
-    said = Said()
-    async with FakeTorchServe() as server, connected(server, say=said) as client:
+async def test_after_stop_waiting_a_request_that_waits_for_a_server_is_an_error_at_once(messages):
+    async with FakeTorchServe() as server, connected(server) as client:
         await server.stop()
         request = asyncio.create_task(client.caption(FRAMES))
-        await said.heard.wait()
+        await messages.arrived.wait()
         assert server.url in client.waiting_for
         client.stop_waiting()
         with pytest.raises(ServerUnreachable, match="no server can be used"):
@@ -363,7 +339,7 @@ async def test_an_interrupt_ends_a_run_that_waits_for_a_server(media, tmp_path):
         while b"waiting for a server" not in await run.stderr.readline():
             pass
         run.send_signal(signal.SIGINT)
-        told = await asyncio.wait_for(run.stderr.read(), 30)
+        output = await asyncio.wait_for(run.stderr.read(), 30)
         assert await run.wait() == 130
         await server.start()
-    assert b"run the same command again to continue" in told
+    assert b"the same command goes on" in output

@@ -1,46 +1,31 @@
-"""Sound in, words out; what is the same for frames and for sound is in test_client.py and test_client_outages.py."""
+"""A speech model's client. What it shares with a captioner's is tested in test_models.py and test_outages.py."""
 
-import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from aiohttp import web
 
-from reelscribe.client.endpoint import Server
-from reelscribe.client.models import SpeechClient
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, UsageError
 from support.fake_torchserve import DESCRIPTION, SPEECH, FakeTorchServe, refused, transcript, transcripts, worker_died
-from support.sending import no_waiting
+from support.sending import connected
 
 RATE = 16_000
 CHUNKS = [np.full(1000 + name, name, np.int16) for name in range(1, 9)]
-"""Chunk 7 is all sevens, and no two are equally long."""
+"""Eight chunks of different lengths; each sample of chunk 7 is 7."""
 
 
 def speech_server(answer=transcripts, **changes) -> FakeTorchServe:
     return FakeTorchServe(answer, description=replace(SPEECH, **changes))
 
 
-@asynccontextmanager
-async def connected(*servers: FakeTorchServe, **options):
-    """A client that knows what the servers serve. A test that hangs is cancelled."""
-    limit = asyncio.get_running_loop().call_later(60, asyncio.current_task().cancel)
-    with no_waiting():
-        async with SpeechClient([Server(server.url) for server in servers], "speech", **options) as client:
-            await client.describe()
-            yield client
-    limit.cancel()
-
-
-def told(result) -> list[int | str]:
-    """The number of each chunk that was heard, and for others the reason."""
+def chunk_numbers(result) -> list[int | str]:
+    """The number of each chunk that was transcribed, and the error's message of each other one."""
     return [str(what) if isinstance(what, RequestRefused) else int(what.text.removeprefix("chunk ")) for what in result]
 
 
-async def test_chunks_arrive_whole_with_their_rate_and_what_is_asked():
+async def test_chunks_arrive_whole_with_their_rate_and_the_options():
     noise = np.random.default_rng(0).integers(-32768, 32768, 200_000).astype(np.int16)
     chunks = [noise, noise[:1], noise[5:80_000:2]]
     async with speech_server() as server, connected(server) as client:
@@ -54,7 +39,7 @@ async def test_chunks_arrive_whole_with_their_rate_and_what_is_asked():
     assert all(map(np.array_equal, arrived, chunks))
 
 
-async def test_what_is_not_asked_is_left_to_the_model():
+async def test_options_that_are_not_given_are_left_to_the_model():
     async with speech_server() as server, connected(server) as client:
         await client.transcribe(CHUNKS, RATE)
         await client.transcribe(CHUNKS, RATE, TranscriptionOptions())
@@ -68,19 +53,19 @@ async def test_each_chunk_gets_its_own_transcript():
         assert await client.transcribe(CHUNKS, RATE) == [transcript(name) for name in range(1, 9)]
 
 
-async def test_what_passes_is_tried_again():
+async def test_a_failure_that_may_pass_is_retried():
     steps = [500, 503, 504]
 
     async def answer(request):
         return worker_died(steps.pop()) if steps else await transcripts(request)
 
     async with speech_server(answer) as server, connected(server) as client:
-        assert told(await client.transcribe(CHUNKS, RATE)) == [*range(1, 9)]
+        assert chunk_numbers(await client.transcribe(CHUNKS, RATE)) == [*range(1, 9)]
     assert [request.names() for request in server.received] == [[*range(1, 9)]] * 4
 
 
 def deadly(*bad: int):
-    """Workers die of some chunks."""
+    """Kill the worker of a request that holds one of the chunks `bad`."""
 
     async def answer(request):
         return worker_died(500) if set(bad) & set(request.names()) else await transcripts(request)
@@ -88,10 +73,10 @@ def deadly(*bad: int):
     return answer
 
 
-async def test_a_chunk_that_kills_workers_is_found_and_its_neighbours_are_heard():
+async def test_a_chunk_that_kills_workers_is_found_and_its_neighbours_are_transcribed():
     async with speech_server(deadly(6)) as server, connected(server) as client:
         result = await client.transcribe(CHUNKS, RATE)
-    assert told(result) == [1, 2, 3, 4, 5, "status 500: no luck", 7, 8]
+    assert chunk_numbers(result) == [1, 2, 3, 4, 5, "status 500: no luck", 7, 8]
     halves = [8, 8, 4, 4, 4, 2, 2, 1, 1, 1, 1, 2]  # and a second of silence, to see that it is not the server
     assert [len(request.names()) for request in server.received] == halves
 
@@ -102,20 +87,23 @@ async def test_a_server_whose_workers_die_of_everything_ends_the_run():
             await client.transcribe(CHUNKS, RATE)
 
 
-async def test_what_our_handler_refuses_comes_back_for_each_chunk_at_once():
+async def test_what_the_handler_refuses_is_not_retried_and_comes_back_for_each_chunk():
     async def answer(request):
         return await transcripts(request) if request.names() == [0] else refused(422, "SpeechError", "no good")
 
     async with speech_server(answer) as server, connected(server) as client:
         result = await client.transcribe(CHUNKS, 8000, TranscriptionOptions("fr"))
-    assert told(result) == ["status 422: no good"] * 8
+    assert chunk_numbers(result) == ["status 422: no good"] * 8
     _, probe = server.received
     (silence,) = probe.tree["chunks"]
     assert (silence.shape, silence.dtype, silence.any()) == ((8000,), np.int16, False)
-    assert (probe.tree["sample_rate"], probe.tree["language"]) == (8000, "fr")  # asked just as the refused one was
+    assert (probe.tree["sample_rate"], probe.tree["language"]) == (
+        8000,
+        "fr",
+    )  # the same options as those of the refused request
 
 
-async def test_a_model_that_refuses_what_is_asked_ends_the_run():
+async def test_a_model_that_refuses_the_options_ends_the_run():
     async def answer(_):
         return refused(422, "SpeechError", "language: expected en")
 
@@ -140,7 +128,7 @@ SEGMENT = GOOD["segments"][0]
     ],
     ids=str,
 )
-async def test_an_answer_that_is_not_one_transcript_a_chunk_is_an_error(value):
+async def test_an_answer_without_one_transcript_for_each_chunk_is_an_error(value):
     async def answer(_):
         return web.json_response(value)
 
@@ -156,14 +144,14 @@ async def test_the_description_is_that_of_the_model_with_the_workers_of_all_serv
         assert await client.describe() == replace(SPEECH, workers=5, max_chunks=4)
 
 
-async def test_servers_that_would_hear_differently_are_refused():
+async def test_servers_with_different_settings_are_refused():
     async with speech_server() as one, speech_server(generation={"num_beams": 5}) as two:
         with pytest.raises(UsageError, match="expected the same model on all"):
             async with connected(one, two):
                 pass
 
 
-async def test_a_captioner_is_told_from_a_speech_model():
+async def test_a_captioner_is_refused_as_a_speech_model():
     async with speech_server() as server:
         server.description = DESCRIPTION
         with pytest.raises(ServerError, match=r"expected the description of a speech handler.* one for speech\?"):

@@ -1,4 +1,4 @@
-"""What is told of connections that are not made, on servers with and without TLS."""
+"""Errors of connections that fail, with TLS and without."""
 
 import os
 import ssl
@@ -19,7 +19,7 @@ from support.certificates import pem_of, self_signed
 
 
 def context_of(folder: Path, **certificate: Any) -> ssl.SSLContext:
-    """A server's, with a certificate that it signed itself: cert.pem of the folder."""
+    """The TLS context of a server, with a self-signed certificate: cert.pem in the folder."""
     key = rsa.generate_private_key(65537, 2048)
     (folder / "cert.pem").write_bytes(self_signed(key, **certificate))
     (folder / "key.pem").write_bytes(pem_of(key))
@@ -30,7 +30,7 @@ def context_of(folder: Path, **certificate: Any) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def serving(context: ssl.SSLContext | None) -> AsyncIterator[int]:
-    """A port that somebody serves, with TLS or without."""
+    """Serve a port, with TLS or without."""
     runner = web.AppRunner(web.Application())
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
@@ -38,7 +38,7 @@ async def serving(context: ssl.SSLContext | None) -> AsyncIterator[int]:
     await runner.cleanup()
 
 
-async def told(url: str, trusted: Path | None = None) -> str:
+async def error_of(url: str, trusted: Path | None = None) -> str:
     context = ssl.create_default_context(cafile=trusted)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session:
         with pytest.raises(aiohttp.ClientError) as error:
@@ -46,9 +46,9 @@ async def told(url: str, trusted: Path | None = None) -> str:
     return str(unreachable(url, error.value))
 
 
-async def test_a_certificate_of_nobody_known_is_to_be_named(tmp_path):
+async def test_a_certificate_that_is_not_trusted_is_to_be_named(tmp_path):
     async with serving(context_of(tmp_path)) as port:
-        message = await told(f"https://127.0.0.1:{port}")
+        message = await error_of(f"https://127.0.0.1:{port}")
     assert "certificate verify failed" in message
     assert "have SSL_CERT_FILE name the certificate" in message
     assert "is the server running" not in message
@@ -61,26 +61,24 @@ async def test_a_certificate_of_nobody_known_is_to_be_named(tmp_path):
         ({"name": "another"}, "localhost", "name the server as its certificate does"),
     ],
 )
-async def test_what_is_wrong_with_a_certificate_of_somebody_known_is_said(tmp_path, certificate, host, advice):
+async def test_a_trusted_certificate_that_is_not_valid_is_an_error_with_advice(tmp_path, certificate, host, advice):
     async with serving(context_of(tmp_path, **certificate)) as port:
-        assert advice in await told(f"https://{host}:{port}", trusted=tmp_path / "cert.pem")
+        assert advice in await error_of(f"https://{host}:{port}", trusted=tmp_path / "cert.pem")
 
 
-async def test_a_server_without_tls_is_told_from_one_that_does_not_run():
+async def test_a_server_without_tls_and_no_server_are_different_errors():
     async with serving(None) as port:
-        assert "if the server speaks no TLS, write http://" in await told(f"https://127.0.0.1:{port}")
-    assert (await told(f"https://127.0.0.1:{port}")).endswith("; is the server running?")
+        assert "if the server does not use TLS, write http://" in await error_of(f"https://127.0.0.1:{port}")
+    assert (await error_of(f"https://127.0.0.1:{port}")).endswith("; is the server running?")
 
 
-def test_certificates_that_are_not_there_are_refused_for_https_alone(monkeypatch, tmp_path):
+def test_trusted_certificates_that_do_not_exist_are_refused_for_https_only(monkeypatch, tmp_path):
     monkeypatch.setenv("SSL_CERT_DIR", f"{tmp_path / 'none'}{os.pathsep}{tmp_path / 'neither'}")
     Server("http://127.0.0.1:8080")
-    with pytest.raises(UsageError, match="SSL_CERT_DIR: expected a folder of certificates"):
+    with pytest.raises(UsageError, match="SSL_CERT_DIR: expected a folder of trusted certificates"):
         Server("https://127.0.0.1:8080")
     monkeypatch.setenv("SSL_CERT_DIR", f"{tmp_path / 'none'}{os.pathsep}{tmp_path}")
     Server("https://127.0.0.1:8080")
     monkeypatch.setenv("SSL_CERT_FILE", "")
-    with pytest.raises(
-        UsageError, match="SSL_CERT_FILE: expected a PEM file of certificates that are believed, got ''"
-    ):
+    with pytest.raises(UsageError, match="SSL_CERT_FILE: expected a PEM file of trusted certificates, got ''"):
         Server("https://127.0.0.1:8080")

@@ -26,7 +26,8 @@ from reelscribe.contract.frames import PixelBudget
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
-from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
 from support.odd_library import write
 
@@ -299,7 +300,7 @@ async def test_two_files_at_a_time_share_a_client(running, media):
 async def test_a_run_in_a_program(running, media, tmp_path):
     records = []
     async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
-        summary = await BulkRun([Captions(client)], tmp_path, on_record=records.append).run([str(media)])
+        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=records.append).run([str(media)])
     assert summary.failed == 0
     assert [len(list(record.seen.captions())) for record in records] == [
         len(record["captions"]) for record in read_records(tmp_path)

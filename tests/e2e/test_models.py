@@ -21,7 +21,8 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
 from reelscribe.management.client import ManagementClient, ServerAddresses
-from reelscribe.run.bulk import BulkRun, Captions
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
 from support.odd_library import write
 
 
@@ -88,7 +89,7 @@ class Runs:
         """What it writes."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
-        run = BulkRun([Captions(self._client)], out, on_record=lambda _: self.under_way.set())
+        run = BulkRun([CaptionTrack(self._client)], out, on_record=lambda _: self.under_way.set())
         summary = await run.run([str(self._clips)])
         self.under_way.clear()
         assert summary.failed == 0

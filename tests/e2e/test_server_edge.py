@@ -68,7 +68,7 @@ async def test_frames_of_every_size(running):
 def test_a_second_server_in_the_same_place_is_refused_and_the_first_goes_on(running):
     before = {p.pid for p in running.instance.processes()}
     with pytest.raises(StartupError, match="a server is running there already"):
-        server.start(running.instance, StartOptions(CONFIG, ROOT / "model_store", load_seconds=1), say=print)
+        server.start(running.instance, StartOptions(CONFIG, ROOT / "model_store", load_seconds=1))
     assert {p.pid for p in running.instance.processes()} == before
 
 

@@ -143,7 +143,7 @@ def beside(encrypted, tmp_path):
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
     options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
-    server.start(other, options, say=print)
+    server.start(other, options)
     yield Running(other, "slow")
     assert len(server.stop(other)) == 3
     assert state_of(other).state == "stopped"

@@ -18,7 +18,7 @@ from demo_server import serve
 from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
 from e2e.scraping import Figures, growth, scrape
 from reelscribe import wire
-from reelscribe.archive.build import build as archive
+from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.conftest import CONFIG, Running, serving_both
-from reelscribe.server.launcher import launcher as server
+from reelscribe.server import launcher as server
 from reelscribe.server.options import StartOptions
 from support.odd_library import make_library
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import StartupError
+from reelscribe.server import launcher
 from reelscribe.server.instance import Instance, claimed
-from reelscribe.server.launcher import launcher, restart, start, stop
+from reelscribe.server.launcher import restart, start, stop
 from reelscribe.server.options import StartOptions
 
 CONFIG = Path(__file__).parents[2] / "config.properties"

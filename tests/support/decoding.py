@@ -1,41 +1,54 @@
-"""What the tests of decode processes share: which run now, how they are made to misbehave, and what they answer."""
+"""What the tests of decode processes share: finding them, making them misbehave, and running a worker without one."""
 
 import io
 import json
 import mmap
+from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.worker import follow
+from support.sounds import wav
 
 MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
-"""Its sitecustomize.py says what a decode process does with a file of a telling name."""
+"""A folder for PYTHONPATH: its sitecustomize.py makes decode processes crash or hang over files with telling names."""
 
 STALL_SECONDS = 3.0
-"""Longer than a process takes to start on a busy machine."""
+"""Timeout of processes that hang: longer than a process takes to start on a busy machine."""
 
 
-def decoders() -> list[psutil.Process]:
-    """The decode processes of this test that run now."""
-    return [child for child in psutil.Process().children() if is_decoder(child)]
+def decode_processes() -> list[psutil.Process]:
+    """The decode processes of this test that are running."""
+    return [child for child in psutil.Process().children() if is_decode_process(child)]
 
 
-def is_decoder(process: psutil.Process) -> bool:
+def is_decode_process(process: psutil.Process) -> bool:
     try:
         return "reelscribe.decode_pool.worker" in process.cmdline()
-    except psutil.NoSuchProcess:  # it has just died
+    except psutil.NoSuchProcess:  # it has just exited
         return False
 
 
-def talk(*told: dict, slot_bytes: int, slots: int) -> tuple[list[dict], mmap.mmap]:
-    """What a decode process answers to orders, here in the test's own, and the memory. It has all slots at once."""
+def run_worker(*commands: dict, slot_bytes: int, slots: int) -> tuple[list[dict], mmap.mmap]:
+    """Run a worker in the test's own process, with all slots granted after the commands.
+
+    Returns its replies, without heartbeats, and the memory of the slots.
+    """
     memory = mmap.mmap(-1, slots * slot_bytes)
-    lines = "".join(json.dumps(order) + "\n" for order in [*told, *({"slot": slot} for slot in range(slots))])
-    said = io.StringIO()
-    with pytest.raises(SystemExit):  # when there are no more orders
-        follow(WorkerChannel(memory, slot_bytes, io.StringIO(lines), said))
-    answers = [json.loads(line) for line in said.getvalue().splitlines()]
-    return [answer for answer in answers if "heartbeat" not in answer], memory
+    granted = [{"slot": slot} for slot in range(slots)]
+    lines = "".join(json.dumps(command) + "\n" for command in [*commands, *granted])
+    output = io.StringIO()
+    with pytest.raises(SystemExit):  # at the end of the commands
+        follow(WorkerChannel(memory, slot_bytes, io.StringIO(lines), output))
+    replies = [json.loads(line) for line in output.getvalue().splitlines()]
+    return [reply for reply in replies if "heartbeat" not in reply], memory
+
+
+def write_levels(path: Path, levels: Iterable[int], rate: int) -> Path:
+    """Write a WAV file in which every sample of a second has the level that is listed for it."""
+    path.write_bytes(wav(np.repeat(np.array(levels, "<i2"), rate).tobytes(), rate=rate))
+    return path

@@ -1,4 +1,4 @@
-"""A small HTTP server that stands for TorchServe with our handler; the real one is in e2e/."""
+"""A small HTTP server that behaves like TorchServe with our handlers. The real one is tested in e2e/."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SPEECH = SpeechDescription(
 
 @dataclass(frozen=True)
 class Received:
-    """A request for captions or transcripts."""
+    """A request for captions or transcripts, as it arrived."""
 
     headers: CIMultiDictProxy[str]
     body: bytes
@@ -63,45 +63,68 @@ class Received:
         return self.tree["frames"]
 
     def names(self) -> list[int]:
-        """The first value of each frame or chunk, by which tests tell them apart."""
+        """The number of each frame or chunk: its first value, as tests number them."""
         tree = self.tree
         return [int(item.flat[0]) for item in tree.get("frames", tree.get("chunks"))]
 
 
 class Broken(Exception):
-    """Raised in place of an answer: the connection breaks."""
+    """Raised by an answer to break the connection."""
 
 
 Answer = Callable[[Received], Awaitable[web.Response]]
 
 
 async def captions(request: Received, *, headers: dict[str, str] | None = None) -> web.Response:
-    """What our handler answers; frame 7 is "frame 7"."""
+    """Respond like the caption handler; the caption of frame 7 is "frame 7"."""
     return web.json_response([f"frame {name}" for name in request.names()], headers=headers)
 
 
 def transcript(name: int) -> ChunkTranscript:
-    """Of chunk 7: "chunk 7", in its first second."""
+    """The transcript of a chunk; that of chunk 7 is "chunk 7", spoken in its first second."""
     return ChunkTranscript(f"chunk {name}", "en", (SpeechSegment(0.0, 1.0, f"chunk {name}"),), no_speech_prob=0.25)
 
 
 async def transcripts(request: Received) -> web.Response:
-    """What our handler of speech answers."""
+    """Respond like the speech handler."""
     return web.json_response([transcript(name).to_json() for name in request.names()])
 
 
+class Gate:
+    """An answer that waits until the gate is open, and counts the requests that wait at it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.most_waiting = 0
+        self._waiting = 0
+        self._arrivals: asyncio.Queue[None] = asyncio.Queue()
+
+    async def __call__(self, request: Received) -> web.Response:
+        self._waiting += 1
+        self.most_waiting = max(self.most_waiting, self._waiting)
+        self._arrivals.put_nowait(None)
+        await self.open.wait()
+        self._waiting -= 1
+        return await captions(request)
+
+    async def wait_for(self, requests: int) -> None:
+        """Wait until so many more requests have arrived."""
+        for _ in range(requests):
+            await self._arrivals.get()
+
+
 def worker_died(status: int = 500) -> web.Response:
-    """What TorchServe answers itself."""
+    """The response of TorchServe itself to a request whose worker died, or with another status."""
     return web.json_response({"code": status, "type": "InternalServerException", "message": "no luck"}, status=status)
 
 
 def refused(status: int, kind: str, message: str) -> web.Response:
-    """What our handler answers if a request is wrong."""
+    """The response of a handler to a request that it cannot answer."""
     return web.json_response({"error": {"type": kind, "message": message}}, status=status)
 
 
 class FakeTorchServe:
-    """Serves the model "captioner", or with a description of speech "speech", on a free port of loopback.
+    """Serves the model "captioner", or "speech" if that is what it describes, on a free port of loopback.
 
     Use it as an async context manager.
     """
@@ -117,10 +140,10 @@ class FakeTorchServe:
         self.description = description
         self.model = "speech" if isinstance(description, SpeechDescription) else "captioner"
         self.key = key
-        """That requests must have."""
+        """Token that requests must carry; None if they need none."""
         self.model_is_there = True
         self.refusals: list[int] = []
-        """With these statuses descriptions are refused before one is given."""
+        """Statuses with which requests for the description are refused, the last one first."""
         self.received: list[Received] = []
         self.arrivals: asyncio.Queue[Received] = asyncio.Queue()
         self.described: asyncio.Queue[None] = asyncio.Queue()
@@ -138,17 +161,17 @@ class FakeTorchServe:
         await self.stop()
 
     async def start(self) -> None:
-        """On the same port as before, if it was there before."""
+        """Start on a free port, or on the same port as before."""
         app = web.Application(client_max_size=2**27)
         app.router.add_post(f"/predictions/{self.model}", self._handle)
-        # A time-out of 0 would be none.
+        # A timeout of 0 would mean none.
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """At once: what it is answering is lost."""
+        """Stop at once; requests that are being answered are lost."""
         await self._runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.Response:
@@ -176,7 +199,7 @@ class FakeTorchServe:
 
 
 def write_key_file(path: Path, key: str, expires: str = "2999-01-01T00:00:00.123456789Z") -> Path:
-    """As TorchServe writes it."""
+    """Write a key file as TorchServe does."""
     keys = {kind: {"key": key, "expiration time": expires} for kind in ("inference", "management")}
     path.write_text(json.dumps({**keys, "API": {"key": "api-key"}}))
     path.chmod(0o600)

@@ -1,8 +1,9 @@
-"""What the tests of the sending side share: frames that can be told apart, and a client of fake servers."""
+"""What the tests of the client share: frames that differ, clients of fake servers, and what the client logs."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -13,17 +14,17 @@ import stamina
 
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
-from reelscribe.client.models import CaptionClient
+from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.errors import RequestRefused
 from support.fake_torchserve import FakeTorchServe
 
 FRAMES = np.repeat(np.arange(8, dtype=np.uint8), 8 * 8 * 3).reshape(8, 8, 8, 3)
-"""Frame 7 is all sevens."""
+"""Eight frames; each value of frame 7 is 7."""
 
 
 @contextmanager
 def no_waiting(attempts: int = 50) -> Iterator[None]:
-    """Retries come at once, and so do probes."""
+    """Make retries come at once, so many at most, and probes almost at once."""
     stamina.set_testing(True, attempts=attempts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reelscribe.client.balancer.PROBE_SECONDS", 0.01)
@@ -34,19 +35,45 @@ def no_waiting(attempts: int = 50) -> Iterator[None]:
 @asynccontextmanager
 async def connected(
     *servers: FakeTorchServe, credentials: Credentials | str | None = None, **options: Any
-) -> AsyncIterator[CaptionClient]:
-    """A client that knows what the servers serve. A test that hangs is cancelled."""
+) -> AsyncIterator[Any]:
+    """A client of the servers' model, captioner or speech, that has described it. A test that hangs is cancelled."""
     test = asyncio.current_task()
     assert test
-    limit = asyncio.get_running_loop().call_later(60, test.cancel)
+    timeout = asyncio.get_running_loop().call_later(60, test.cancel)
+    client_type = SpeechClient if servers[0].model == "speech" else CaptionClient
     addresses = [Server(server.url, credentials) for server in servers]
     with no_waiting():
-        async with CaptionClient(addresses, "captioner", **options) as client:
+        async with client_type(addresses, servers[0].model, **options) as client:
             await client.describe()
             yield client
-    limit.cancel()
+    timeout.cancel()
 
 
-def told(result: Sequence[str | RequestRefused]) -> list[int | str]:
-    """The number of each frame that was captioned, and for others the reason."""
+def frame_numbers(result: Sequence[str | RequestRefused]) -> list[int | str]:
+    """The number of each frame that was captioned, and the error's message of each other one."""
     return [int(text.removeprefix("frame ")) if isinstance(text, str) else str(text) for text in result]
+
+
+class Messages(logging.Handler):
+    """What reelscribe's loggers say, as a context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        self.arrived = asyncio.Event()
+        """Set with each message; tests clear it."""
+
+    def __enter__(self) -> Messages:
+        logger = logging.getLogger("reelscribe")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logger = logging.getLogger("reelscribe")
+        logger.removeHandler(self)
+        logger.setLevel(logging.NOTSET)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.arrived.set()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
+from reelscribe.cli._logging import log_messages
 from reelscribe.cli._options import RunOptions, one_of
 from reelscribe.errors import UsageError
 
@@ -65,7 +66,7 @@ def run_command(
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client says once that it waits
     try:
-        with _metrics_served(progress, options.metrics_port) as watched:
+        with _metrics_served(progress, options.metrics_port) as watched, log_messages(watched.say):
             summary = asyncio.run(_run(options, captions, speech, watched))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
@@ -98,13 +99,11 @@ async def _run(
     async with AsyncExitStack() as stack:
         if captions:
             at, caption_options = captions
-            client = CaptionClient(at.servers, at.name, requests_in_flight=at.requests_in_flight, say=progress.say)
+            client = CaptionClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
             tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
         if speech:
             at, speech_options = speech
-            speech_client = SpeechClient(
-                at.servers, at.name, requests_in_flight=at.requests_in_flight, say=progress.say
-            )
+            speech_client = SpeechClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
             tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
         run = BulkRun(tracks, options.out, progress=progress)
         _stop_on_interrupt(run.stop, progress.say)

@@ -1,51 +1,37 @@
-"""One model on one or several servers: requests shared among them, tried again where that can help, split where one
-kills.
-"""
+"""One model on several servers: requests go to the server with the least load, and are retried while that can help."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 import aiohttp
 import stamina
 
 from reelscribe import wire
-from reelscribe.client.endpoint import WORTH_ANOTHER_TRY, Answer, D, Endpoint, Server
+from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, D, Endpoint, Server
 from reelscribe.client.in_flight import InFlight
-from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 OUTAGE_SECONDS = 900.0
-"""So long a run waits for servers that are gone or busy: restarting one with a large model takes minutes."""
+"""Default time that a request waits for servers that are gone or busy. A restart with a large model takes minutes."""
 
 PROBE_SECONDS = 0.5
-"""A server that is gone is asked for its description so often."""
+"""Time between requests for the description of a server that is gone."""
 
-DEATHS = {500, 507}
-"""What TorchServe answers for a request whose worker died; 507 if it was killed, as by a machine out of memory."""
-
-MOST_DEATHS = 2
-"""A request that was being worked on when so many workers died is taken for the reason."""
+MAX_DEATHS = 2
+"""A request during which so many workers died is taken for the reason."""
 
 REQUESTS_IN_FLIGHT = 32
-"""At most; fewer where more do not help."""
+"""Default of the highest number of requests in flight. There are fewer where more do not raise throughput."""
 
-T = TypeVar("T")
-Items = TypeVar("Items", bound="_Items")
-
-
-class _Items(Protocol):
-    """What a request holds: an array of frames, a list of chunks."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self: Items, part: slice, /) -> Items: ...
+_log = logging.getLogger(__name__)
 
 
-class ModelClient(Generic[D]):
-    """One model on one or several servers, over one session. Use it as an async context manager."""
+class Balancer(Generic[D]):
+    """Shares requests for one model among servers. Servers that fail are left out until they answer again."""
 
     def __init__(
         self,
@@ -53,243 +39,193 @@ class ModelClient(Generic[D]):
         model: str,
         read_description: Callable[[Any], D],
         *,
-        requests_in_flight: int = REQUESTS_IN_FLIGHT,
-        request_seconds: float | None = None,
-        outage_seconds: float = OUTAGE_SECONDS,
-        say: Callable[[str], None] = lambda _: None,
+        requests_in_flight: int,
+        request_seconds: float | None,
+        outage_seconds: float,
     ) -> None:
-        """`say` is told when a server does not answer, and when it does again.
+        """Open an HTTP session.
 
-        A request without an answer for `request_seconds` is sent again; by default that is what the server itself
-        allows, and some waiting.
+        Args:
+            servers: The servers; at least one.
+            model: Name that the model has on all of them.
+            read_description: Parses the model's description; raises ServerError for another kind of model.
+            requests_in_flight: Highest number of requests in flight.
+            request_seconds: Timeout of a request, see `Endpoint`.
+            outage_seconds: How long a request waits for servers that are gone or busy.
         """
-        for server in servers:
-            if not server.url.startswith(("http://", "https://")):
-                raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {server.url!r}")
-        # Each request has a permit, so nothing waits for a connection.
+        # There is no limit on connections, because each request in flight has a permit.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._endpoints = [
             Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
             for server in servers
         ]
-        self.most_in_flight = requests_in_flight
-        """Requests in flight at most."""
+        self._in_flight = InFlight(requests_in_flight, requests_in_flight)
         self._outage_seconds = outage_seconds
         self._patient = True
-        self._say = say
-        self._back = asyncio.Event()
-        self._death: RequestRefused | None = None
-        self._description: D | None = None
+        self._recovered = asyncio.Event()
+        self._last_death: RequestRefused | None = None
         self._probes: set[asyncio.Task[None]] = set()
-        self.in_flight = InFlight(requests_in_flight, requests_in_flight)
-        """Bounds the requests at the servers. Every request takes a permit from it and gives it back."""
-        self.on_answer: Callable[[Answer], None] = lambda _: None
-        """Is told of every answer."""
+        self.description: D | None = None
+        """The model as the first server described it; None before `describe`."""
 
-    async def __aenter__(self: Self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
+        """Stop probing, and close the HTTP session."""
         for probe in self._probes:
             probe.cancel()
         await asyncio.gather(*self._probes, return_exceptions=True)
         await self._session.close()
 
     async def describe(self) -> D:
-        """What the model is and what it wants; `workers` are those of all servers.
-
-        Raises ServerError at once if no server answers, for who starts a run is waiting, and UsageError if they serve
-        different models.
-        """
-        answers = await asyncio.gather(*map(_describe, self._endpoints), return_exceptions=True)
-        errors: list[ServerError] = []
-        for answer in answers:
-            if isinstance(answer, ServerError):
-                errors.append(answer)
-            elif isinstance(answer, BaseException):
-                raise answer
+        """Describe the model on all servers as one. See `ModelClient.describe`."""
+        results = await asyncio.gather(*map(_describe, self._endpoints), return_exceptions=True)
+        outages: list[tuple[Endpoint[D], ServerError]] = []
+        for endpoint, result in zip(self._endpoints, results, strict=True):
+            if isinstance(result, ServerError):
+                outages.append((endpoint, result))
+            elif isinstance(result, BaseException):
+                raise result
         descriptions = [endpoint.description for endpoint in self._endpoints if endpoint.description]
         if not descriptions:
-            raise errors[0]
-        for other in descriptions[1:]:
-            if other.identity != descriptions[0].identity:
-                raise UsageError(
-                    f"servers: expected the same model on all, got {descriptions[0].name} {descriptions[0].revision}"
-                    f" and {other.name} {other.revision}, or other settings of it"
-                )
-        self._description = descriptions[0]
-        for endpoint, answer in zip(self._endpoints, answers, strict=True):
-            if isinstance(answer, ServerError):
-                self._leave_out(endpoint, answer)
-        all_of_them = type(descriptions[0]).of_all(descriptions)
-        # One computing and one waiting for each worker, to begin with.
-        self.in_flight.begin_with(2 * all_of_them.workers)
-        return all_of_them
+            raise outages[0][1]
+        _check_same_model(descriptions)
+        self.description = descriptions[0]
+        for endpoint, outage in outages:
+            self._leave_out(endpoint, outage)
+        described = type(descriptions[0]).of_all(descriptions)
+        # To begin with, each worker computes one request while another one waits.
+        self._in_flight.start(2 * described.workers)
+        return described
 
     @property
     def waiting_for(self) -> str | None:
-        """What is wrong with the servers, while none of them can be used or one has answered since a worker died."""
-        troubles = [endpoint.trouble for endpoint in self._endpoints]
-        if all(troubles):
-            return str(troubles[0])
-        return f"a worker died, and there was no answer since ({self._death})" if self._death else None
+        """Why nothing is answered: no server can be used, or workers died and nothing was answered since.
+
+        None if all is well.
+        """
+        outages = [endpoint.outage for endpoint in self._endpoints]
+        if all(outages):
+            return str(outages[0])
+        return f"a worker died, and there was no answer since ({self._last_death})" if self._last_death else None
 
     def stop_waiting(self) -> None:
-        """From now on, raise ServerUnreachable where a request would wait for a server, or for its turn to be sent.
-
-        Requests that have been sent are still answered.
-        """
+        """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
         self._patient = False
-        self.in_flight.stop_waiting()
-        self._back.set()
+        self._in_flight.stop_waiting()
+        self._recovered.set()
 
-    async def _ask(
-        self,
-        items: Items,
-        pack: Callable[[Items], list[wire.Segment]],
-        read: Callable[[Any, int], list[T]],
-        harmless: tuple[Items, str],
-    ) -> list[T | RequestRefused]:
-        """For each item its answer, or why it has none; `read` raises ValueError for what is no list of so many.
+    async def send(self, body: list[wire.Segment], items: int) -> Answer:
+        """Send a request when it has a permit, which covers its retries.
 
-        A request that kills workers is split down to single items. Raises ServerError if no server can be used, or if
-        `harmless` (one item, and what it is called) is not answered either.
+        Args:
+            body: The packed request.
+            items: Number of frames or chunks in it.
+
+        Raises:
+            RequestRefused: No server could answer the request. It is `deadly` if workers died of it.
+            ServerError: No server can be used, or the response is not JSON.
         """
-        try:
-            answers = await self._answer(items, pack, read)
-        except RequestRefused as error:
-            if error.deadly and len(items) > 1:
-                half = len(items) // 2
-                return [
-                    *await self._ask(items[:half], pack, read, harmless),
-                    *await self._ask(items[half:], pack, read, harmless),
-                ]
-            if not error.deadly and not error.final:
-                raise
-            await self._check_that_it_is_the_items(error, pack, read, harmless)
-            return [error] * len(items)
-        return [*answers]
+        async with self._in_flight:
+            answer = await self._send_with_retries(body)
+            self._in_flight.answered(items)
+            return answer
 
-    async def _check_that_it_is_the_items(
-        self,
-        refused: RequestRefused,
-        pack: Callable[[Items], list[wire.Segment]],
-        read: Callable[[Any, int], list[T]],
-        harmless: tuple[Items, str],
-    ) -> None:
-        """A model that answers nothing must not mark a library as failed. Raises NothingAnswered."""
-        item, name = harmless
-        try:
-            await self._answer(item, pack, read)
-        except RequestRefused as error:
-            raise NothingAnswered(
-                f"a request failed ({refused}), and then {name} too ({error}); see the server's log"
-            ) from None
-
-    async def _answer(
-        self, items: Items, pack: Callable[[Items], list[wire.Segment]], read: Callable[[Any, int], list[T]]
-    ) -> list[T]:
-        # Not around halving and probing, which send requests of their own: they would wait for this permit.
-        async with self.in_flight:
-            return await self._answer_in_turn(items, pack, read)
-
-    async def _answer_in_turn(
-        self, items: Items, pack: Callable[[Items], list[wire.Segment]], read: Callable[[Any, int], list[T]]
-    ) -> list[T]:
-        body, deaths = pack(items), 0
+    async def _send_with_retries(self, body: list[wire.Segment]) -> Answer:
+        deaths = 0
         refused_by: Endpoint[D] | None = None
         async for attempt in stamina.retry_context(
-            on=self._worth_another_try, attempts=None, timeout=self._outage_seconds, wait_initial=0.1, wait_max=5.0
+            on=self._may_succeed_later, attempts=None, timeout=self._outage_seconds, wait_initial=0.1, wait_max=5.0
         ):
             with attempt:
-                endpoint = await self._pick(refused_by)
+                endpoint = await self._least_loaded(refused_by)
                 try:
-                    answer = await endpoint.ask(body)
-                except RequestRefused as error:
+                    answer = await endpoint.predict(body)
+                except RequestRefused as refusal:
                     refused_by = endpoint
-                    if error.status == 503:
-                        self.in_flight.refused()
-                    if error.status in DEATHS and not error.final:
+                    if refusal.status == QUEUE_FULL:
+                        self._in_flight.refused()
+                    if refusal.status in WORKER_DIED and not refusal.final:
                         deaths += 1
-                        self._death = error
-                    error.deadly = deaths >= MOST_DEATHS
+                        self._last_death = refusal
+                    refusal.deadly = deaths >= MAX_DEATHS
                     raise
-                except AccessRefused as error:
-                    if error.passes and not endpoint.key_has_changed():
-                        self._leave_out(endpoint, error)
+                except AccessRefused as refusal:
+                    if refusal.passes and not endpoint.key_has_changed():
+                        self._leave_out(endpoint, refusal)
                     raise
-                except ServerUnreachable as error:
-                    self._leave_out(endpoint, error)
+                except ServerUnreachable as outage:
+                    self._leave_out(endpoint, outage)
                     raise
-        self._death = None
-        try:
-            answers = read(answer.value, len(items))
-        except (TypeError, KeyError, ValueError) as error:
-            raise ServerError(f"answer of {endpoint.url}: {error}, got {str(answer.value)[:200]}") from None
-        self.in_flight.answered(len(items))
-        self.on_answer(answer)
-        return answers
+        self._last_death = None
+        return answer
 
-    async def _pick(self, refused_by: Endpoint[D] | None) -> Endpoint[D]:
-        """The server with the fewest requests for its workers, among those that can be used.
-
-        If there are others, it is not `refused_by`: a server that refuses all at once has always the fewest.
-        """
-        while not (usable := [endpoint for endpoint in self._endpoints if endpoint.trouble is None]):
-            if not self._patient:
-                raise ServerUnreachable(f"no server can be used: {self.waiting_for}")
-            self._back.clear()
-            try:
-                await asyncio.wait_for(self._back.wait(), self._outage_seconds)
-            except TimeoutError:
-                raise ServerUnreachable(
-                    f"no server could be used for {self._outage_seconds:.0f} s: {self._endpoints[0].trouble}"
-                ) from None
-        return min(usable, key=lambda endpoint: (endpoint is refused_by, endpoint.outstanding / endpoint.workers))
-
-    def _worth_another_try(self, error: Exception) -> bool:
+    def _may_succeed_later(self, error: Exception) -> bool:
         if isinstance(error, RequestRefused):
-            return error.status in WORTH_ANOTHER_TRY and not error.final and not error.deadly
+            return error.status in TRANSIENT and not error.final and not error.deadly
         if isinstance(error, AccessRefused):
             return error.passes and self._patient
         return isinstance(error, ServerUnreachable) and self._patient
 
-    def _leave_out(self, endpoint: Endpoint[D], error: ServerError) -> None:
-        """Use the others until this one answers again."""
-        if endpoint.trouble is None:
-            endpoint.trouble = error
-            self._say(f"waiting for a server: {error}")
+    async def _least_loaded(self, refused_by: Endpoint[D] | None) -> Endpoint[D]:
+        """Wait for usable endpoints, and choose the one with the fewest requests for its workers.
+
+        If there are others, it is not `refused_by`: a server that refuses requests at once always has the fewest.
+        """
+        while not (usable := [endpoint for endpoint in self._endpoints if endpoint.outage is None]):
+            if not self._patient:
+                raise ServerUnreachable(f"no server can be used: {self.waiting_for}")
+            self._recovered.clear()
+            try:
+                await asyncio.wait_for(self._recovered.wait(), self._outage_seconds)
+            except TimeoutError:
+                raise ServerUnreachable(
+                    f"no server could be used for {self._outage_seconds:.0f} s: {self._endpoints[0].outage}"
+                ) from None
+        return min(usable, key=lambda endpoint: (endpoint is refused_by, endpoint.outstanding / endpoint.workers))
+
+    def _leave_out(self, endpoint: Endpoint[D], outage: ServerError) -> None:
+        """Use only the other endpoints until this one answers again."""
+        if endpoint.outage is None:
+            endpoint.outage = outage
+            _log.warning("waiting for a server: %s", outage)
             probe = asyncio.create_task(self._probe(endpoint))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
 
     async def _probe(self, endpoint: Endpoint[D]) -> None:
+        """Request the description until the endpoint serves the model again, then let it be used."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
             endpoint.key_has_changed()
             try:
                 description = await endpoint.describe()
-            except ServerError as error:
-                endpoint.trouble = error
+            except ServerError as outage:
+                endpoint.outage = outage
                 continue
-            if self._description is None or description.identity == self._description.identity:
+            if self.description is None or description.identity == self.description.identity:
                 break
-            endpoint.trouble = ServerError(f"{endpoint.url}: it serves another model now, {description.name}")
-        endpoint.trouble = None
-        self._say(f"{endpoint.url} answers again")
-        self._back.set()
-
-
-Self = TypeVar("Self", bound=ModelClient[Any])  # typing has its own since Python 3.11
+            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {description.name}")
+        endpoint.outage = None
+        _log.info("%s answers again", endpoint.url)
+        self._recovered.set()
 
 
 async def _describe(endpoint: Endpoint[Any]) -> None:
-    async for attempt in stamina.retry_context(on=_may_pass, attempts=8, timeout=None, wait_initial=0.2):
+    """Request a description, and retry while the server is busy."""
+    async for attempt in stamina.retry_context(on=_is_transient, attempts=8, timeout=None, wait_initial=0.2):
         with attempt:
             await endpoint.describe()
 
 
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, RequestRefused) and error.status in WORTH_ANOTHER_TRY and not error.final
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, RequestRefused) and error.status in TRANSIENT and not error.final
+
+
+def _check_same_model(descriptions: Sequence[D]) -> None:
+    """Raise UsageError unless all descriptions are of models that give the same answers."""
+    first, *others = descriptions
+    for other in others:
+        if other.identity != first.identity:
+            raise UsageError(
+                f"servers: expected the same model on all, got {first.name} {first.revision}"
+                f" and {other.name} {other.revision}, or other settings of it"
+            )

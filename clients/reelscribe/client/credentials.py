@@ -1,8 +1,7 @@
-"""The token for one of a server's APIs: read from its key file, and read again when that has changed."""
+"""The token for one of a TorchServe's APIs, read from its key file and renewed before it expires."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import stat
 import time
@@ -17,17 +16,20 @@ import aiohttp
 from reelscribe.errors import UsageError
 
 RENEW_SECONDS = 60.0
-"""A token is renewed so long before it expires, or after half of its life, whichever is later."""
+"""A token is renewed so long before it expires, or after half of its remaining life, whichever is later."""
 
 RETRY_SECONDS = 15.0
-"""After so long a renewal that failed is tried again; longer than one may take."""
+"""Time between attempts to renew a token."""
+
+RENEWAL_TIMEOUT = aiohttp.ClientTimeout(total=10)
+"""Shorter than RETRY_SECONDS, so that an attempt is over when the next one begins."""
 
 
 class Credentials:
-    """The key to one API of a TorchServe, from its `key_file.json`.
+    """The token for one API of a TorchServe, from its `key_file.json`.
 
-    A copy of the file serves too: when another is put in its place, that is used. Where the management address is
-    known, and the file is the server's own, the key is renewed before it expires.
+    The file may be a copy: when it is replaced, the new token is used. If the management address is known and the file
+    is the server's own, the token is renewed before it expires.
     """
 
     def __init__(
@@ -37,10 +39,18 @@ class Credentials:
         *,
         api: Literal["inference", "management"] = "inference",
     ) -> None:
-        """Raises UsageError if the file is no key file, or it is not for its owner alone.
+        """Read the key file.
 
-        A refusal, as ssh does it: whoever only reads a warning has told the key to all the same. It comes before a
-        run, not in it, for `reload` does not look.
+        Args:
+            key_file: The server's `key_file.json`, or a copy of it.
+            management_url: Management address of the server, such as http://127.0.0.1:8081, at which tokens are
+                renewed; None if they are not.
+            api: The API that the token is for.
+
+        Raises:
+            UsageError: It is not a key file, or others than its owner have access to it. This is an error, as in ssh,
+                because a warning would come after the token was exposed. `reload` does not check it, so that a run is
+                refused at its start or not at all.
         """
         self._path = key_file
         self._management_url = management_url
@@ -55,11 +65,18 @@ class Credentials:
 
     @property
     def token(self) -> str:
-        """The key."""
+        """The token that was read last."""
         return str(self._keys[self._api]["key"])
 
     def reload(self) -> bool:
-        """Read the file again; returns whether the key is another one. Raises UsageError."""
+        """Read the file again.
+
+        Returns:
+            Whether the token has changed.
+
+        Raises:
+            UsageError: It is not a key file any more. The token that was read before is kept.
+        """
         try:
             keys = json.loads(self._path.read_text())
             if "key" not in keys.get(self._api, {}):
@@ -74,35 +91,35 @@ class Credentials:
         return changed
 
     def differs_from(self, refused: str | None) -> bool:
-        """Whether the file holds another key now than the one that was refused.
+        """Read the file again, and tell whether its token is another one than `refused`.
 
-        Not what `reload` says: of requests that were refused together, only the first sees the key change.
+        `reload` does not tell: of several requests that were refused together, only the first sees the token change.
         """
-        with suppress(UsageError):  # a server that restarts has none for a while
+        with suppress(UsageError):  # a server that restarts has no key file for a while
             self.reload()
         return self.token != refused
 
     async def fresh_token(self, session: aiohttp.ClientSession) -> str:
-        """The key, renewed if it is about to expire."""
+        """Return the token, after renewing it if it is about to expire."""
         if time.time() > self._renew_at:
-            self._renew_at = time.time() + RETRY_SECONDS  # others need not wait for this
+            self._renew_at = time.time() + RETRY_SECONDS  # before the renewal, so that other requests do not join it
             await self._renew(session)
         return self.token
 
     async def _renew(self, session: aiohttp.ClientSession) -> None:
         headers = {"Authorization": f"Bearer {self._keys['API']['key']}"}
         url = f"{self._management_url}/token?type={self._api}"
-        # Without a new key the old one may still do; if not, its refusal says more.
-        with suppress(aiohttp.ClientError, asyncio.TimeoutError, OSError, UsageError):
+        # If this fails the old token may still be valid, and if it is not, the refusal of the request says more.
+        with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError):
             # TorchServe answers nothing and writes its key file.
-            async with session.get(url, headers=headers, timeout=aiohttp.ClientTimeout(total=10)) as answer:
-                await answer.read()
+            async with session.get(url, headers=headers, timeout=RENEWAL_TIMEOUT) as response:
+                await response.read()
             self.reload()
 
     def _next_renewal(self, keys: Mapping[str, Any]) -> float:
+        """Return the time, in seconds since 1970, at which the token should be renewed; infinity for never."""
         expires = keys[self._api].get("expiration time")
         if not self._management_url or not expires or "API" not in keys:
             return float("inf")
-        # Nanoseconds and a Z, which Python 3.10 cannot read.
-        end = datetime.fromisoformat(f"{expires[:19]}+00:00").timestamp()
+        end = datetime.fromisoformat(expires).timestamp()
         return max(end - RENEW_SECONDS, (time.time() + end) / 2)

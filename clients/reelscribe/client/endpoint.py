@@ -1,100 +1,89 @@
-"""The inference API of one server: describe the model, ask it. One try each; `model_client` tries again."""
+"""One model on one server, over TorchServe's inference API. Each call is a single attempt; `balancer.py` retries."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
+from reelscribe.contract.model import ModelDescription
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 WRITE_BYTES = 256 * 1024
-"""A body is handed to the socket in views of this size: one large write would be buffered whole."""
+"""A body is written to the socket in views of this size, because asyncio would buffer all of a larger write."""
+
+CONNECT_SECONDS = 10.0
+"""Timeout of a connection attempt."""
 
 QUEUE_SECONDS = 600.0
-"""That a request may wait at the server before it computes. Our own limit on requests in flight keeps the wait to a
+"""How long a request may wait in the server's queue. The client's own limit on requests in flight keeps the wait to a
 few answers; other clients may add to it.
 """
 
 DESCRIBE_SECONDS = 120.0
-"""Describing a model waits in the same queue."""
+"""Timeout of a request for the description, which waits in the same queue."""
 
+QUEUE_FULL = 503
+"""Status of a request that found the server's queue full, or the handler's call."""
 
-WORTH_ANOTHER_TRY = {500, 502, 503, 504, 507}
-"""The worker died, the queue was full, memory ran out, or something between did not answer: all may pass."""
+OUT_OF_MEMORY = 507
+"""Status of a request whose worker was killed, for example by a machine without memory, or that exceeds the device's
+memory.
+"""
 
+WORKER_DIED = frozenset({500, OUT_OF_MEMORY})
+"""Statuses that TorchServe gives to requests whose worker died."""
 
-Self = TypeVar("Self", bound="Description")  # typing has its own since Python 3.11
+TRANSIENT = frozenset({*WORKER_DIED, 502, QUEUE_FULL, 504})
+"""Statuses that may pass: the worker died, the queue was full, or a proxy had no answer."""
 
-
-class Description(Protocol):
-    """What a model says of itself, whatever kind of model it is."""
-
-    @property
-    def name(self) -> str:
-        """Hub name or directory of the weights."""
-
-    @property
-    def revision(self) -> str:
-        """Commit of the hub, or a digest of the weights' own bytes."""
-
-    @property
-    def workers(self) -> int:
-        """That the model was given when it was loaded."""
-
-    @property
-    def response_seconds(self) -> float:
-        """That one request may compute before its worker is replaced."""
-
-    @property
-    def identity(self) -> str:
-        """The same for models that would answer the same."""
-
-    @classmethod
-    def of_all(cls: type[Self], servers: Sequence[Self]) -> Self:
-        """The same model on several servers."""
-
-
-D = TypeVar("D", bound=Description)
+D = TypeVar("D", bound=ModelDescription)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for a request, and where the time went."""
+    """The response to a request, and where the time went."""
 
     value: Any
+    """The parsed JSON."""
+    url: str
+    """Address of the endpoint that sent it."""
     network_seconds: float
-    """Until the request was sent."""
+    """Time until the request was sent."""
     queue_seconds: float
-    """Until the answer came, without the time that the handler worked on it."""
+    """Time from there to the response, without `compute_seconds`."""
     compute_seconds: float
+    """Time that the handler worked on the request; 0 if it does not say."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where a server is, and the key to it.
+    """Address of a server, and the token for it.
 
-    Raises UsageError for https where the environment names certificates that are not there.
+    Raises:
+        UsageError: The address is not one of http or https, or trusted certificates for https do not exist.
     """
 
     url: str
-    """Its inference address, like http://127.0.0.1:8080."""
+    """Inference address, such as http://127.0.0.1:8080."""
     credentials: Credentials | str | None = field(default=None, repr=False)
-    """Its key file, or the inference key itself."""
+    """The key file, or the inference token itself; None for a server that wants none."""
 
     def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {self.url!r}")
         check_trusted_certificates(self.url)
 
 
 class Endpoint(Generic[D]):
-    """One model of one server."""
+    """One model on one server."""
 
     def __init__(
         self,
@@ -105,12 +94,23 @@ class Endpoint(Generic[D]):
         *,
         request_seconds: float | None,
     ) -> None:
-        """`request_seconds` bounds a request; by default it is the server's own bound and some waiting."""
+        """Address a model, without connecting yet.
+
+        Args:
+            server: Address and token.
+            model: Name that the model has on the server.
+            session: HTTP session to send requests with.
+            read_description: Parses the model's description; raises ServerError for another kind of model.
+            request_seconds: Timeout of a request. None stands for the time that the server allows for computing, plus
+                QUEUE_SECONDS.
+        """
         self.url = f"{server.url.rstrip('/')}/predictions/{model}"
         self.outstanding = 0
-        self.trouble: ServerError | None = None
-        """Why it is not to be used at the moment."""
+        """Number of requests without an answer."""
+        self.outage: ServerError | None = None
+        """Why the endpoint is not to be used at the moment; None if it is."""
         self.description: D | None = None
+        """The model as it was described last; None before."""
         self._model = model
         self._read_description = read_description
         self._session = session
@@ -120,17 +120,27 @@ class Endpoint(Generic[D]):
 
     @property
     def workers(self) -> int:
-        """As many as it said it has."""
+        """Number of workers that serve the model; 1 as long as it is unknown."""
         return max(1, self.description.workers) if self.description else 1
 
     async def describe(self) -> D:
-        """What the model is and what it wants. Raises ServerError."""
+        """Request the model's description. Raises ServerError."""
         answer, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
         self.description = self._read_description(answer.value)
         return self.description
 
-    async def ask(self, body: list[wire.Segment]) -> Answer:
-        """The answer to a packed request. Raises ServerError, also if it is another model that gave it."""
+    async def predict(self, body: list[wire.Segment]) -> Answer:
+        """Send a request.
+
+        Args:
+            body: The packed request.
+
+        Raises:
+            RequestRefused: The server could not answer this request.
+            AccessRefused: The server would refuse every request, or another model answered than was described.
+            ServerUnreachable: There was no connection, or no response in time.
+            ServerError: The response is not JSON.
+        """
         seconds = self._request_seconds
         if seconds is None:
             seconds = QUEUE_SECONDS + (self.description.response_seconds if self.description else 0)
@@ -140,88 +150,101 @@ class Endpoint(Generic[D]):
         finally:
             self.outstanding -= 1
         if self.description and identity and identity != self.description.identity:
-            # A server was restarted, or a version updated: one file must not get the words of two models.
+            # The server was restarted, or the version updated. One file must not get the words of two models.
             raise AccessRefused(f"{self.url}: another model answers there now, or one with other settings", passes=True)
         return answer
 
     def key_has_changed(self) -> bool:
-        """Whether there is another key to try than the one that was refused last."""
+        """Read the key file again, and tell whether its token is another one than the one that was refused last."""
         return isinstance(self._credentials, Credentials) and self._credentials.differs_from(self._refused_token)
 
     async def _post(
         self, body: list[wire.Segment], headers: dict[str, str], seconds: float
     ) -> tuple[Answer, str | None]:
-        """The answer, and the identity of the model that gave it, if it said that."""
-        size = wire.size_of(body)
-        headers = {**headers, "Content-Type": "application/octet-stream", "Content-Length": str(size)}
-        if token := await self._token():
-            headers["Authorization"] = f"Bearer {token}"
-        began = time.monotonic()
-        sent = [began]
-        # A request may wait in the server's queue; the server bounds what it computes (responseTimeout).
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=10)
+        """Send a request, and return the answer with the identity of the model that gave it, if the response has it."""
+        token = await self._token()
+        if token:
+            headers = {**headers, "Authorization": f"Bearer {token}"}
+        content = {"Content-Type": "application/octet-stream", "Content-Length": str(wire.size_of(body))}
+        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        upload = _Upload(body)
         try:
             async with self._session.post(
-                self.url, data=_pieces(body, sent), headers=headers, timeout=timeout
+                self.url, data=upload, headers={**headers, **content}, timeout=timeout
             ) as response:
                 text = await response.text(errors="replace")
-                if response.status != 200:
-                    self._refused_token = token
-                    raise self._refusal(response.status, text)
-                compute = _seconds(response.headers.get(wire.COMPUTE_SECONDS_HEADER))
-                waited = time.monotonic() - sent[-1]
-                answer = Answer(json.loads(text), sent[-1] - began, max(0.0, waited - compute), compute)
-                return answer, response.headers.get(wire.IDENTITY_HEADER)
-        except TimeoutError:  # on Python 3.10 another class than the builtin
+                received = time.monotonic()
+        except TimeoutError:
             raise ServerUnreachable(f"{self.url}: no connection or no answer in time; is the server running?") from None
         except (aiohttp.ClientError, OSError) as error:
             raise unreachable(self.url, error) from error
+        if response.status != 200:
+            self._refused_token = token
+            raise self._refusal(response.status, text)
+        try:
+            value = json.loads(text)
         except json.JSONDecodeError:
             raise ServerError(f"{self.url}: expected JSON, got {text[:200]!r}") from None
+        compute = _seconds(response.headers.get(wire.COMPUTE_SECONDS_HEADER))
+        queue = max(0.0, received - upload.sent - compute)
+        answer = Answer(value, self.url, upload.sent - upload.began, queue, compute)
+        return answer, response.headers.get(wire.IDENTITY_HEADER)
 
     async def _token(self) -> str | None:
         if isinstance(self._credentials, Credentials):
             return await self._credentials.fresh_token(self._session)
         return self._credentials
 
-    def _refusal(self, status: int, text: str) -> ServerError:
-        """What went wrong, from our handler's answer or TorchServe's own."""
+    def _refusal(self, status: int, text: str) -> RequestRefused | AccessRefused:
+        """Make the error for a response of our handler, or of TorchServe itself, that is not 200."""
         try:
-            answer = json.loads(text)
+            response = json.loads(text)
         except json.JSONDecodeError:
-            answer = {}
-        answer = answer if isinstance(answer, dict) else {}
-        error = answer.get("error")
-        if isinstance(error, dict):  # our handler's word: the same again, unless it was too busy or had no memory
-            return RequestRefused(status, str(error.get("message")), final=status not in (503, 507))
-        message = str(answer.get("message", " ".join(text.split())[:200]))
-        if status in WORTH_ANOTHER_TRY:
+            response = {}
+        response = response if isinstance(response, dict) else {}
+        error = response.get("error")
+        if isinstance(error, dict):  # our handler would say the same again, unless it was busy or had no memory
+            return RequestRefused(status, str(error.get("message")), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
+        message = str(response.get("message", " ".join(text.split())[:200]))
+        if status in TRANSIENT:
             return RequestRefused(status, message)
-        advice = {
-            400: "give the server's --key-file; keys expire, and a restart makes new ones"
-            if self._credentials
-            else "no token was given; name the server's key file with --key-file",
-            403: "write https://" if HTTPS_ONLY in text else "is it a TorchServe?",
-            404: f"is the model {self._model!r} built and loaded?",
-            413: "the request is larger than max_request_size in the server's config.properties",
-        }
         return AccessRefused(
-            f"{self.url}: status {status}: {message}; {advice.get(status, 'is it a TorchServe?')}",
-            passes=status in (400, 404),
+            f"{self.url}: status {status}: {message}; {self._advice(status, text)}", passes=status in (400, 404)
         )
+
+    def _advice(self, status: int, text: str) -> str:
+        """Say what to do about a status with which TorchServe would refuse every request."""
+        if status == 400 and self._credentials:
+            return "give the server's --key-file; keys expire, and a restart makes new ones"
+        if status == 400:
+            return "no token was given; name the server's key file with --key-file"
+        if status == 403 and HTTPS_ONLY in text:
+            return "write https://"
+        if status == 404:
+            return f"is the model {self._model!r} built and loaded?"
+        if status == 413:
+            return "the request is larger than max_request_size in the server's config.properties"
+        return "is it a TorchServe?"
+
+
+class _Upload:
+    """A request body that is written piece by piece, and when it was sent."""
+
+    def __init__(self, body: list[wire.Segment]) -> None:
+        self._body = body
+        self.began = self.sent = time.monotonic()
+
+    async def __aiter__(self) -> AsyncIterator[memoryview]:
+        for segment in self._body:
+            view = memoryview(segment)
+            for begin in range(0, view.nbytes, WRITE_BYTES):
+                yield view[begin : begin + WRITE_BYTES]
+        self.sent = time.monotonic()
 
 
 def _seconds(header: str | None) -> float:
-    """Zero where there is no such header, or something else in it: nothing depends on it but what is told."""
+    """Parse a header; 0 if it is missing or not a number, as it is only reported."""
     try:
         return float(header or 0)
     except ValueError:
         return 0.0
-
-
-async def _pieces(body: list[wire.Segment], sent: list[float]) -> AsyncIterator[memoryview]:
-    for segment in body:
-        view = memoryview(segment)
-        for at in range(0, view.nbytes, WRITE_BYTES):
-            yield view[at : at + WRITE_BYTES]
-    sent.append(time.monotonic())

@@ -1,4 +1,4 @@
-"""How many requests are at the servers at once: as many as help, found out while they are answered."""
+"""An adaptive limit on the number of requests in flight: as many as raise throughput, found while they are answered."""
 
 from __future__ import annotations
 
@@ -10,48 +10,54 @@ from types import TracebackType
 
 from reelscribe.errors import ServerUnreachable
 
-GAIN = 1.05
-"""One request more is kept if it brings 5 % more frames a second; less is within what answers vary by."""
+MIN_GAIN = 1.05
+"""A higher limit is kept if it answers 5 % more items per second; less is within what rates vary by."""
 
-ROUND = 4
+ROUND_ANSWERS = 4
 """A rate is measured over so many answers for each request in flight."""
 
-MEMORY = 0.99
-"""Of the best rate so far, so much counts in the next round: what was possible once need not be possible now."""
+BEST_RATE_DECAY = 0.99
+"""Factor of the best rate so far, per round: what was possible once need not be possible now."""
 
-PATIENCE = 8
-"""Rounds until another request more is tried again: servers and networks change."""
+HOLD_ROUNDS = 8
+"""Rounds until a higher limit is tried again after it did not help, as servers and networks change."""
 
 BACK_OFF = 0.75
-"""What is kept of the limit when a server says that its queue is full."""
+"""Factor of the limit when a server says that its queue is full."""
 
 
 class InFlight:
-    """A limit that moves, as an asynchronous context manager: ``async with in_flight:`` around each request.
+    """An adaptive semaphore, as an asynchronous context manager: ``async with in_flight:`` around each request.
 
-    One more is tried while all are in use. If that brings no more frames a second, requests only wait longer, so it is
-    taken back. A full queue takes away a quarter.
+    While all permits are in use, a limit that is higher by one is tried. If it raises throughput it is kept, otherwise
+    it is taken back, as requests would only wait longer. A full queue at a server lowers the limit by a quarter.
     """
 
     def __init__(self, start: int, most: int, now: Callable[[], float] = time.monotonic) -> None:
+        """Set the limit.
+
+        Args:
+            start: Limit to begin with.
+            most: Highest limit; at least 1.
+            now: Clock, in seconds.
+        """
         self.limit = max(1, min(start, most))
         self._most = most
         self._now = now
         self._used = 0
         self._waiting: deque[asyncio.Future[bool]] = deque()
-        self._begun = self._stopped = False
-        self._raised = False
-        self._backed_off = False
-        self._best = 0.0
-        self._hold = 0
-        self._new_round()
+        self._started = self._stopped = False
+        self._raised = self._backed_off = False
+        self._best_rate = 0.0
+        self._hold_rounds = 0
+        self._begin_round()
 
-    def begin_with(self, limit: int) -> None:
-        """Start with this limit; if it was started before, keep a limit that has become higher since."""
+    def start(self, limit: int) -> None:
+        """Begin with another limit. If it was started before, keep a limit that has become higher since."""
         limit = max(1, min(limit, self._most))
-        self.limit = max(self.limit, limit) if self._begun else limit
-        self._begun = True
-        self._wake()
+        self.limit = max(self.limit, limit) if self._started else limit
+        self._started = True
+        self._grant()
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable for requests that would have to wait for a permit."""
@@ -70,7 +76,7 @@ class InFlight:
         self.release()
 
     async def acquire(self) -> None:
-        """Wait until one more request may be sent. Raises ServerUnreachable if waiting was stopped."""
+        """Wait for a permit, first come, first served. Raises ServerUnreachable if waiting was stopped."""
         if self._used < self.limit and not self._waiting:
             self._used += 1
         elif self._stopped or not await self._turn():
@@ -79,7 +85,27 @@ class InFlight:
     def release(self) -> None:
         """Give back a permit after a request, whether it was answered or not."""
         self._used -= 1
-        self._wake()
+        self._grant()
+
+    def answered(self, items: int) -> None:
+        """Count an answered request, and adapt the limit at the end of a round.
+
+        Args:
+            items: Number of frames or chunks in the request.
+        """
+        self._answers += 1
+        self._items += items
+        if self._answers >= ROUND_ANSWERS * self.limit:
+            self._adapt(self._items / max(self._now() - self._began, 1e-9))
+            self._begin_round()
+
+    def refused(self) -> None:
+        """Lower the limit, because a server's queue was full."""
+        if not self._backed_off:  # once for all requests that are refused together
+            self.limit = max(1, int(self.limit * BACK_OFF))
+            self._raised, self._hold_rounds = False, HOLD_ROUNDS
+            self._begin_round()
+            self._backed_off = True
 
     async def _turn(self) -> bool:
         """Wait for a permit; returns False if waiting was stopped."""
@@ -90,46 +116,31 @@ class InFlight:
             return await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                if turn in self._waiting:  # `_wake` may have passed over it already
+                if turn in self._waiting:  # `_grant` may have passed over it already
                     self._waiting.remove(turn)
             elif turn.result():  # the permit came while the request was cancelled
                 self.release()
             raise
 
-    def answered(self, frames: int) -> None:
-        """A request was answered."""
-        self._answers += 1
-        self._frames += frames
-        if self._answers >= ROUND * self.limit:
-            self._adapt(self._frames / max(self._now() - self._began, 1e-9))
-            self._new_round()
-
-    def refused(self) -> None:
-        """A server's queue was full."""
-        if not self._backed_off:  # all that are refused together say it once
-            self.limit = max(1, int(self.limit * BACK_OFF))
-            self._raised, self._hold = False, PATIENCE
-            self._new_round()
-            self._backed_off = True
-
     def _adapt(self, rate: float) -> None:
-        if self._raised and rate < GAIN * self._best:
-            self.limit, self._raised, self._hold = self.limit - 1, False, PATIENCE
-        elif self._hold:
-            self._hold -= 1
+        if self._raised and rate < MIN_GAIN * self._best_rate:
+            self.limit, self._raised, self._hold_rounds = self.limit - 1, False, HOLD_ROUNDS
+        elif self._hold_rounds:
+            self._hold_rounds -= 1
         else:
             self._raised = self._full and self.limit < self._most
             self.limit += self._raised
-        # Not the last rate alone: after an unlucky round anything would look like a gain.
-        self._best = max(rate, MEMORY * self._best)
-        self._wake()
+        # Not simply the last rate: after a round that happened to be slow, anything would look like a gain.
+        self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
+        self._grant()
 
-    def _new_round(self) -> None:
-        self._began, self._answers, self._frames = self._now(), 0, 0
+    def _begin_round(self) -> None:
+        self._began, self._answers, self._items = self._now(), 0, 0
         self._full = bool(self._waiting)
         self._backed_off = False
 
-    def _wake(self) -> None:
+    def _grant(self) -> None:
+        """Grant free permits to the requests that have waited longest."""
         while self._waiting and self._used < self.limit:
             turn = self._waiting.popleft()
             if not turn.done():

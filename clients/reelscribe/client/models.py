@@ -1,75 +1,234 @@
-"""Frames in, captions out; sound in, words out."""
+"""Clients of captioners and speech models: items go in, and each comes back with its answer or the reason for none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from reelscribe import wire
-from reelscribe.client.balancer import ModelClient
-from reelscribe.client.endpoint import Server
+from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
+from reelscribe.client.endpoint import Answer, D, Server
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import RequestRefused
+from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
+
+T = TypeVar("T")
+Items = TypeVar("Items", bound="_Items")
+
+
+class _Items(Protocol):
+    """The items of a request: an array of frames, or a list of chunks."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, some: slice, /) -> Self: ...
+
+
+@dataclass(frozen=True)
+class _Operation(Generic[Items, T]):
+    """What a model is to do with items."""
+
+    pack: Callable[[Items], list[wire.Segment]]
+    """Packs the body of a request."""
+    parse: Callable[[Any, int], list[T]]
+    """Parses the answers for so many items; raises TypeError, KeyError or ValueError for anything else."""
+    harmless: Items
+    """A single item that every sound model answers, packed with the same options."""
+    harmless_name: str
+    """What error messages call it."""
+
+
+class ModelClient(ABC, Generic[D]):
+    """A model on one or several servers. Use it as an asynchronous context manager.
+
+    The number of requests in flight is bounded: callers may await any number of requests together.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        model: str,
+        *,
+        requests_in_flight: int = REQUESTS_IN_FLIGHT,
+        request_seconds: float | None = None,
+        outage_seconds: float = OUTAGE_SECONDS,
+    ) -> None:
+        """Open an HTTP session.
+
+        Args:
+            servers: The servers; at least one.
+            model: Name that the model has on all of them.
+            requests_in_flight: Highest number of requests in flight. After `describe` there are two for each worker to
+                begin with, and more as far as they raise throughput.
+            request_seconds: A request without an answer for so long is sent again. None stands for the time that the
+                server allows for computing, plus some waiting.
+            outage_seconds: How long a request waits for servers that are gone or busy.
+        """
+        self.requests_in_flight = requests_in_flight
+        """Highest number of requests in flight."""
+        self.on_answer: Callable[[Answer], None] = lambda _: None
+        """Called with every answer."""
+        self._balancer = Balancer(
+            servers,
+            model,
+            self._read_description,
+            requests_in_flight=requests_in_flight,
+            request_seconds=request_seconds,
+            outage_seconds=outage_seconds,
+        )
+
+    @abstractmethod
+    def _read_description(self, value: Any) -> D:
+        """Parse the JSON of a description. Raises ServerError for another kind of model."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._balancer.close()
+
+    async def describe(self) -> D:
+        """Describe the model on all servers as one.
+
+        Returns:
+            The description, with the workers of all servers and the smallest of their limits.
+
+        Raises:
+            ServerError: No server answers. This is raised at once, because somebody waits for the run to start.
+            UsageError: The servers serve different models.
+        """
+        return await self._balancer.describe()
+
+    @property
+    def waiting_for(self) -> str | None:
+        """Why nothing is answered: no server can be used, or workers died and nothing was answered since.
+
+        None if all is well.
+        """
+        return self._balancer.waiting_for
+
+    def stop_waiting(self) -> None:
+        """From now on, raise ServerUnreachable where a request would wait for a server, or for its turn to be sent.
+
+        Requests that have been sent are still answered.
+        """
+        self._balancer.stop_waiting()
+
+    async def _run(self, items: Items, operation: _Operation[Items, T]) -> list[T | RequestRefused]:
+        """Get the answer for each item, or the error that it has none for.
+
+        A request that kills workers is halved until the single items are found that do so.
+
+        Raises:
+            NothingAnswered: The harmless item was not answered either.
+            ServerError: No server can be used, or an answer is not what it should be.
+        """
+        try:
+            return [*await self._send(items, operation)]
+        except RequestRefused as refusal:
+            if refusal.deadly and len(items) > 1:
+                half = len(items) // 2
+                return [*await self._run(items[:half], operation), *await self._run(items[half:], operation)]
+            if not refusal.deadly and not refusal.final:
+                raise
+            await self._check_harmless(operation, refusal)
+            return [refusal] * len(items)
+
+    async def _check_harmless(self, operation: _Operation[Items, T], refusal: RequestRefused) -> None:
+        """Raise NothingAnswered if the model answers nothing at all, which must not mark a library as failed."""
+        try:
+            await self._send(operation.harmless, operation)
+        except RequestRefused as error:
+            raise NothingAnswered(
+                f"a request failed ({refusal}), and then {operation.harmless_name} too ({error}); see the server's log"
+            ) from None
+
+    async def _send(self, items: Items, operation: _Operation[Items, T]) -> list[T]:
+        answer = await self._balancer.send(operation.pack(items), len(items))
+        try:
+            answers = operation.parse(answer.value, len(items))
+        except (TypeError, KeyError, ValueError) as error:
+            raise ServerError(f"answer of {answer.url}: {error}, got {str(answer.value)[:200]}") from None
+        self.on_answer(answer)
+        return answers
 
 
 class CaptionClient(ModelClient[CaptionerDescription]):
-    """A captioner on one or several servers. Use it as an async context manager."""
-
-    def __init__(self, servers: Sequence[Server], model: str, **options: Any) -> None:
-        """`options` are those of ModelClient."""
-        super().__init__(servers, model, CaptionerDescription.from_json, **options)
+    """A captioner on one or several servers. Use it as an asynchronous context manager."""
 
     async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
-        """For each of (N, H, W, 3) uint8 RGB frames its caption, or why it has none.
+        """Caption frames in one request; a request that kills workers is halved until the fatal frames are found.
 
-        A request that kills workers is split down to single frames. The frames must not change until this returns.
-        Raises ServerError if no server can be used, or if a black frame is not answered either.
+        Args:
+            frames: (N, height, width, 3) uint8 RGB. They must not change until this returns.
+
+        Returns:
+            N captions, or in their place the errors of frames that have none.
+
+        Raises:
+            NothingAnswered: A black frame was not answered either.
+            ServerError: No server can be used, or an answer is not what it should be.
         """
-        size = self._description.input_size.for_video(224, 224) if self._description else InputSize(224, 224)
+        description = self._balancer.description
+        size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
         black = np.zeros((1, size.height, size.width, 3), np.uint8)
-        return await self._ask(frames, _pack_frames, _captions, (black, "a black frame"))
+        return await self._run(frames, _Operation(_pack_frames, _parse_captions, black, "a black frame"))
+
+    def _read_description(self, value: Any) -> CaptionerDescription:
+        return CaptionerDescription.from_json(value)
 
 
 class SpeechClient(ModelClient[SpeechDescription]):
-    """A speech model on one or several servers. Use it as an async context manager."""
-
-    def __init__(self, servers: Sequence[Server], model: str, **options: Any) -> None:
-        """`options` are those of ModelClient."""
-        super().__init__(servers, model, SpeechDescription.from_json, **options)
+    """A speech model on one or several servers. Use it as an asynchronous context manager."""
 
     async def transcribe(
-        self, chunks: Sequence[SampleArray], sample_rate: int, asked: TranscriptionOptions | None = None
+        self, chunks: Sequence[SampleArray], sample_rate: int, options: TranscriptionOptions | None = None
     ) -> list[ChunkTranscript | RequestRefused]:
-        """For each chunk, (N,) int16 of `sample_rate` samples a second, what was heard in it, or why nothing was.
+        """Transcribe chunks in one request; a request that kills workers is halved until the fatal chunks are found.
 
-        A request that kills workers is split down to single chunks. The samples must not change until this returns.
-        Raises ServerError if no server can be used, or if a second of silence is not answered either.
+        Args:
+            chunks: N arrays of (samples,) int16, mono. They must not change until this returns.
+            sample_rate: Samples per second, in Hz.
+            options: Language, task and word times; None leaves them to the model's own settings.
+
+        Returns:
+            N transcripts, or in their place the errors of chunks that have none.
+
+        Raises:
+            NothingAnswered: A second of silence was not answered either.
+            ServerError: No server can be used, or an answer is not what it should be.
         """
-        options: dict[str, Any] = {"sample_rate": sample_rate, **(asked.to_json() if asked else {})}
+        settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
 
         def pack(chunks: Sequence[SampleArray]) -> list[wire.Segment]:
-            request: dict[Any, Any] = {**options, "chunks": list(chunks)}
-            return wire.pack(request)
+            return wire.pack({**settings, "chunks": list(chunks)})
 
-        silence = [np.zeros(sample_rate, np.int16)]
-        return await self._ask(chunks, pack, _transcripts, (silence, "a second of silence"))
+        silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
+        return await self._run(chunks, _Operation(pack, _parse_transcripts, silence, "a second of silence"))
+
+    def _read_description(self, value: Any) -> SpeechDescription:
+        return SpeechDescription.from_json(value)
 
 
 def _pack_frames(frames: FrameArray) -> list[wire.Segment]:
     return wire.pack({"frames": frames})
 
 
-def _captions(value: Any, count: int) -> list[str]:
+def _parse_captions(value: Any, count: int) -> list[str]:
     if not isinstance(value, list) or [type(text) for text in value] != [str] * count:
         raise ValueError(f"expected a list of {count} texts")
     return value
 
 
-def _transcripts(value: Any, count: int) -> list[ChunkTranscript]:
+def _parse_transcripts(value: Any, count: int) -> list[ChunkTranscript]:
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f"expected a list of {count} transcripts")
     return [ChunkTranscript.from_json(transcript) for transcript in value]

@@ -1,13 +1,13 @@
-"""The sound of a source, from a decode process to its parent, part by part.
+"""The audio of a source, on its way from a decode process to its parent.
 
-After the order `{"sound": {"task", "spans", "chunks_per_batch"}}` the process says::
+The parent sends a `ReadAudio` command with the spans that are missing, and the process runs `feed`, which replies::
 
-    {"opened": {"info", "samples", "cut"}}      if there is sound; and again at its end
-    {"part": {"first", "stop", "slot", "heard", "silent"}}
+    {"opened": {"info", "samples", "cut"}}                    again at the end, when `samples` is known
+    {"batch": {"first", "stop", "slot", "audible", "silent"}}
+    ...
 
-All counts are samples at the rate that was asked for. `samples` is null until all of them were read. A part accounts
-for the samples from `first` to before `stop`: chunks that lie in its slot one after the other, and silent ones (for
-each: first, stop, presentation time of its first sample).
+The replies become `OpenedAudio` and `DecodedAudioBatch`es. A batch accounts for every sample, at the sample rate of the
+task, from number `first` to before `stop`: it lies in a chunk in the slot, or in a silent one that is not sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -27,137 +27,182 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError, NoSound
 
 ATTEMPTS = 2
-"""While processes die or hang over a file: perhaps it was not the file."""
+"""How often a file is tried. A process that died or hung is retried, as the file need not be the reason."""
 
 MOST_SILENT = 1024
-"""Chunks of one part: silence of hours is saved, and told of, in pieces."""
+"""Largest number of silent chunks in a batch, so that hours of silence are saved step by step."""
 
-Stretch = tuple[int, int, float]
-"""First sample, the one after the last, presentation time of the first in seconds."""
+
+class Stretch(NamedTuple):
+    """A range of samples with its presentation time."""
+
+    first: int
+    stop: int
+    start_seconds: float
+    """Presentation time of the first sample."""
 
 
 @dataclass(frozen=True)
 class OpenedAudio:
-    """What is known of the sound of a source."""
+    """What is known of a source's audio."""
 
     info: AudioInfo
     samples: int | None
-    """All of them; None until they were read."""
+    """Number of samples of the whole source; None until its end was read."""
     cut: str | None
-    """Why the file is not whole, as far as is known."""
+    """Why the file is incomplete; None if it is whole, as far as it was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedAudioBatch(DecodedBatch):
-    """The samples from `first` to before `stop`."""
+    """The audio of a source from sample `first` to before `stop`."""
 
     chunks: list[SampleArray]
-    """Those to be heard, (N,) int16 each; they are gone after `release`. There may be none."""
-    heard: list[Stretch]
-    """Where they are."""
+    """The chunks to transcribe, (samples,) int16 each, valid until `release`; there may be none."""
+    audible: list[Stretch]
+    """Where each of these chunks lies in the source."""
     silent: list[Stretch]
+    """Where the silent chunks lie, which are not sent."""
 
 
 @dataclass(frozen=True)
-class AudioReading:
-    """What a decode process is asked for of a source's sound, and what its answers mean."""
+class ReadAudio:
+    """The command to read a source's audio, and how its replies are parsed."""
 
     task: AudioTask
     chunks_per_batch: int
+    """Largest number of chunks to transcribe in a batch."""
 
-    def attempts(self) -> Sequence[AudioReading]:
-        """How it is tried while processes die or hang over it."""
+    def attempts(self) -> Sequence[Self]:
+        """Return the commands to try in turn while processes die or hang."""
         return [self] * ATTEMPTS
 
-    def order(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """For these of the samples."""
+    def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """Return the command for these spans of the samples."""
         spans_json = [asdict(span) for span in spans]
-        return {"sound": {"task": self.task.to_json(), "spans": spans_json, "chunks_per_batch": self.chunks_per_batch}}
+        return {"read_audio": {**vars(self), "task": self.task.to_json(), "spans": spans_json}}
 
-    def opened(self, answer: dict[str, Any]) -> OpenedAudio:
-        """What is known of the sound."""
-        return OpenedAudio(**{**answer, "info": AudioInfo(**answer["info"])})
+    def parse_opened(self, reply: dict[str, Any]) -> OpenedAudio:
+        """Read an "opened" reply."""
+        return OpenedAudio(**{**reply, "info": AudioInfo(**reply["info"])})
 
-    def part(self, answer: dict[str, Any], _: OpenedAudio, slots: Slots) -> DecodedAudioBatch:
-        """One of its parts."""
-        rows = {name: [tuple(row) for row in answer[name]] for name in ("heard", "silent")}
-        ends = list(accumulate(stop - first for first, stop, _ in rows["heard"]))
-        samples = slots.array(answer["slot"] or 0, (ends[-1] if ends else 0,), np.int16)
+    def parse_batch(self, reply: dict[str, Any], _: OpenedAudio, slots: Slots) -> DecodedAudioBatch:
+        """Read a "batch" reply; its chunks are views on their slot, where they lie one after the other."""
+        rows = {name: [Stretch(*row) for row in reply[name]] for name in ("audible", "silent")}
+        ends = list(accumulate(chunk.stop - chunk.first for chunk in rows["audible"]))
+        samples = slots.array(reply["slot"] or 0, (ends[-1] if ends else 0,), np.int16)
         chunks = np.split(samples, ends[:-1]) if ends else []
-        return DecodedAudioBatch(**{**answer, **rows}, chunks=chunks, slots=slots)
+        return DecodedAudioBatch(**{**reply, **rows}, chunks=chunks, slots=slots)
 
 
-def feed(orders: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
-    """Follow the order; returns how many seconds of sound were decoded. Raises MediaError."""
-    wanted_sound = AudioTask.from_json(task)
-    with Audio(wanted_sound, orders.heartbeat) as audio:
+def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
+    """Carry out the command in the decode process; the arguments are its fields.
+
+    Returns:
+        Seconds of audio that were decoded, including what only lay before a span.
+
+    Raises:
+        NoSound: The file has video but no audio.
+        MediaError: The file cannot be read, or not to its end. Everything before is sent.
+    """
+    audio_task = AudioTask.from_json(task)
+    with Audio(audio_task, channel.heartbeat) as audio:
         if audio.info is None and not audio.pictures:
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
-        info = asdict(audio.info)
-        orders.say(opened={"info": info, "samples": None, "cut": None})
+        channel.send(opened={"info": asdict(audio.info), "samples": None, "cut": None})
         wanted = [Span(**span) for span in spans]
-        first = wanted[0].first if wanted else 0  # none are left where a process died as it was done
-        part, latest = _Part(first, first), float("-inf")
-        try:
-            for chunk in audio.chunks(first):
-                orders.heartbeat()
-                for piece in _wanted(chunk, wanted, wanted_sound.sample_rate):
-                    # What is told of a part is put in order by time, so time does not go back in one.
-                    if piece.first != part.stop or piece.start_seconds < latest:
-                        part = _hand_over(orders, part, piece.first)
-                    latest = piece.start_seconds
-                    _put(orders, part, piece)
-                    if len(part.heard) == chunks_per_batch or len(part.silent) == MOST_SILENT:
-                        part = _hand_over(orders, part, piece.stop)
-                if not wanted or (wanted[-1].stop is not None and wanted[-1].stop <= chunk.stop):
-                    break
-            else:
-                orders.say(opened={"info": info, "samples": audio.samples, "cut": audio.cut})
-        except MediaError:
-            _hand_over(orders, part, part.stop)  # what came before it
-            raise
-        _hand_over(orders, part, part.stop)
+        _AudioFeed(channel, audio, audio.info, wanted, audio_task.sample_rate, chunks_per_batch).run()
         return audio.read_seconds
 
 
-def _wanted(chunk: AudioChunk, spans: Sequence[Span], sample_rate: int) -> Iterator[AudioChunk]:
-    """What of a chunk lies in the spans: all or nothing, unless another version of the decoders made other cuts."""
-    for span in spans:
-        first = max(span.first, chunk.first)
-        stop = chunk.stop if span.stop is None else min(span.stop, chunk.stop)
-        if first < stop:
-            seconds = round(chunk.start_seconds + (first - chunk.first) / sample_rate, 6)
-            samples = chunk.samples[first - chunk.first : stop - chunk.first]
-            yield AudioChunk(first, stop, seconds, samples, chunk.silent)
-
-
 @dataclass
-class _Part:
-    """A part that is being made; its fields are those of the answer."""
+class _Batch:
+    """The batch under construction, with the fields of its reply."""
 
     first: int
     stop: int
     slot: int | None = None
-    heard: list[Stretch] = field(default_factory=list)
+    audible: list[Stretch] = field(default_factory=list)
     silent: list[Stretch] = field(default_factory=list)
 
 
-def _put(orders: WorkerChannel, part: _Part, chunk: AudioChunk) -> None:
-    where = (chunk.first, chunk.stop, chunk.start_seconds)
-    if chunk.silent:
-        part.silent.append(where)
-    else:
-        if part.slot is None:
-            part.slot = orders.take_slot()
-        begin = sum(stop - first for first, stop, _ in part.heard)
-        orders.array(part.slot, (begin + len(chunk.samples),), np.int16)[begin:] = chunk.samples
-        part.heard.append(where)
-    part.stop = chunk.stop  # last, for what is handed over is done
+class _AudioFeed:
+    """Sends the spans of a source's audio in batches of up to `most` chunks to transcribe."""
 
+    def __init__(
+        self,
+        channel: WorkerChannel,
+        audio: Audio,
+        info: AudioInfo,
+        spans: Sequence[Span],
+        sample_rate: int,
+        most: int,
+    ) -> None:
+        self._channel, self._audio, self._info, self._spans = channel, audio, info, spans
+        self._sample_rate, self._most = sample_rate, most
+        self._first = spans[0].first if spans else 0  # none are left if a process died when it was done
+        self._batch = _Batch(self._first, self._first)
+        self._latest_seconds = float("-inf")
 
-def _hand_over(orders: WorkerChannel, part: _Part, at: int) -> _Part:
-    if part.stop > part.first:
-        orders.say(part=vars(part))
-    return _Part(at, at)
+    def run(self) -> None:
+        try:
+            for chunk in self._audio.chunks(self._first):
+                self._channel.heartbeat()
+                for wanted in self._wanted_of(chunk):
+                    self._add(wanted)
+                if self._is_last(chunk):
+                    break
+            else:
+                samples, cut = self._audio.samples, self._audio.cut
+                self._channel.send(opened={"info": asdict(self._info), "samples": samples, "cut": cut})
+        except MediaError:
+            self._send_batch()  # what came before the damage
+            raise
+        self._send_batch()
+
+    def _wanted_of(self, chunk: AudioChunk) -> Iterator[AudioChunk]:
+        """Cut out of a chunk what lies in the spans: all or nothing, unless other codec versions made other cuts."""
+        for span in self._spans:
+            first = max(span.first, chunk.first)
+            stop = chunk.stop if span.stop is None else min(span.stop, chunk.stop)
+            if first < stop:
+                seconds = round(chunk.start_seconds + (first - chunk.first) / self._sample_rate, 6)
+                samples = chunk.samples[first - chunk.first : stop - chunk.first]
+                yield AudioChunk(first, stop, seconds, samples, chunk.silent)
+
+    def _is_last(self, chunk: AudioChunk) -> bool:
+        """Whether no span goes on after the chunk."""
+        return not self._spans or (self._spans[-1].stop is not None and self._spans[-1].stop <= chunk.stop)
+
+    def _add(self, chunk: AudioChunk) -> None:
+        # The stretches of a batch are sorted by time later, so time must not go back within one.
+        if chunk.first != self._batch.stop or chunk.start_seconds < self._latest_seconds:
+            self._send_batch(next_first=chunk.first)
+        self._latest_seconds = chunk.start_seconds
+        batch = self._batch
+        stretch = Stretch(chunk.first, chunk.stop, chunk.start_seconds)
+        if chunk.silent:
+            batch.silent.append(stretch)
+        else:
+            self._write(chunk.samples)
+            batch.audible.append(stretch)
+        batch.stop = chunk.stop
+        if len(batch.audible) == self._most or len(batch.silent) == MOST_SILENT:
+            self._send_batch()
+
+    def _write(self, samples: SampleArray) -> None:
+        batch = self._batch
+        if batch.slot is None:
+            batch.slot = self._channel.take_slot()
+        begin = sum(stretch.stop - stretch.first for stretch in batch.audible)
+        self._channel.array(batch.slot, (begin + len(samples),), np.int16)[begin:] = samples
+
+    def _send_batch(self, next_first: int | None = None) -> None:
+        """Send the batch, unless it is empty, and begin the next one, by default where this one ends."""
+        batch = self._batch
+        if batch.stop > batch.first:
+            self._channel.send(batch=vars(batch))
+        first = batch.stop if next_first is None else next_first
+        self._batch = _Batch(first, first)

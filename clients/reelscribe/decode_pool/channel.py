@@ -1,4 +1,4 @@
-"""What a decode process hears and says, and the memory that it fills: its end of what `decoder` is the other end of."""
+"""The decode process's end of its connection to the parent; `process.py` holds the other end."""
 
 from __future__ import annotations
 
@@ -12,48 +12,63 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 HEARTBEAT_SECONDS = 1.0
+"""Shortest time between two heartbeats."""
 
 
 class WorkerChannel:
-    """WorkerChannel and answers, one JSON object a line; slots of `slot_bytes` bytes each in `memory`."""
+    """Commands from the parent, replies to it, and the slots of shared memory that the process fills.
 
-    def __init__(self, memory: mmap.mmap, slot_bytes: int, orders: IO[str], answers: IO[str]) -> None:
+    Commands and replies are JSON objects, one per line; `worker.py` lists them.
+    """
+
+    def __init__(self, memory: mmap.mmap, slot_bytes: int, commands: IO[str], replies: IO[str]) -> None:
+        """Connect to a parent.
+
+        Args:
+            memory: Memory shared with the parent: slots of `slot_bytes` bytes, one after the other.
+            slot_bytes: Size of a slot.
+            commands: Stream to read commands from.
+            replies: Stream to write replies to.
+        """
         self.slot_bytes = slot_bytes
-        self._memory, self._orders, self._answers = memory, orders, answers
+        self._memory, self._commands, self._replies = memory, commands, replies
         self._slot: int | None = None
-        self._last_beat = 0.0
+        self._last_reply = 0.0
 
-    def next(self) -> dict[str, Any]:
-        """The next order that is more than a slot. Ends the process when the parent is gone."""
-        while "slot" in (order := self._read()):
-            self._slot = order["slot"]
-        return order
+    def next_command(self) -> dict[str, Any]:
+        """Wait for the next command. Slots that are granted meanwhile are kept for `take_slot`.
+
+        The process exits when the parent has closed the stream of commands.
+        """
+        while "slot" in (command := self._read_command()):
+            self._slot = command["slot"]
+        return command
 
     def take_slot(self) -> int:
-        """The slot to fill next, as soon as there is one."""
+        """Wait until the parent has granted a slot to fill, and return its number."""
         while self._slot is None:
-            self._slot = self._read()["slot"]
+            self._slot = self._read_command()["slot"]
         slot, self._slot = self._slot, None
         return slot
 
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """What lies at the start of a slot, as a view."""
+        """View the start of a slot as an array."""
         return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
 
-    def say(self, **answer: Any) -> None:
-        """Answer."""
-        self._last_beat = time.monotonic()
-        self._answers.write(json.dumps(answer) + "\n")
-        self._answers.flush()
+    def send(self, **reply: Any) -> None:
+        """Send a reply to the parent."""
+        self._last_reply = time.monotonic()
+        self._replies.write(json.dumps(reply) + "\n")
+        self._replies.flush()
 
     def heartbeat(self) -> None:
-        """A sign of life, if there was none for a while."""
-        if time.monotonic() - self._last_beat > HEARTBEAT_SECONDS:
-            self.say(heartbeat={})
+        """Tell the parent that decoding makes progress, unless a reply was sent less than a second ago."""
+        if time.monotonic() - self._last_reply > HEARTBEAT_SECONDS:
+            self.send(heartbeat={})
 
-    def _read(self) -> dict[str, Any]:
-        line = self._orders.readline()
+    def _read_command(self) -> dict[str, Any]:
+        line = self._commands.readline()
         if not line:
             sys.exit()  # the parent is gone
-        order: dict[str, Any] = json.loads(line)
-        return order
+        command: dict[str, Any] = json.loads(line)
+        return command

@@ -1,8 +1,8 @@
-"""Processes that decode.
+"""A pool of decode processes.
 
-A process of its own for each file being read keeps the event loop free, uses every core, and lets a decoder crash or
-hang without hurting the run. Frames and samples are not copied: the process writes them into shared memory and what is
-sent over HTTP is a view on it.
+Each file that is being read has a process of its own. The event loop stays free, every core is used, and a codec that
+crashes or hangs does not hurt the run. Frames and samples are not copied: the process writes them to shared memory, and
+what is sent over HTTP is a view on it.
 """
 
 from __future__ import annotations
@@ -11,94 +11,109 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
+from typing import Self
 
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode_pool.process import Batch, Decoder, Opened, Reading
+from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
 
 STALL_SECONDS = 60.0
-"""A process that shows no progress for so long is ended. Network storage may take half of that to wake up."""
+"""Default timeout of a process that makes no progress. Network storage may take half of that to wake up."""
 
 READY_BATCHES = 4
-"""Besides those that are being filled, so many are nearly always in use; more where more requests are in flight."""
+"""Memory for so many batches, besides those that processes fill, is taken at the start: nearly every run needs it."""
 
 DIGEST_ATTEMPTS = 2
-"""As for decoding: perhaps it was not the file."""
+"""How often a digest is tried. A process that died or hung is retried, as the file need not be the reason."""
 
 
 class DecodePool:
-    """Up to `workers` decode processes, started when first needed and replaced when one dies, hangs or is worn out."""
+    """Decode processes, started when first needed, and replaced when they die, hang or have read many files.
+
+    Use it as an asynchronous context manager.
+    """
 
     def __init__(
         self, workers: int, slot_bytes: int, batches_held: int, *, stall_seconds: float = STALL_SECONDS
     ) -> None:
-        """As many as `batches_held` parts can be kept before decoding has to wait."""
+        """Reserve the shared memory.
+
+        Args:
+            workers: Largest number of processes.
+            slot_bytes: Room for the frames or samples of a batch.
+            batches_held: How many batches can be in use before decoding waits until one is released.
+            stall_seconds: A process that makes no progress for so long is killed.
+        """
         self.workers = workers
         self.failures = 0
-        """Processes that died or were ended because they hung."""
-        # Each process fills one slot, and holds out one that it has filled.
+        """Number of processes that died, or hung and were killed."""
+        # Besides the batches in use, each process fills one slot, and has filled one whose batch is not taken yet.
         self._slots = Slots(2 * workers + batches_held, slot_bytes, ready=2 * workers + READY_BATCHES)
         self._stall_seconds = stall_seconds
-        self._seats = asyncio.Semaphore(workers)
-        self._idle: list[Decoder] = []
-        self._all: set[Decoder] = set()
+        self._permits = asyncio.Semaphore(workers)
+        self._idle: list[DecodeProcess] = []
+        self._all: set[DecodeProcess] = set()
         self._past_seconds = self._past_decoded = 0.0
         self._stopped = False
 
-    async def __aenter__(self) -> DecodePool:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.gather(*(decoder.kill() for decoder in self._all))
+        await asyncio.gather(*(process.close() for process in self._all))
         self._slots.close()
 
     @property
     def busy_seconds(self) -> float:
-        """That its processes were waited for, all of them together."""
-        return self._past_seconds + sum(decoder.busy_seconds for decoder in self._all)
+        """Seconds spent waiting for replies, summed over all processes."""
+        return self._past_seconds + sum(process.busy_seconds for process in self._all)
 
     @property
     def decoded(self) -> float:
-        """Frames or seconds of sound that its processes decoded, of files that they read to the end."""
-        return self._past_decoded + sum(decoder.decoded for decoder in self._all)
+        """Frames, or seconds of audio, decoded from files that were read to their ends."""
+        return self._past_decoded + sum(process.decoded for process in self._all)
 
     def stop(self) -> None:
-        """End all processes at once; what is being decoded raises DecoderDied."""
+        """Kill all processes. Reads that are under way, or begin later, raise DecoderDied."""
         self._stopped = True
-        for decoder in self._all:
-            decoder.end()
+        for process in self._all:
+            process.kill()
 
     async def digest_file(self, path: str) -> Source:
-        """Size and digest of a file. Raises MediaError."""
+        """Compute the size and SHA-256 of a file. Raises MediaError."""
         for _ in range(DIGEST_ATTEMPTS - 1):
             with suppress(DecoderDied, DecoderStalled):
                 return await self._digest_file_once(path)
         return await self._digest_file_once(path)
 
     async def _digest_file_once(self, path: str) -> Source:
-        async with self._decoder() as decoder:
-            return await decoder.digest_file(path)
+        async with self._process() as process:
+            return await process.digest_file(path)
 
     async def read(
-        self, reading: Reading[Opened, Batch], spans: Sequence[Span]
+        self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
     ) -> AsyncGenerator[Opened | Batch, None]:
-        """What the source is, perhaps more than once, and the parts of `spans`, each to be released.
+        """Read spans of a source. If the process dies or hangs, another one reads what is missing.
 
-        If the process dies or hangs, another one tries what is missing. Raises MediaError.
+        Yields:
+            What the source is, once or more, and the batches of the spans in order. Each batch must be released.
+
+        Raises:
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if every attempt ended so.
         """
-        attempts = reading.attempts()
+        attempts = command.attempts()
         for count, attempt in enumerate(attempts, 1):
             try:
-                async with self._decoder() as decoder:
-                    parts = decoder.read(attempt, spans)
-                    async with aclosing(parts):
-                        async for part in parts:
-                            if isinstance(part, DecodedBatch):
-                                spans = _after(spans, part)
-                            yield part
+                async with self._process() as process:
+                    items = process.read(attempt, spans)
+                    async with aclosing(items):
+                        async for item in items:
+                            if isinstance(item, DecodedBatch):
+                                spans = _after(spans, item)
+                            yield item
             except (DecoderDied, DecoderStalled) as error:
                 if self._stopped:
                     raise
@@ -108,45 +123,45 @@ class DecodePool:
                 return
 
     @asynccontextmanager
-    async def _decoder(self) -> AsyncGenerator[Decoder, None]:
-        """A decoder of one's own for one file."""
-        async with self._seats:
-            decoder = await self._next()
+    async def _process(self) -> AsyncGenerator[DecodeProcess, None]:
+        """Lend a process for one file."""
+        async with self._permits:
+            process = await self._idle_or_new()
             try:
-                yield decoder
+                yield process
             except (DecoderDied, DecoderStalled):
                 self.failures += not self._stopped
                 raise
             finally:
-                if decoder.ready:
-                    self._idle.append(decoder)
+                if process.ready:
+                    self._idle.append(process)
                 else:  # dead, worn out, or in the middle of a file that nobody wants any more
-                    await self._discard(decoder)
+                    await self._discard(process)
 
-    async def _next(self) -> Decoder:
+    async def _idle_or_new(self) -> DecodeProcess:
         while self._idle:
-            decoder = self._idle.pop()
-            if decoder.ready:
-                return decoder
-            await self._discard(decoder)  # it died while nobody looked
+            process = self._idle.pop()
+            if process.ready:
+                return process
+            await self._discard(process)  # it died while it was idle
         if self._stopped:
             raise DecoderDied("decoding was stopped")
-        decoder = await Decoder.start(self._slots, self._stall_seconds)
-        self._all.add(decoder)
+        process = await DecodeProcess.start(self._slots, self._stall_seconds)
+        self._all.add(process)
         if self._stopped:  # while it was starting
-            decoder.end()
-        return decoder
+            process.kill()
+        return process
 
-    async def _discard(self, decoder: Decoder) -> None:
-        self._all.discard(decoder)
-        self._past_seconds += decoder.busy_seconds
-        self._past_decoded += decoder.decoded
-        await decoder.kill()
+    async def _discard(self, process: DecodeProcess) -> None:
+        self._all.discard(process)
+        self._past_seconds += process.busy_seconds
+        self._past_decoded += process.decoded
+        await process.close()
 
 
-def _after(spans: Sequence[Span], part: DecodedBatch) -> list[Span]:
-    """What is left of `spans` when `part` is done; parts come in the order of the spans."""
-    left = [span for span in spans if span.stop is None or span.stop > part.stop]
-    if left and left[0].first < part.stop:
-        left[0] = Span(part.stop, left[0].stop, part.anchor)
+def _after(spans: Sequence[Span], batch: DecodedBatch) -> list[Span]:
+    """Return what is left of `spans` after `batch`; batches come in the order of the spans."""
+    left = [span for span in spans if span.stop is None or span.stop > batch.stop]
+    if left and left[0].first < batch.stop:
+        left[0] = Span(batch.stop, left[0].stop, batch.anchor)
     return left

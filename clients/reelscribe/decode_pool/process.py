@@ -1,4 +1,4 @@
-"""One process that decodes, seen from its parent: orders, answers, a deadline for each step, and its end."""
+"""One decode process as its parent sees it: commands, replies, a timeout for each reply, and its end."""
 
 from __future__ import annotations
 
@@ -9,179 +9,204 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol, Self, TypeVar
 
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
-"""Then it is replaced: decoders leak, and starting anew takes less than decoding a second of video."""
+"""A process that has read so many files is replaced: codecs leak memory, and a new process starts in less time than
+decoding a second of video takes.
+"""
 
-END_SECONDS = 5.0
-"""A process that was killed and waits for a dead disk ends when the disk answers, which may be never."""
+EXIT_SECONDS = 5.0
+"""How long to wait for a killed process. One that waits for a dead disk exits when the disk answers, perhaps never."""
 
-ANSWER_BYTES = 2**20
-"""The longest line that a decode process writes is a part of 1,024 frames or silent chunks."""
+REPLY_BYTES = 2**20
+"""Longest line that a process writes. The longest replies are batches of 1,024 frames or silent chunks."""
 
 
 Opened = TypeVar("Opened")
 Batch = TypeVar("Batch", bound=DecodedBatch)
 
 
-class Reading(Protocol[Opened, Batch]):
-    """What is to be read of a source, and what a process's answers mean."""
+class ReadCommand(Protocol[Opened, Batch]):
+    """The command to read a source, and how its replies are parsed: `ReadFrames` or `ReadAudio`."""
 
-    def attempts(self) -> Sequence[Reading[Opened, Batch]]:
-        """How it is tried, one way after the other, while processes die or hang over it."""
+    def attempts(self) -> Sequence[ReadCommand[Opened, Batch]]:
+        """Return the commands to try in turn while processes die or hang."""
 
-    def order(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """What the process is told, for these stretches."""
+    def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """Return the command for these spans of the source."""
 
-    def opened(self, answer: dict[str, Any]) -> Opened:
-        """What is known of the source."""
+    def parse_opened(self, reply: dict[str, Any]) -> Opened:
+        """Read an "opened" reply."""
 
-    def part(self, answer: dict[str, Any], opened: Opened, slots: Slots) -> Batch:
-        """One of its parts."""
+    def parse_batch(self, reply: dict[str, Any], opened: Opened, slots: Slots) -> Batch:
+        """Read a "batch" reply."""
 
 
-class Decoder:
-    """One decode process."""
+class DecodeProcess:
+    """One decode process, which runs `worker.py`."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, slots: Slots, stall_seconds: float, complaints: IO[bytes]
+        self, process: asyncio.subprocess.Process, slots: Slots, stall_seconds: float, stderr: IO[bytes]
     ) -> None:
-        self._process, self._slots, self._stall_seconds, self._complaints = process, slots, stall_seconds, complaints
+        """Wrap a process that `start` has started."""
+        self._process, self._slots, self._stall_seconds, self._stderr = process, slots, stall_seconds, stderr
         self.busy_seconds = 0.0
-        """That it was waited for."""
+        """Seconds spent waiting for its replies."""
         self.decoded = 0.0
-        """Frames or seconds of sound, of files that it read to the end, also what it decoded only on its way."""
-        self._granted: int | None = None
+        """Frames, or seconds of audio, decoded from files that were read to their ends, also those not wanted."""
+        self._granted_slot: int | None = None
         self._files = 0
         self._working = False
 
     @classmethod
-    async def start(cls, slots: Slots, stall_seconds: float) -> Decoder:
-        """Start a process that fills `slots`."""
-        complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+    async def start(cls, slots: Slots, stall_seconds: float) -> Self:
+        """Start a process.
+
+        Args:
+            slots: Shared memory that it writes frames or samples to.
+            stall_seconds: Timeout for each reply or heartbeat, after which the process is killed.
+
+        Raises:
+            StartupError: The operating system cannot start it.
+        """
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count)]
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "reelscribe.decode_pool.worker", *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=complaints,
+                stderr=stderr,
                 pass_fds=[slots.fd],
                 start_new_session=True,  # Ctrl-C is for the parent to handle
-                limit=ANSWER_BYTES,
+                limit=REPLY_BYTES,
             )
         except OSError as error:
-            complaints.close()
+            stderr.close()
             raise StartupError(f"a decode process cannot be started: {error}") from None
         except BaseException:
-            complaints.close()
+            stderr.close()
             raise
-        return cls(process, slots, stall_seconds, complaints)
+        return cls(process, slots, stall_seconds, stderr)
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def ready(self) -> bool:
-        """Whether it can be given another file."""
+        """Whether it runs, has nothing to do, and may read another file."""
         return self._process.returncode is None and not self._working and self._files < FILES_PER_PROCESS
 
     async def digest_file(self, path: str) -> Source:
-        """Size and digest of a file. Raises MediaError."""
-        self._order(digest_file=path)
-        answer = await self._answer()
+        """Compute the size and SHA-256 of a file. Raises MediaError."""
+        self._send(digest_file=path)
+        reply = await self._next_reply()
         self._working = False
-        if "error" in answer:
-            raise _error(**answer["error"])
-        return Source(**answer["source"])
+        if "error" in reply:
+            raise _media_error(**reply["error"])
+        return Source(**reply["source"])
 
     async def read(
-        self, reading: Reading[Opened, Batch], spans: Sequence[Span]
+        self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
     ) -> AsyncGenerator[Opened | Batch, None]:
-        """What the source is, and its parts, each to be released. Raises MediaError."""
+        """Read spans of a source.
+
+        Yields:
+            What the source is, once or more, and the batches of the spans in order. Each batch must be released.
+
+        Raises:
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+        """
         self._files += 1
-        if self._granted is None:
-            await self._grant()
-        self._order(**reading.order(spans))
-        while "end" not in (answer := await self._answer()):
-            if "opened" in answer:
-                yield (opened := reading.opened(answer["opened"]))
-            elif "part" in answer:
-                part = reading.part(answer["part"], opened, self._slots)
-                if part.slot is not None:
-                    await self._grant()  # it goes on while the part is being looked after
-                yield part
+        if self._granted_slot is None:
+            await self._grant_slot()
+        self._send(**command.to_json(spans))
+        while "end" not in (reply := await self._next_reply()):
+            if "opened" in reply:
+                yield (opened := command.parse_opened(reply["opened"]))
+            elif "batch" in reply:
+                batch = command.parse_batch(reply["batch"], opened, self._slots)
+                if batch.slot is not None:
+                    await self._grant_slot()  # so that it decodes on while the batch is used
+                yield batch
             else:
                 self._working = False
-                raise _error(**answer["error"])
+                raise _media_error(**reply["error"])
         self._working = False
-        self.decoded += answer["end"]["decoded"]
+        self.decoded += reply["end"]["decoded"]
 
-    def end(self) -> None:
-        """End it at once, whatever it is doing."""
+    def kill(self) -> None:
+        """Kill the process, whatever it is doing, without waiting for its exit."""
         if self._process.returncode is None:
             self._process.kill()
 
-    async def kill(self) -> None:
-        """End it, and wait until it has."""
-        self.end()
+    async def close(self) -> None:
+        """Kill the process, wait for its exit, and give back its slot."""
+        self.kill()
         try:
-            await asyncio.wait_for(self._process.wait(), END_SECONDS)
+            await asyncio.wait_for(self._process.wait(), EXIT_SECONDS)
         except TimeoutError:
-            return  # it will never run again, but cannot end yet; its memory is its own until then
-        if self._granted is not None:
-            self._slots.give_back(self._granted)
-            self._granted = None
-        self._complaints.close()
+            return  # it never runs again but has not exited, so its slot is not safe to reuse
+        if self._granted_slot is not None:
+            self._slots.give_back(self._granted_slot)
+            self._granted_slot = None
+        self._stderr.close()
 
-    async def _grant(self) -> None:
-        """Give it a slot to fill. Whoever gives up waiting for one leaves the last one to `kill`."""
-        self._granted = await self._slots.take()
-        self._write(slot=self._granted)
+    async def _grant_slot(self) -> None:
+        """Grant the process another slot to fill.
 
-    def _order(self, **order: Any) -> None:
+        If this is cancelled, the slot granted before remains on record. It may belong to a batch that was not yielded,
+        and `close` gives it back.
+        """
+        self._granted_slot = await self._slots.take()
+        self._write(slot=self._granted_slot)
+
+    def _send(self, **command: Any) -> None:
         self._working = True
-        self._write(**order)
+        self._write(**command)
 
-    def _write(self, **order: Any) -> None:
+    def _write(self, **command: Any) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.write(json.dumps(command).encode() + b"\n")
 
-    async def _answer(self) -> Any:
-        """The next answer that is more than a sign of life."""
-        while "heartbeat" in (answer := json.loads(await self._line())):
+    async def _next_reply(self) -> Any:
+        """Wait for the next reply that is not a heartbeat."""
+        while "heartbeat" in (reply := json.loads(await self._next_line())):
             pass
-        return answer
+        return reply
 
-    async def _line(self) -> bytes:
+    async def _next_line(self) -> bytes:
         assert self._process.stdout is not None
         began = time.monotonic()
         try:
             line = await asyncio.wait_for(self._process.stdout.readline(), self._stall_seconds)
-        except TimeoutError:  # on Python 3.10 another class than the builtin
+        except TimeoutError:
             self._process.kill()
             raise DecoderStalled(
                 f"the process that was decoding it did not get on for {self._stall_seconds:.0f} s and was ended"
             ) from None
         finally:
             self.busy_seconds += time.monotonic() - began
-        if line.endswith(b"\n"):
-            return line
+        if not line.endswith(b"\n"):
+            raise await self._died()
+        return line
+
+    async def _died(self) -> DecoderDied:
+        """Say what the process died of: its signal, or its exit status and the last line of its standard error."""
         code = await self._process.wait()
         if code < 0:
-            raise DecoderDied(f"the process that was decoding it ended: {signal.Signals(-code).name}")
-        self._complaints.seek(0)
-        *_, last_line = ["", *self._complaints.read().decode(errors="replace").splitlines()]
-        raise DecoderDied(f"the process that was decoding it ended: exit status {code} {last_line[-200:]}".rstrip())
+            return DecoderDied(f"the process that was decoding it ended: {signal.Signals(-code).name}")
+        self._stderr.seek(0)
+        *_, last_line = ["", *self._stderr.read().decode(errors="replace").splitlines()]
+        return DecoderDied(f"the process that was decoding it ended: exit status {code} {last_line[-200:]}".rstrip())
 
 
-def _error(type: str, message: str) -> MediaError:  # noqa: A002 - the answer's field
-    """What a process could not read, and why."""
+def _media_error(type: str, message: str) -> MediaError:  # noqa: A002 - a field of the reply
     return {"NoPictures": NoPictures, "NoSound": NoSound}.get(type, MediaError)(message)

@@ -1,6 +1,7 @@
-"""The memory that decoded frames and samples arrive in, shared with the processes that decode.
+"""The shared memory that decoded frames and audio arrive in, and how much of it a request needs.
 
-It is an anonymous file (`memfd_create`), so no death leaves anything behind, and is only as large as what was written.
+The memory is an anonymous file (`memfd_create`): nothing is left behind when a process dies, and pages that were never
+written take no memory.
 """
 
 from __future__ import annotations
@@ -17,53 +18,63 @@ from reelscribe.errors import UsageError
 
 
 class Slots:
-    """A fixed number of slots of `slot_bytes` bytes each."""
+    """A fixed number of equally large slots of shared memory."""
 
     def __init__(self, count: int, slot_bytes: int, ready: int = 0) -> None:
-        """The memory of the first `ready` slots is taken now, so that a machine without it says so at once."""
+        """Reserve the memory.
+
+        Args:
+            count: Number of slots.
+            slot_bytes: Size of each slot.
+            ready: How many slots are written to at once, so that a machine without the memory fails now and not later.
+        """
         self.count, self.slot_bytes = count, slot_bytes
         self.fd = os.memfd_create("reelscribe-media")
         os.ftruncate(self.fd, count * slot_bytes)
         self._memory = mmap.mmap(self.fd, count * slot_bytes)
         np.frombuffer(self._memory, np.uint8, min(ready, count) * slot_bytes)[:: mmap.PAGESIZE] = 0
-        # Here, as decode processes, whose start is waited for, import this module for its parts alone.
+        # Imported here: decode processes import this module too, have no use for asyncio, and should start fast.
         import asyncio
 
-        # The last one given back is the first to be taken, so that few are ever touched where few are enough.
+        # Last in, first out, so that only as many slots are ever touched as are in use at the same time.
         self._free = asyncio.LifoQueue[int]()
         for slot in reversed(range(count)):
             self._free.put_nowait(slot)
 
     async def take(self) -> int:
-        """A slot that nobody uses, as soon as there is one."""
+        """Wait for a free slot, and return its number."""
         return await self._free.get()
 
     def give_back(self, slot: int) -> None:
-        """It may be written over."""
+        """Let a slot be overwritten."""
         self._free.put_nowait(slot)
 
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """What lies at the start of a slot, as a view."""
+        """View the start of a slot as an array."""
         return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
 
     def close(self) -> None:
-        """Processes that were started keep their own hold on the memory; views do, too."""
+        """Close the file. Processes that have mapped it, and views on it, keep the memory."""
         os.close(self.fd)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedBatch:
-    """A stretch of what was asked for of a source, from number `first` to before `stop`; it may lie in a slot."""
+    """A stretch of a source, from number `first` to before `stop`, with what was decoded of it.
+
+    Numbers count the chosen frames of a video, or the samples of its audio.
+    """
 
     first: int
     stop: int
     anchor: int | None = None
-    """What the next part needs to know of this one and those before it."""
+    """What a process needs to know of earlier batches to go on after this one (see `Span`)."""
     slot: int | None
+    """The slot that holds the frames or samples; None if there are none."""
     slots: Slots
 
     def release(self) -> None:
-        """Let a process write over it."""
+        """Give back the slot. Its frames or samples must not be used any more."""
         if self.slot is not None:
             self.slots.give_back(self.slot)
 
@@ -72,15 +83,27 @@ MAX_REQUEST_BYTES = 8 * 10**6
 """TorchServe moves bodies of 2 to 24 MB equally fast and larger ones ever more slowly; small ones share load best."""
 
 MAX_FRAMES_PER_REQUEST = 32
+"""Default number of frames that travel together."""
 
 
 def request_bytes(item_bytes: int, most: int) -> int:
-    """Room for a request: for `most` items of up to `item_bytes`, within MAX_REQUEST_BYTES, but at least for one."""
+    """Compute the size of a slot that holds a request.
+
+    Args:
+        item_bytes: Largest size of a frame or chunk.
+        most: Largest number of items in the request; at least 1.
+
+    Returns:
+        Room for `most` items, but no more than MAX_REQUEST_BYTES unless a single item is larger.
+
+    Raises:
+        UsageError: `most` is less than 1.
+    """
     if most < 1:
         raise UsageError(f"items per request: expected 1 or more, got {most}")
     return max(item_bytes, min(MAX_REQUEST_BYTES, most * item_bytes))
 
 
 def items_per_request(room: int, item_bytes: int, most: int) -> int:
-    """As many items of `item_bytes` as fit `room` bytes, at least one and at most `most`."""
+    """Compute how many items of `item_bytes` fit into `room` bytes: at least 1 and at most `most`."""
     return max(1, min(most, room // item_bytes))

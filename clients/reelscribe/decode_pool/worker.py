@@ -1,21 +1,32 @@
-"""What a decode process does: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `decoder`.
+"""The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `process.py`.
 
-It reads orders, one JSON object a line, from standard input and answers the same way on standard output::
+It reads commands from standard input and writes replies to standard output, one JSON object per line. Arrows point
+away from whoever writes: ``<-`` is a command of the parent, ``->`` a reply of the process.
+
+Digest a file::
 
     <- {"digest_file": path}
-    -> {"source": {"path", "bytes", "sha256"}} or {"error": {"type", "message"}}
+    -> {"source": {"path", "bytes", "sha256"}}                    or an error
 
-    <- {"slot": number}                                     the slot to fill next: the first one before any file
-    <- {"frames": {...}} or {"sound": {...}}                 see frame_feed.py and audio_feed.py
-    -> {"opened": {...}}                                    once or more, if it is what was expected
-    -> {"part": {"first", "stop", "slot", ...}}
-    <- {"slot": number}                                     after each part that took its slot
-    -> {"end": {"decoded"}} or {"error": {"type", "message"}}       once
+Read the frames or the audio of a file::
 
-    -> {"heartbeat": {}}                                         now and then, as long as it gets on
+    <- {"slot": number}                                           the slot to fill next, granted before the first file
+    <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
+    -> {"opened": {...}}                                          what the file is; audio sends it again at its end
+    -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if nothing lies in one
+    <- {"slot": number}                                           after each batch that used up its slot
+    -> {"end": {"decoded": frames or seconds of audio}}           or an error
 
-Frames and samples lie in memory that both processes have mapped through the file descriptor FD: SLOTS slots of
-SLOT_BYTES bytes. The process ends when its parent does.
+A file that cannot be read::
+
+    -> {"error": {"type": class name of the error, "message"}}
+
+At any time between a command and its last reply, about once a second while the process makes progress::
+
+    -> {"heartbeat": {}}
+
+Frames and samples are written to memory that both processes map through the file descriptor FD: SLOTS slots of
+SLOT_BYTES bytes each. The process exits when its parent does.
 """
 
 from __future__ import annotations
@@ -35,38 +46,40 @@ from reelscribe.errors import MediaError
 _PR_SET_PDEATHSIG = 1
 
 
-def follow(orders: WorkerChannel) -> None:
-    """Follow orders until there are no more."""
-    while order := orders.next():
+def follow(channel: WorkerChannel) -> None:
+    """Carry out the parent's commands until the parent is gone, then exit."""
+    while command := channel.next_command():
         try:
-            if "digest_file" in order:
-                # Here, where a file that is huge or a disk that is dead can be given up by killing the process.
-                orders.say(source=asdict(digest_file(order["digest_file"], orders.heartbeat)))
+            if "digest_file" in command:
+                # In a process, so that a huge file or a dead disk can be given up by killing it.
+                channel.send(source=asdict(digest_file(command["digest_file"], channel.heartbeat)))
             else:
-                orders.say(end={"decoded": _feed(orders, order)})
+                channel.send(end={"decoded": _read(channel, command)})
         except MediaError as error:
-            orders.say(error={"type": type(error).__name__, "message": str(error)})
+            channel.send(error={"type": type(error).__name__, "message": str(error)})
 
 
-def _feed(orders: WorkerChannel, order: dict[str, Any]) -> float:
-    """How much was decoded. Each kind is imported when it is needed: a process serves one of them all its life."""
-    if "sound" in order:
-        from reelscribe.decode_pool import audio_feed as audio_feed
+def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
+    """Read a file, and return how many frames or seconds of audio were decoded."""
+    # Each feed is imported when it is needed: a process serves one of them all its life, and starts faster so.
+    if "read_audio" in command:
+        from reelscribe.decode_pool import audio_feed
 
-        return audio_feed.feed(orders, **order["sound"])
+        return audio_feed.feed(channel, **command["read_audio"])
     from reelscribe.decode_pool import frame_feed
 
-    return frame_feed.feed(orders, **order["frames"])
+    return frame_feed.feed(channel, **command["read_frames"])
 
 
 def main() -> None:
-    """Take standard output for answers alone: the codecs' libraries write to it as they like."""
-    # A decoder that hangs reads no orders, and so would not notice that its parent is gone.
+    """Serve the parent process over standard input and output."""
+    # A process that hangs in a codec reads no commands, so it would not notice that its parent is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     fd, slot_bytes, slots = map(int, sys.argv[1:])
-    with os.fdopen(os.dup(1), "w") as answers:
+    # Codecs print to standard output as they like, so replies get a copy of it, and it becomes standard error.
+    with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
-        follow(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, answers))
+        follow(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies))
 
 
 if __name__ == "__main__":

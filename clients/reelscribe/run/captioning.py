@@ -11,7 +11,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, FrameReading, OpenedVideo
+from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.results.batches import UNDECODABLE, SavedFrameBatch
@@ -64,11 +64,11 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
     def _prepare(self, description: CaptionerDescription) -> tuple[Mapping[str, Any], DecodePool]:
         if not self.options.stream:
             self.held_batches = self.options.held_batches(description)
-        return self.options.settings(description), self.options.pool(description, self._client.most_in_flight)
+        return self.options.settings(description), self.options.pool(description, self._client.requests_in_flight)
 
-    def _reading(self, path: str) -> FrameReading:
+    def _read_command(self, path: str) -> ReadFrames:
         task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
-        return FrameReading(task, self.options.batch_size(self._description), self.options.reuse)
+        return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
 
     async def _ask(self, batch: DecodedFrameBatch) -> Captions:
         return await self._captioner.caption(batch.frames) if batch.frame_indices else []

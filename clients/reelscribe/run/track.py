@@ -15,12 +15,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from reelscribe.client.balancer import ModelClient
 from reelscribe.client.endpoint import Answer
+from reelscribe.client.models import ModelClient
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.process import Reading
+from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError
 from reelscribe.results.ledger import Job, Ledger, LedgerReader, SavedBatch
@@ -149,7 +149,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         Raises:
             MediaError: The file cannot be read, or not to its end.
         """
-        return self.pool.read(self._reading(path), spans)
+        return self.pool.read(self._read_command(path), spans)
 
     def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Send a batch to the model; the task returns what came of it. Its slot is released when the task ends."""
@@ -170,7 +170,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return everything but the weights that decides what is answered, and the pool for these options."""
 
     @abstractmethod
-    def _reading(self, path: str) -> Reading[Opened, Batch]:
+    def _read_command(self, path: str) -> ReadCommand[Opened, Batch]:
         """Return what a decode process is asked for."""
 
     @abstractmethod

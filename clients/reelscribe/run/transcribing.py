@@ -11,7 +11,7 @@ from reelscribe.client.models import SpeechClient
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import ChunkTranscript
-from reelscribe.decode_pool.audio_feed import AudioReading, DecodedAudioBatch, OpenedAudio, Stretch
+from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.results.batches import SavedAudioBatch
@@ -60,11 +60,11 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
 
     def _prepare(self, description: SpeechDescription) -> tuple[Mapping[str, Any], DecodePool]:
         self.options.check(description)
-        return self.options.settings(description), self.options.pool(description, self._client.most_in_flight)
+        return self.options.settings(description), self.options.pool(description, self._client.requests_in_flight)
 
-    def _reading(self, path: str) -> AudioReading:
+    def _read_command(self, path: str) -> ReadAudio:
         task = replace(self.options.task(self._description), path=path)
-        return AudioReading(task, self.options.batch_size(self._description))
+        return ReadAudio(task, self.options.batch_size(self._description))
 
     async def _ask(self, batch: DecodedAudioBatch) -> Transcripts:
         if not batch.chunks:
@@ -73,7 +73,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
 
     def _to_save(self, batch: DecodedAudioBatch, answers: Transcripts) -> SavedAudioBatch:
         heard, failures = [], []
-        for stretch, answer in zip(batch.heard, answers, strict=True):
+        for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = self._times(stretch)
             if isinstance(answer, ChunkTranscript):
                 heard.append((start, end, answer))

@@ -1,6 +1,8 @@
-"""Python runs this first where this folder is on PYTHONPATH: it makes decode processes misbehave over files whose names
-say so, at ordinal 20 of pictures and from 3 s of sound on. `crash.mkv` crashes unless it is read with PyAV alone, and
-`crash.wav` the first time; `crash-always.mkv` in any case.
+"""Makes decode processes misbehave over files whose names say so.
+
+Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
+or `print` does so at ordinal 20 of its frames, or 3 s into its audio. Video misbehaves only with PyAV, not with decord,
+and audio only the first time; `crash-always.mkv` and the like do so every time.
 """
 
 import os

@@ -1,0 +1,95 @@
+"""How many requests of a client are at the servers at once."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from reelscribe.errors import ServerUnreachable
+from support.fake_torchserve import DESCRIPTION, FakeTorchServe, Gate, captions, refused, worker_died
+from support.sending import FRAMES, connected, frame_numbers
+
+
+async def highest_number_in_flight(client, gate: Gate, expected: int) -> int:
+    """Send more requests than `expected`, open the gate when so many wait at it, and return how many did at most."""
+    calls = asyncio.gather(*(client.caption(FRAMES) for _ in range(expected + 5)))
+    await gate.wait_for(expected)
+    await client.describe()  # a round trip in which more requests could arrive
+    gate.open.set()
+    assert [frame_numbers(result) for result in await calls] == [[*range(8)]] * (expected + 5)
+    return gate.most_waiting
+
+
+async def test_no_more_requests_are_in_flight_than_allowed():
+    gate = Gate()
+    server = FakeTorchServe(gate, description=replace(DESCRIPTION, workers=100))
+    async with server, connected(server, requests_in_flight=5) as client:
+        calls = asyncio.gather(*(client.caption(FRAMES[k % 8][None]) for k in range(100)))
+        await gate.wait_for(5)
+        gate.open.set()
+        assert [frame_numbers(result) for result in await calls] == [[k % 8] for k in range(100)]
+    assert gate.most_waiting == 5
+
+
+async def test_to_begin_with_two_requests_are_in_flight_for_each_worker_of_all_servers():
+    gate = Gate()
+    async with (
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=1)) as one,
+        FakeTorchServe(gate, description=replace(DESCRIPTION, workers=4)) as other,
+        connected(one, other) as client,
+    ):
+        assert await highest_number_in_flight(client, gate, expected=10) == 10
+
+
+async def test_a_full_queue_takes_away_a_quarter_of_the_requests_in_flight():
+    gate, responses = Gate(), [worker_died(503)]
+
+    async def answer(request):
+        return responses.pop() if responses else await captions(request)
+
+    server = FakeTorchServe(answer, description=replace(DESCRIPTION, workers=4))
+    async with server, connected(server) as client:  # which begins with 8
+        await client.caption(FRAMES)
+        server.answer = gate
+        assert await highest_number_in_flight(client, gate, expected=6) == 6
+
+
+async def test_cancelled_calls_give_their_permits_back():
+    gate = Gate()
+    async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:
+        calls = [asyncio.create_task(client.caption(FRAMES)) for _ in range(5)]
+        await gate.wait_for(2)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        gate.open.set()
+        for _ in range(3):
+            assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("status", "captioned"), [(500, [4, "status 500: no luck"]), (422, ["status 422: no luck"] * 2)]
+)
+async def test_with_one_request_in_flight_requests_are_still_halved_and_black_frames_sent(status, captioned):
+    async def answer(request):
+        if 5 not in request.names():
+            return await captions(request)
+        return worker_died() if status == 500 else refused(422, "FramesError", "no luck")
+
+    async with FakeTorchServe(answer) as server, connected(server, requests_in_flight=1) as client:
+        results = await asyncio.gather(*(client.caption(FRAMES[4:6]) for _ in range(3)))
+    assert [frame_numbers(result) for result in results] == [captioned] * 3
+
+
+async def test_after_stop_waiting_only_requests_that_were_sent_are_answered():
+    gate = Gate()
+    async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:
+        sent = [asyncio.create_task(client.caption(FRAMES)) for _ in range(2)]
+        await gate.wait_for(2)
+        waiting = asyncio.create_task(client.caption(FRAMES))
+        await asyncio.sleep(0)
+        client.stop_waiting()
+        with pytest.raises(ServerUnreachable, match="the request was not sent"):
+            await waiting
+        gate.open.set()
+        assert [frame_numbers(await request) for request in sent] == [[*range(8)]] * 2
