@@ -1,8 +1,8 @@
 """The demo: its scenes, its media and their truth, its model, and the scripts that made them."""
 
 import json
-import random
 import os
+import random
 import re
 import subprocess
 import sys

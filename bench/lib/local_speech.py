@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from reelscribe import wire
-from reelscribe.contract.annotations import Utterance
+from reelscribe.contract.annotations import Silence, Utterance
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk
-from reelscribe.results.batches import SavedAudioBatch, timeline
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.options import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.settings import SpeechSettings
@@ -46,21 +46,24 @@ class LocalSpeech:
         files = [self._chunks(path, options) for path in paths]
         samples = [chunk.samples for chunks in files for chunk in chunks if not chunk.silent]
         transcripts = self.transcribe_chunks(samples, options)
-        return [self._part(chunks, transcripts) for chunks in files]
+        return [self._batch(chunks, transcripts) for chunks in files]
 
     def _chunks(self, path: Path, options: SpeechOptions) -> list[AudioChunk]:
         with Audio(replace(options.task(self.description), path=str(path))) as audio:
             return list(audio.chunks())
 
-    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
+    def _batch(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
-        transcribed = [(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
-        silent = [times(chunk) for chunk in chunks if chunk.silent]
-        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcribed, silent)
+        return SavedAudioBatch(
+            chunks[0].first,
+            chunks[-1].stop,
+            transcripts=[TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent],
+            silences=[Silence(*times(chunk)) for chunk in chunks if chunk.silent],
+        )
 
 
-def utterances(part: SavedAudioBatch) -> list[Utterance]:
+def utterances(batch: SavedAudioBatch) -> list[Utterance]:
     """The utterances of a file on its timeline."""
-    return [event for event in timeline([part]) if isinstance(event, Utterance)]
+    return [event for event in audio_results([batch]) if isinstance(event, Utterance)]

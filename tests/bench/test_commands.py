@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from reelscribe.instance import Instance
 
 ROOT = Path(__file__).parents[2]
