@@ -1,9 +1,12 @@
 """What the documents name exists: files, commands, options, packages and public names."""
 
+import ast
 import os
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -16,6 +19,16 @@ NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 HISTORY = "CHANGELOG.md"
 PLACES = (ROOT, ROOT / "clients", ROOT / "clients/reelscribe", ROOT / "handlers")
 """Folders from which documents name files."""
+
+OTHERS_SAY = {
+    "Cannot connect to host": "aiohttp",
+    "Token Authorization failed": "TorchServe",
+    "This TorchServe instance only accepts HTTPS requests": "TorchServe",
+    "Worker died.": "TorchServe",
+    "certificate verify failed": "OpenSSL",
+    "java not found": "TorchServe's launcher",
+}
+"""Parts of messages in the manual that are not in the code of this project, and who says them."""
 
 
 def commands() -> dict[str, set[str]]:
@@ -97,3 +110,22 @@ def test_the_architecture_has_every_package_in_its_layer():
 def test_the_python_api_has_every_public_name():
     documented = re.findall(r"^::: reelscribe\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
     assert sorted(documented) == sorted(set(reelscribe.__all__) - {"__version__"})
+
+
+def test_messages_in_the_manual_are_those_of_the_programs():
+    table = (ROOT / "docs/operations.md").read_text().partition("## Symptom")[2]
+    quoted = [text for row in re.findall(r"^\| (.+?) \|", table, re.M) for text in re.findall(r'"(.+?)"', row)]
+    parts = {part.strip(" ;:,`") for text in quoted for part in text.split("...")} - {"", "s", "of"}
+    said = "\n".join(text for top in ("clients", "handlers") for text in texts(ROOT / top))
+    assert len(parts) > 25
+    assert {part for part in parts if part not in said} == OTHERS_SAY.keys()
+
+
+def texts(folder: Path) -> Iterator[str]:
+    """The strings in the code below a folder; what is filled in begins a new one."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "\n" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
