@@ -32,7 +32,7 @@ from support.attacks import (
     was_connected,
 )
 from support.raw_http import NO_ANSWER, status, statuses
-from support.servers import RunningServer
+from support.servers import PATIENCE_SECONDS, RunningServer
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
@@ -139,7 +139,7 @@ def test_a_server_without_any_response_has_not_refused(monkeypatch):
 
 
 def read(target: Target, api: str, path: str) -> str:
-    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=PATIENCE_SECONDS)
     with closing(connection):
         connection.request("GET", path)
         return connection.getresponse().read().decode()

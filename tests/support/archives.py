@@ -21,4 +21,4 @@ def change_settings(mar: Path, **changes: object) -> None:
     """Change some settings of an archive."""
     with zipfile.ZipFile(mar) as old:
         settings = yaml.safe_load(old.read(SETTINGS))
-    replace_file(mar, SETTINGS, yaml.safe_dump({**settings, **changes}))
+    replace_file(mar, SETTINGS, yaml.safe_dump({**settings, **changes}, sort_keys=False))
