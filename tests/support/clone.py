@@ -42,7 +42,7 @@ class Clone:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.address = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.{random.randint(1, 254)}"
-        with socket.create_server((self.address, 0)) as free:
+        with socket.create_server(("127.0.0.1", 0)) as free:  # where a run serves its metrics
             self._replaced = {**REPLACED, "127.0.0.1": self.address, "9108": str(free.getsockname()[1])}
         for name in LINKED:
             (folder / name).symlink_to(ROOT / name)
