@@ -81,10 +81,7 @@ class Clone:
 
     def python(self, code: str) -> str:
         """Run Python code of a document, and return what it prints."""
-        code = self.replaced(code)
-        if "import reelscribe" in code:  # whose default is the server at the usual address
-            code = f'import reelscribe._api as api; api.LOCAL_SERVER = "http://{self.address}:8080"\n{code}'
-        return self._run([sys.executable, "-c", code])
+        return self._run([sys.executable, "-c", self.replaced(code)])
 
     def stop(self) -> None:
         """Stop every server that the commands have started."""
