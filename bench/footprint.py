@@ -107,7 +107,7 @@ def saved_frames(out: Path) -> int:
     """Number of frames in the ledger of a run with one source."""
     try:
         with LedgerReader(out) as ledger:
-            return sum(1 for _ in ledger.frames(1))
+            return sum(1 for _ in ledger.frame_results(1))
     except OutputError:
         return 0  # the ledger is just being made
 

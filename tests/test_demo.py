@@ -1,6 +1,7 @@
 """The demo: its scenes, its media and their truth, its model, and the scripts that made them."""
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -62,7 +63,9 @@ def test_what_is_committed_is_small(media):
 
 def run(script: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", str(DEMO / script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    path = os.pathsep.join([str(DEMO.parent / "handlers"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_model_is_right_about_scenes_it_never_saw():

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from reelscribe import wire
-from reelscribe.contract.annotations import Utterance
+from reelscribe.contract.annotations import Silence, Utterance
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk
-from reelscribe.results.batches import SavedAudioBatch, timeline
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.options import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.settings import SpeechSettings
@@ -56,11 +56,11 @@ class LocalSpeech:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
-        transcribed = [(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
-        silent = [times(chunk) for chunk in chunks if chunk.silent]
-        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcribed, silent)
+        transcribed = [TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
+        silences = [Silence(*times(chunk)) for chunk in chunks if chunk.silent]
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcripts=transcribed, silences=silences)
 
 
 def utterances(part: SavedAudioBatch) -> list[Utterance]:
     """The utterances of a file on its timeline."""
-    return [event for event in timeline([part]) if isinstance(event, Utterance)]
+    return [result for result in audio_results([part]) if isinstance(result, Utterance)]

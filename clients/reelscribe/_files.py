@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from reelscribe.errors import OutputError, UsageError
+from reelscribe.errors import OutputError
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
@@ -84,27 +85,27 @@ def _lock_path(out: Path) -> Path:
 
 
 @contextmanager
-def atomic_file(path: Path, written: list[Path]) -> Iterator[Path]:
+def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Write a file that appears under its own name only when it is complete.
 
     The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
-    exception, that file is renamed to `path`; otherwise it is removed.
+    exception, that file is renamed to `path`, where it replaces an older file.
 
     Args:
-        path: Where the complete file goes. Missing folders are created.
-        written: List that `path` is appended to when the file is complete.
+        path: Where the complete file goes, in a folder that exists.
+        durable: For a file that cannot be made again at once: the disk holds all of it before it is renamed, and if
+            the block raises an exception, `<path>.partial` stays. By default the partial file is removed then.
 
     Raises:
-        UsageError: The operating system refused to write, in the block or here.
+        OSError: The operating system refused to write or to rename the file.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield partial
-            partial.replace(path)
-        finally:
+        yield partial
+        if durable:
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        if not durable:
             partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
-    written.append(path)

@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from reelscribe.instance import Instance
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/defaults/*.py")])
@@ -60,20 +61,14 @@ def test_the_examples_of_how_figures_are_computed_are_right(module):
 @pytest.mark.slow
 def test_a_benchmark_that_is_terminated_stops_its_server():
     command = [ROOT / "scripts" / "bench", "operations", "--latency", "--seconds", "600"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as bench:
-        server: list[psutil.Process] = []
-        while not any("model_service_worker" in " ".join(process.cmdline()) for process in server):
-            assert bench.poll() is None
-            server = [process for process in psutil.Process(bench.pid).children(recursive=True) if lives(process)]
-            time.sleep(0.05)
-        bench.send_signal(signal.SIGTERM)
-        assert bench.wait() == 130
-    psutil.wait_procs(server, timeout=20)
-    assert [process for process in server if lives(process)] == []
-
-
-def lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    with tempfile.TemporaryDirectory() as folder:
+        with subprocess.Popen(command, env={**os.environ, "TMPDIR": folder}, stdout=subprocess.DEVNULL) as bench:
+            server = []
+            while not server:
+                assert bench.poll() is None
+                server = [process for path in Path(folder).glob("*/instance") for process in Instance(path).processes()]
+                time.sleep(0.05)
+            bench.send_signal(signal.SIGTERM)
+            assert bench.wait() == 130
+        assert not any(process.is_running() for process in server)
+        assert list(Path(folder).iterdir()) == []

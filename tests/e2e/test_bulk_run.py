@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reelscribe.run.single_file import caption_file
 from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
@@ -28,6 +27,7 @@ from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.one_source import caption_file
 from reelscribe.run.options import CaptionOptions
 from support.odd_library import write
 
@@ -66,7 +66,7 @@ def begin(running: Running, clips: Path, out: Path, *options: str) -> subprocess
 
 def saved_frames(out: Path) -> int:
     with suppress(OutputError), LedgerReader(out) as ledger:
-        return sum(1 for job in range(1, 5) for _ in ledger.frames(job))
+        return sum(1 for job in range(1, 5) for _ in ledger.frame_results(job))
     return 0  # it is just being made
 
 
@@ -298,10 +298,12 @@ async def test_two_files_at_a_time_share_a_client(running, media):
 
 
 async def test_a_run_in_a_program(running, media, tmp_path):
-    records = []
+    counts = []
+
+    def on_record(record):
+        counts.append(len(list(record.caption_result.captions())))
+
     async with CaptionClient([Server(running.url, running.token)], "captioner") as client:
-        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=records.append).run([str(media)])
+        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=on_record).run([str(media)])
     assert summary.failed == 0
-    assert [len(list(record.seen.captions())) for record in records] == [
-        len(record["captions"]) for record in read_records(tmp_path)
-    ]
+    assert counts == [len(record["captions"]) for record in read_records(tmp_path)]

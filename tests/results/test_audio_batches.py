@@ -1,4 +1,4 @@
-"""Parts of a source's sound, and the timeline that they make."""
+"""Saved batches of audio, and the results in the order of time that are made from them."""
 
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.annotations import Silence, SpeechFailure, Utterance
+from reelscribe.contract.annotations import AudioResult, Silence, SpeechFailure, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from reelscribe.results.batches import SavedAudioBatch, timeline
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 
 
 def transcript(*segments: SpeechSegment, language: str | None = "en", **figures: float) -> ChunkTranscript:
@@ -21,21 +21,37 @@ def spoken(text: str, start: float = 0.0, end: float = 1.0, words: tuple[Word, .
     return transcript(SpeechSegment(start, end, text, words))
 
 
-def told(*parts: SavedAudioBatch) -> list[Utterance | Silence | SpeechFailure]:
-    return list(timeline(parts))
+def batch_of(start: float, end: float, transcript: ChunkTranscript) -> SavedAudioBatch:
+    """A batch of one chunk."""
+    return SavedAudioBatch(0, 50, transcripts=[TimedTranscript(start, end, transcript)])
 
 
-PARTS = [
+def results(*batches: SavedAudioBatch) -> list[AudioResult]:
+    return list(audio_results(batches))
+
+
+def saved_and_restored(batch: SavedAudioBatch) -> SavedAudioBatch:
+    """The batch, after its JSON was stored as UTF-8."""
+    stored = batch.results_to_json().encode()
+    return SavedAudioBatch.from_json(batch.first, batch.stop, batch.anchor, stored.decode())
+
+
+BATCHES = [
     SavedAudioBatch(
-        0, 300, heard=[(10.0, 20.0, spoken("go")), (30.0, 40.0, spoken("stop"))], failures=[(20.0, 30.0, "x")]
+        0,
+        300,
+        transcripts=[TimedTranscript(10.0, 20.0, spoken("go")), TimedTranscript(30.0, 40.0, spoken("stop"))],
+        failures=[SpeechFailure(20.0, 30.0, "x")],
     ),
-    SavedAudioBatch(300, 500, silent=[(40.0, 50.0), (50.0, 60.0)]),
-    SavedAudioBatch(500, 700, heard=[(70.0, 80.0, spoken("left"))], silent=[(60.0, 70.0)]),
+    SavedAudioBatch(300, 500, silences=[Silence(40.0, 50.0), Silence(50.0, 60.0)]),
+    SavedAudioBatch(
+        500, 700, transcripts=[TimedTranscript(70.0, 80.0, spoken("left"))], silences=[Silence(60.0, 70.0)]
+    ),
 ]
 
 
-def test_what_came_of_the_sound_is_in_its_order():
-    assert told(*PARTS) == [
+def test_results_come_in_the_order_of_time():
+    assert results(*BATCHES) == [
         Utterance(10.0, 11.0, "go", "en", None),
         SpeechFailure(20.0, 30.0, "x"),
         Utterance(30.0, 31.0, "stop", "en", None),
@@ -44,37 +60,37 @@ def test_what_came_of_the_sound_is_in_its_order():
     ]
 
 
-def test_no_parts_are_no_sound():
-    assert told() == []
-    assert told(SavedAudioBatch(0, 300)) == []
+def test_no_batches_and_empty_batches_have_no_results():
+    assert results() == []
+    assert results(SavedAudioBatch(0, 300)) == []
 
 
-def test_silence_that_goes_on_over_parts_is_one_and_ends_where_anything_was_sent():
-    heard_nothing = ChunkTranscript("", None, ())
-    parts = [
-        SavedAudioBatch(0, 20, silent=[(0.0, 1.0), (1.0, 2.0)]),
-        SavedAudioBatch(20, 40, silent=[(2.0, 3.0)], heard=[(3.0, 4.0, heard_nothing)]),
-        SavedAudioBatch(40, 50, silent=[(4.0, 5.0)]),
+def test_adjacent_silences_are_one_across_batches_until_a_chunk_that_was_sent():
+    nothing_said = ChunkTranscript("", None, ())
+    batches = [
+        SavedAudioBatch(0, 20, silences=[Silence(0.0, 1.0), Silence(1.0, 2.0)]),
+        SavedAudioBatch(20, 40, silences=[Silence(2.0, 3.0)], transcripts=[TimedTranscript(3.0, 4.0, nothing_said)]),
+        SavedAudioBatch(40, 50, silences=[Silence(4.0, 5.0)]),
     ]
-    assert told(*parts) == [Silence(0.0, 3.0), Silence(4.0, 5.0)]
+    assert results(*batches) == [Silence(0.0, 3.0), Silence(4.0, 5.0)]
 
 
-def test_silence_before_and_after_missing_sound_is_not_one():
-    assert told(SavedAudioBatch(0, 20, silent=[(0.0, 1.0), (1.2, 2.0)])) == [Silence(0.0, 1.0), Silence(1.2, 2.0)]
+def test_silences_with_a_gap_between_them_stay_apart():
+    silences = [Silence(0.0, 1.0), Silence(1.2, 2.0)]
+    assert results(SavedAudioBatch(0, 20, silences=silences)) == silences
 
 
-def test_each_segment_lies_where_its_chunk_does_and_is_an_utterance():
+def test_each_segment_of_a_chunk_becomes_an_utterance_in_presentation_time():
     segments = [SpeechSegment(0.25, 1.5, "go left"), SpeechSegment(2.0, 3.125, "stop")]
-    part = SavedAudioBatch(0, 50, heard=[(100.5, 110.5, transcript(*segments, language=None, no_speech_prob=0.125))])
-    assert told(part) == [
+    assert results(batch_of(100.5, 110.5, transcript(*segments, language=None, no_speech_prob=0.125))) == [
         Utterance(100.75, 102.0, "go left", None, 0.125),
         Utterance(102.5, 103.625, "stop", None, 0.125),
     ]
 
 
-def test_words_lie_where_their_chunk_does_too():
+def test_words_are_in_presentation_time_too():
     words = (Word(0.25, 0.5, "go"), Word(0.75, 1.5, "left"))
-    (utterance,) = told(SavedAudioBatch(0, 50, heard=[(100.5, 110.5, spoken("go left", 0.25, 1.5, words))]))
+    (utterance,) = results(batch_of(100.5, 110.5, spoken("go left", 0.25, 1.5, words)))
     assert utterance.words == (Word(100.75, 101.0, "go"), Word(101.25, 102.0, "left"))
 
 
@@ -82,59 +98,79 @@ def test_words_lie_where_their_chunk_does_too():
     ("start", "end", "expected"),
     [(-1.0, 1.0, (10.0, 11.0)), (1.0, 99.0, (11.0, 12.0)), (5.0, 6.0, (12.0, 12.0)), (1.0, 0.5, (11.0, 11.0))],
 )
-def test_times_that_no_chunk_can_have_are_put_into_it(start, end, expected):
+def test_times_outside_a_chunk_are_moved_into_it(start, end, expected):
     words = (Word(start, end, "go"),)
-    (utterance,) = told(SavedAudioBatch(0, 50, heard=[(10.0, 12.0, spoken("go", start, end, words))]))
+    (utterance,) = results(batch_of(10.0, 12.0, spoken("go", start, end, words)))
     assert (utterance.start, utterance.end) == expected
     assert 10.0 <= utterance.words[0].start <= 12.0
     assert 10.0 <= utterance.words[0].end <= 12.0
 
 
-def test_segments_without_text_are_no_utterances():
-    part = SavedAudioBatch(0, 50, heard=[(0.0, 5.0, transcript(SpeechSegment(0, 1, ""), SpeechSegment(1, 2, "go")))])
-    assert [utterance.text for utterance in told(part)] == ["go"]
+def test_segments_without_text_are_left_out():
+    batch = batch_of(0.0, 5.0, transcript(SpeechSegment(0, 1, ""), SpeechSegment(1, 2, "go")))
+    assert [utterance.text for utterance in results(batch)] == ["go"]
 
 
-def again(part: SavedAudioBatch) -> SavedAudioBatch:
-    """The part, after it was JSON that is stored as UTF-8."""
-    return SavedAudioBatch.from_json(part.first, part.stop, part.anchor, part.results_to_json().encode().decode())
+def test_the_json_of_a_batch_has_a_list_for_each_chunk():
+    batch = SavedAudioBatch(
+        0,
+        50,
+        transcripts=[TimedTranscript(0.0, 5.0, ChunkTranscript("", None, ()))],
+        silences=[Silence(5.0, 6.0)],
+        failures=[SpeechFailure(6.0, 7.0, "x")],
+    )
+    assert batch.results_to_json() == (
+        '[[[0.0,5.0,{"text":"","language":null,"segments":[],"no_speech_prob":null,"avg_logprob":null,'
+        '"compression_ratio":null,"temperature":null}]],[[5.0,6.0]],[[6.0,7.0,"x"]]]'
+    )
 
 
-def test_a_part_is_the_same_after_it_was_json():
-    text = "«étoile»\n\x00 half a pair: \ud83d"
+def test_a_batch_is_equal_after_it_was_saved_and_restored():
+    text = "«étoile»\n\x00 half a surrogate pair: \ud83d"
     figures = {"no_speech_prob": 0.1, "avg_logprob": -0.3, "compression_ratio": 1.2, "temperature": 0.0}
     odd = transcript(SpeechSegment(0.0, 1 / 3, text, (Word(0.0, 1 / 3, text),)), language=None, **figures)
-    part = SavedAudioBatch(0, 50, heard=[(0.0, 5.0, odd)], silent=[(5.0, 1e9 / 3)], failures=[(6.0, 7.0, text)])
-    assert again(part).heard == [(0.0, 5.0, odd)]
-    assert told(again(part)) == told(part)
-    assert told(*map(again, PARTS)) == told(*PARTS)
+    batch = SavedAudioBatch(
+        0,
+        50,
+        transcripts=[TimedTranscript(0.0, 5.0, odd)],
+        silences=[Silence(5.0, 1e9 / 3)],
+        failures=[SpeechFailure(6.0, 7.0, text)],
+    )
+    assert saved_and_restored(batch) == batch
+    assert results(*map(saved_and_restored, BATCHES)) == results(*BATCHES)
 
 
-STRETCHES = st.lists(
-    st.tuples(st.sampled_from(["heard", "silent", "failures"]), st.integers(1, 160_000), st.booleans()), max_size=12
+CHUNKS = st.lists(
+    st.tuples(st.sampled_from(["transcripts", "silences", "failures"]), st.integers(1, 160_000), st.booleans()),
+    max_size=12,
 )
-"""What came of each chunk, its samples, and whether a part ends behind it."""
+"""The list that each chunk is in, its number of samples, and whether a batch ends behind it."""
 
 
-def to_parts(stretches: list[tuple[str, int, bool]], start: Fraction, *, cut: bool) -> list[SavedAudioBatch]:
-    """The chunks of 16,000 samples a second as parts, with the times that a track gives them; or as a single part."""
-    parts, rows, first = [], {"heard": [], "silent": [], "failures": []}, 0
-    bounds = pairwise(accumulate((samples for _, samples, _ in stretches), initial=0))
-    for number, ((kind, samples, ends), (begin, stop)) in enumerate(zip(stretches, bounds, strict=True), 1):
-        seconds = round(float(start + Fraction(begin, 16_000)), 6)
-        what = {"heard": (spoken(f"text {begin}"),), "silent": (), "failures": (f"error {begin}",)}[kind]
-        rows[kind].append((seconds, round(seconds + samples / 16_000, 6), *what))
-        if (cut and ends) or number == len(stretches):
-            parts.append(SavedAudioBatch(first, stop, **rows))
-            rows, first = {"heard": [], "silent": [], "failures": []}, stop
-    return parts
+def to_batches(chunks: list[tuple[str, int, bool]], start: Fraction, *, one_batch: bool) -> list[SavedAudioBatch]:
+    """The chunks of 16 kHz in batches that end where the chunks say, or in one batch; times are rounded as by a run."""
+    batches, lists, first = [], {"transcripts": [], "silences": [], "failures": []}, 0
+    bounds = pairwise(accumulate((samples for _, samples, _ in chunks), initial=0))
+    for number, ((kind, samples, ends_batch), (begin, stop)) in enumerate(zip(chunks, bounds, strict=True), 1):
+        chunk_start = round(float(start + Fraction(begin, 16_000)), 6)
+        chunk_end = round(chunk_start + samples / 16_000, 6)
+        if kind == "transcripts":
+            lists[kind].append(TimedTranscript(chunk_start, chunk_end, spoken(f"text {begin}")))
+        elif kind == "silences":
+            lists[kind].append(Silence(chunk_start, chunk_end))
+        else:
+            lists[kind].append(SpeechFailure(chunk_start, chunk_end, f"error {begin}"))
+        if (ends_batch and not one_batch) or number == len(chunks):
+            batches.append(SavedAudioBatch(first, stop, **lists))
+            lists, first = {"transcripts": [], "silences": [], "failures": []}, stop
+    return batches
 
 
-@given(STRETCHES, st.fractions(0, 10_000, max_denominator=90_000))
-def test_it_makes_no_difference_where_parts_are_cut_nor_how_times_are_rounded(stretches, start):
-    whole = told(*to_parts(stretches, start, cut=False))
-    assert told(*map(again, to_parts(stretches, start, cut=True))) == whole
-    kinds = [kind for kind, _, _ in stretches]
-    silences = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind == "silent" != before]
-    assert sum(isinstance(what, Silence) for what in whole) == len(silences)
-    assert sum(isinstance(what, SpeechFailure) for what in whole) == kinds.count("failures")
+@given(CHUNKS, st.fractions(0, 10_000, max_denominator=90_000))
+def test_results_depend_neither_on_where_batches_end_nor_on_how_times_are_rounded(chunks, start):
+    whole = results(*to_batches(chunks, start, one_batch=True))
+    assert results(*map(saved_and_restored, to_batches(chunks, start, one_batch=False))) == whole
+    kinds = [kind for kind, _, _ in chunks]
+    silences = [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind == "silences" != before]
+    assert sum(isinstance(result, Silence) for result in whole) == len(silences)
+    assert sum(isinstance(result, SpeechFailure) for result in whole) == kinds.count("failures")

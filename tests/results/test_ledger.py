@@ -1,4 +1,4 @@
-"""What is done, on the disk; whatever happens, what was saved is there."""
+"""The ledger on the disk: whatever happens to a run, its saved results are there."""
 
 import asyncio
 import os
@@ -6,27 +6,55 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
-from reelscribe.contract.source import Source, Span
+from reelscribe.contract.annotations import (
+    Caption,
+    Failure,
+    FrameResult,
+    Silence,
+    SourceError,
+    SpeechFailure,
+    Utterance,
+)
+from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results import ledger as ledger_module
-from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch
-from reelscribe.results.ledger import Job, Ledger, LedgerReader, file_stat
+from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
+from reelscribe.results.ledger import Ledger, LedgerReader, file_stat
 
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 2}}
-OPENED = {"info": {"width": 64}, "cut": None}
+VIDEO = SavedVideo(
+    VideoInfo(
+        duration_seconds=4.0,
+        width=64,
+        height=48,
+        rotation=0,
+        pixel_aspect=1.0,
+        frames=40,
+        average_fps=10.0,
+        start_seconds=0.0,
+        end_seconds=4.0,
+        video_codec="h264",
+        audio_codec=None,
+    ),
+    end_seconds=4.0,
+    cut=None,
+)
+AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), cut=None)
 TOTAL = 40
 
 
-def part(first: int, stop: int) -> SavedFrameBatch:
-    """Captions of all its frames."""
-    return SavedFrameBatch(first, stop, stop - 1, captions=[(k, k / 10, f"caption {k}") for k in range(first, stop)])
+def batch(first: int, stop: int) -> SavedFrameBatch:
+    """A batch in which every frame has a caption."""
+    return SavedFrameBatch(first, stop, stop - 1, captions=captions(*range(first, stop)))
 
 
 def captions(*ordinals: int) -> list[Caption]:
@@ -34,30 +62,30 @@ def captions(*ordinals: int) -> list[Caption]:
 
 
 async def job_of(ledger: Ledger, sha256: str = "00ff", settings: Mapping[str, Any] = SETTINGS) -> Job:
-    """The job of a content with these settings."""
-    return await ledger.job(sha256, await ledger.settings(settings))
+    """The job of a content."""
+    return await ledger.job(sha256, await ledger.settings_id(settings))
 
 
 async def job_in(out: Path, *which: Any) -> Job:
-    """The same, from a ledger that is closed then."""
+    """The same job, from a ledger that is opened for it."""
     async with Ledger(out) as ledger:
         return await job_of(ledger, *which)
 
 
-async def saved_job(out: Path, *parts: SavedFrameBatch | SavedAudioBatch, opened: bool = True) -> int:
-    """Adds a job to a ledger that is closed then."""
+async def saved_job(out: Path, *batches: SavedFrameBatch | SavedAudioBatch, opened: bool = True) -> int:
+    """Save a job with these batches in a ledger that is opened for it; returns its number."""
     async with Ledger(out) as ledger:
         job = await job_of(ledger)
         if opened:
-            await ledger.opened(job.id, OPENED, TOTAL)
-        for each in parts:
-            await ledger.add(job.id, each)
+            await ledger.save_opened(job.id, VIDEO, TOTAL)
+        for each in batches:
+            await ledger.save_batch(job.id, each)
     return job.id
 
 
-def frames(out: Path, job: int) -> list[Caption | Failure]:
-    with LedgerReader(out) as ledger:
-        return list(ledger.frames(job))
+def frames(out: Path, job: int) -> list[FrameResult]:
+    with LedgerReader(out) as reader:
+        return list(reader.frame_results(job))
 
 
 async def test_a_new_job_has_nothing(tmp_path):
@@ -65,8 +93,8 @@ async def test_a_new_job_has_nothing(tmp_path):
     assert (job.opened, job.total, job.done, job.error, job.missing) == (None, None, False, None, [Span()])
 
 
-async def test_parts_are_read_back_in_order_by_another_run(tmp_path):
-    job = await saved_job(tmp_path, part(10, 20), part(0, 10))
+async def test_batches_are_read_back_in_order_by_another_run(tmp_path):
+    job = await saved_job(tmp_path, batch(10, 20), batch(0, 10))
     assert frames(tmp_path, job) == captions(*range(20))
 
 
@@ -80,40 +108,39 @@ async def test_parts_are_read_back_in_order_by_another_run(tmp_path):
         ([(0, 40)], []),
     ],
 )
-async def test_what_is_missing_comes_with_the_frame_that_was_captioned_before(tmp_path, done, missing):
-    await saved_job(tmp_path, *(part(first, stop) for first, stop in done))
+async def test_missing_spans_come_with_the_last_captioned_frame_before_them(tmp_path, done, missing):
+    await saved_job(tmp_path, *(batch(first, stop) for first, stop in done))
     job = await job_in(tmp_path)
-    assert (job.opened, job.total, job.missing) == (OPENED, TOTAL, missing)
+    assert (job.opened, job.total, job.missing) == (VIDEO, TOTAL, missing)
 
 
-async def test_before_a_source_was_opened_its_end_is_not_known(tmp_path):
-    await saved_job(tmp_path, part(0, 10), opened=False)
+async def test_the_last_missing_span_has_no_end_until_the_source_was_opened(tmp_path):
+    await saved_job(tmp_path, batch(0, 10), opened=False)
     assert (await job_in(tmp_path)).missing == [Span(10, None, 9)]
 
 
-async def test_how_much_sound_there_is_may_be_told_at_its_end(tmp_path):
-    sound = {"info": {"codec": "aac"}, "cut": None}
+async def test_the_length_of_audio_may_be_saved_when_its_end_was_read(tmp_path):
     async with Ledger(tmp_path) as ledger:
         job = (await job_of(ledger)).id
-        await ledger.opened(job, sound, None)
-        await ledger.add(job, SavedAudioBatch(0, 30, silent=[(0.0, 3.0)]))
+        await ledger.save_opened(job, AUDIO, None)
+        await ledger.save_batch(job, SavedAudioBatch(0, 30, silences=[Silence(0.0, 3.0)]))
         assert (await job_of(ledger)).missing == [Span(30, None)]
-        await ledger.opened(job, {**sound, "cut": "cut short"}, 40)
+        await ledger.save_opened(job, replace(AUDIO, cut="cut short"), 40)
         assert (await job_of(ledger)).missing == [Span(30, 40)]
 
 
-async def test_an_end_that_is_known_is_not_forgotten_when_another_run_begins_at_the_start(tmp_path):
-    cut = {"info": {"codec": "aac"}, "cut": "cut short"}
+async def test_a_saved_length_is_kept_when_another_run_opens_the_source_again(tmp_path):
+    cut = replace(AUDIO, cut="cut short")
     async with Ledger(tmp_path) as ledger:
         number = (await job_of(ledger)).id
-        await ledger.opened(number, cut, 40)
-        await ledger.opened(number, {**cut, "cut": None}, None)
+        await ledger.save_opened(number, cut, 40)
+        await ledger.save_opened(number, AUDIO, None)
         job = await job_of(ledger)
     assert (job.opened, job.total) == (cut, 40)
 
 
 async def test_a_job_is_a_content_a_model_and_settings(tmp_path):
-    await saved_job(tmp_path, part(0, 40))
+    await saved_job(tmp_path, batch(0, 40))
     reordered = dict(reversed(SETTINGS.items()))
     for settings, sha256, missing in [
         (SETTINGS, "00ff", []),
@@ -125,83 +152,86 @@ async def test_a_job_is_a_content_a_model_and_settings(tmp_path):
         assert (await job_in(tmp_path, sha256, settings)).missing == missing
 
 
-async def test_jobs_of_one_content_with_two_models_stand_beside_each_other(tmp_path):
+async def test_a_content_has_one_job_for_each_model(tmp_path):
     async with Ledger(tmp_path) as ledger:
-        pictures = await job_of(ledger)
-        sound = await job_of(ledger, "00ff", {"model": ["speech", "1"]})
-        await ledger.add(pictures.id, part(0, 2))
-        await ledger.add(sound.id, SavedAudioBatch(0, 30, silent=[(0.0, 3.0)]))
+        captioned = await job_of(ledger)
+        transcribed = await job_of(ledger, "00ff", {"model": ["speech", "1"]})
+        await ledger.save_batch(captioned.id, batch(0, 2))
+        await ledger.save_batch(transcribed.id, SavedAudioBatch(0, 30, silences=[Silence(0.0, 3.0)]))
     with LedgerReader(tmp_path) as reader:
-        assert list(reader.frames(pictures.id)) == captions(0, 1)
-        assert list(reader.sound(sound.id)) == [Silence(0.0, 3.0)]
+        assert list(reader.frame_results(captioned.id)) == captions(0, 1)
+        assert list(reader.audio_results(transcribed.id)) == [Silence(0.0, 3.0)]
 
 
-async def test_how_a_job_ended_is_kept(tmp_path):
-    job = await saved_job(tmp_path, part(0, 40))
-    for error in (("MediaError", "cut «short»"), None):
+async def test_the_error_of_a_job_is_kept(tmp_path):
+    job = await saved_job(tmp_path, batch(0, 40))
+    for error in (SourceError("MediaError", "cut «short»"), None):
         async with Ledger(tmp_path) as ledger:
             await ledger.finish(job, error)
         again = await job_in(tmp_path)
         assert (again.done, again.error) == (True, error)
 
 
-async def test_a_part_that_is_saved_again_takes_the_place_of_the_first(tmp_path):
-    job = await saved_job(tmp_path, SavedFrameBatch(0, 1, 0, failures=[(0, 0.0, "refused")]), part(0, 1))
+async def test_a_batch_that_is_saved_again_replaces_the_first(tmp_path):
+    job = await saved_job(tmp_path, SavedFrameBatch(0, 1, 0, failures=[Failure(0, 0.0, "refused")]), batch(0, 1))
     assert frames(tmp_path, job) == captions(0)
 
 
-async def test_sound_is_read_back_in_order_on_one_timeline(tmp_path):
-    heard = ChunkTranscript("go left", "en", (SpeechSegment(0.5, 1.5, "go left"),), no_speech_prob=0.25)
-    later = SavedAudioBatch(30, 50, silent=[(3.0, 4.0)], failures=[(4.0, 5.0, "refused")])
-    job = await saved_job(tmp_path, later, SavedAudioBatch(0, 30, heard=[(0.0, 2.0, heard)], silent=[(2.0, 3.0)]))
-    with LedgerReader(tmp_path) as ledger:
-        assert list(ledger.sound(job)) == [
+async def test_audio_results_are_read_back_in_the_order_of_time(tmp_path):
+    transcript = ChunkTranscript("go left", "en", (SpeechSegment(0.5, 1.5, "go left"),), no_speech_prob=0.25)
+    first = SavedAudioBatch(0, 30, transcripts=[TimedTranscript(0.0, 2.0, transcript)], silences=[Silence(2.0, 3.0)])
+    second = SavedAudioBatch(30, 50, silences=[Silence(3.0, 4.0)], failures=[SpeechFailure(4.0, 5.0, "refused")])
+    job = await saved_job(tmp_path, second, first)
+    with LedgerReader(tmp_path) as reader:
+        assert list(reader.audio_results(job)) == [
             Utterance(0.5, 1.5, "go left", "en", 0.25),
             Silence(2.0, 4.0),
             SpeechFailure(4.0, 5.0, "refused"),
         ]
 
 
-async def test_what_failed_of_sound_is_counted_and_tried_again(tmp_path):
-    bad = SavedAudioBatch(10, 30, silent=[(1.0, 2.0)], failures=[(2.0, 3.0, "refused")])
-    job = await saved_job(tmp_path, SavedAudioBatch(0, 10, silent=[(0.0, 1.0)]), bad)
+async def test_failures_of_audio_are_counted_and_tried_again(tmp_path):
+    failed = SavedAudioBatch(10, 30, silences=[Silence(1.0, 2.0)], failures=[SpeechFailure(2.0, 3.0, "refused")])
+    job = await saved_job(tmp_path, SavedAudioBatch(0, 10, silences=[Silence(0.0, 1.0)]), failed)
     async with Ledger(tmp_path) as ledger:
         assert await ledger.failures(job) == {"refused": 1}
         await ledger.reopen(job)
         assert (await job_of(ledger)).missing == [Span(10, None)]
 
 
-async def test_frames_without_a_caption_are_counted_by_the_reason(tmp_path):
-    bad = SavedFrameBatch(0, 3, 1, failures=[(0, 0.0, "refused"), (1, 0.1, UNDECODABLE), (2, 0.2, "refused")])
-    job = await saved_job(tmp_path, bad, part(3, 5), SavedFrameBatch(5, 6, 4, failures=[(5, 0.5, "refused")]))
+async def test_failures_of_frames_are_counted_by_their_reason(tmp_path):
+    reasons = ["refused", UNDECODABLE, "refused"]
+    first = SavedFrameBatch(0, 3, 1, failures=[Failure(k, k / 10, reason) for k, reason in enumerate(reasons)])
+    last = SavedFrameBatch(5, 6, 4, failures=[Failure(5, 0.5, "refused")])
+    job = await saved_job(tmp_path, first, batch(3, 5), last)
     async with Ledger(tmp_path) as ledger:
         assert await ledger.failures(job) == {"refused": 3, UNDECODABLE: 1}
         assert await ledger.failures((await job_of(ledger, "another")).id) == {}
 
 
-async def test_a_job_that_is_tried_again_has_its_good_parts_still(tmp_path):
-    bad = SavedFrameBatch(10, 12, 10, captions=[(10, 1.0, "x")], failures=[(11, 1.1, "refused")])
-    job = await saved_job(tmp_path, part(0, 10), bad, part(12, 20))
+async def test_a_job_that_is_reopened_keeps_its_batches_without_failures(tmp_path):
+    failed = SavedFrameBatch(10, 12, 10, captions=captions(10), failures=[Failure(11, 1.1, "refused")])
+    job = await saved_job(tmp_path, batch(0, 10), failed, batch(12, 20))
     async with Ledger(tmp_path) as ledger:
-        await ledger.finish(job, ("RequestRefused", "refused"))
+        await ledger.finish(job, SourceError("RequestRefused", "refused"))
         await ledger.reopen(job)
         again = await job_of(ledger)
     assert (again.done, again.error, again.opened, again.total) == (False, None, None, None)
     assert again.missing == [Span(10, 12, 9), Span(20, None, 19)]
 
 
-async def test_of_a_job_that_is_forgotten_nothing_is_left(tmp_path):
-    job = await saved_job(tmp_path, part(0, 10))
+async def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
+    job = await saved_job(tmp_path, batch(0, 10))
     async with Ledger(tmp_path) as ledger:
         kept = (await job_of(ledger, "another")).id
-        await ledger.add(kept, part(0, 3))
+        await ledger.save_batch(kept, batch(0, 3))
         await ledger.forget(job)
         again = await job_of(ledger)
     assert (again.opened, again.done, again.missing) == (None, False, [Span()])
     assert frames(tmp_path, kept) == captions(0, 1, 2)
 
 
-async def test_many_adds_at_once_share_a_commit_and_are_all_saved(tmp_path, monkeypatch):
+async def test_batches_that_are_saved_at_once_share_a_commit(tmp_path, monkeypatch):
     statements: list[str] = []
 
     def connect(*arguments, **options):
@@ -213,16 +243,16 @@ async def test_many_adds_at_once_share_a_commit_and_are_all_saved(tmp_path, monk
     async with Ledger(tmp_path) as ledger:
         job = await job_of(ledger)
         statements.clear()
-        await asyncio.gather(*(ledger.add(job.id, part(k, k + 1)) for k in range(100)))
+        await asyncio.gather(*(ledger.save_batch(job.id, batch(k, k + 1)) for k in range(100)))
         assert statements.count("COMMIT") <= 2
         assert frames(tmp_path, job.id) == captions(*range(100))
 
 
-async def test_a_part_whose_saver_is_cancelled_is_saved_all_the_same(tmp_path):
+async def test_a_batch_is_saved_although_the_task_that_saves_it_is_cancelled(tmp_path):
     async with Ledger(tmp_path) as ledger:
         job = await job_of(ledger)
-        cancelled = asyncio.create_task(ledger.add(job.id, part(0, 1)))
-        other = asyncio.create_task(ledger.add(job.id, part(1, 2)))
+        cancelled = asyncio.create_task(ledger.save_batch(job.id, batch(0, 1)))
+        other = asyncio.create_task(ledger.save_batch(job.id, batch(1, 2)))
         await asyncio.sleep(0)  # both have begun
         cancelled.cancel()
         await asyncio.wait_for(other, 60)
@@ -231,16 +261,17 @@ async def test_a_part_whose_saver_is_cancelled_is_saved_all_the_same(tmp_path):
     assert frames(tmp_path, job.id) == captions(0, 1)
 
 
-async def test_several_who_ask_for_the_same_new_job_get_the_same(tmp_path):
+async def test_tasks_that_add_the_same_job_at_once_get_one_job(tmp_path):
     async with Ledger(tmp_path) as ledger:
         jobs = await asyncio.gather(*(job_of(ledger) for _ in range(5)))
     assert len({job.id for job in jobs}) == 1
 
 
-async def test_any_text_that_a_model_makes_is_saved(tmp_path):
+async def test_any_text_of_a_model_is_saved(tmp_path):
     text = "«étoile»\n\x00 \ud83d 星"
-    job = await saved_job(tmp_path, SavedFrameBatch(0, 2, 0, captions=[(0, 0.0, text)], failures=[(1, 0.1, text)]))
-    assert frames(tmp_path, job) == [Caption(0, 0.0, text), Failure(1, 0.1, text)]
+    caption, failure = Caption(0, 0.0, text), Failure(1, 0.1, text)
+    job = await saved_job(tmp_path, SavedFrameBatch(0, 2, 0, captions=[caption], failures=[failure]))
+    assert frames(tmp_path, job) == [caption, failure]
 
 
 @pytest.fixture
@@ -252,21 +283,21 @@ def name(tmp_path, monkeypatch) -> str:
     return name
 
 
-async def test_a_file_is_recalled_until_it_is_touched(tmp_path, name):
+async def test_the_digest_of_a_file_is_found_until_the_file_is_touched(tmp_path, name):
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.recall(name, file_stat(name)) is None
-        await ledger.remember(name, file_stat(name), Source(name, 5, "00ff"))
+        assert await ledger.find_digest(name, file_stat(name)) is None
+        await ledger.save_digest(name, file_stat(name), Source(name, 5, "00ff"))
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.recall(name, file_stat(name)) == "00ff"
-        assert await ledger.recall(f"{tmp_path}/{name}", file_stat(name)) == "00ff"
-        assert await ledger.recall(f"{name}2", file_stat(name)) is None
+        assert await ledger.find_digest(name, file_stat(name)) == "00ff"
+        assert await ledger.find_digest(f"{tmp_path}/{name}", file_stat(name)) == "00ff"
+        assert await ledger.find_digest(f"{name}2", file_stat(name)) is None
         os.utime(name, ns=(0, 0))
-        assert await ledger.recall(name, file_stat(name)) is None
-        await ledger.remember(name, file_stat(name), Source(name, 5, "11ff"))
-        assert await ledger.recall(name, file_stat(name)) == "11ff"
+        assert await ledger.find_digest(name, file_stat(name)) is None
+        await ledger.save_digest(name, file_stat(name), Source(name, 5, "11ff"))
+        assert await ledger.find_digest(name, file_stat(name)) == "11ff"
 
 
-def test_a_file_that_takes_the_place_of_another_is_told_apart_though_it_has_its_time_and_size(tmp_path):
+def test_the_stat_of_a_file_differs_from_one_that_it_replaces_with_equal_time_and_size(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for path in (first, second):
         path.write_text("12345")
@@ -277,39 +308,92 @@ def test_a_file_that_takes_the_place_of_another_is_told_apart_though_it_has_its_
     assert file_stat(str(first)) != before
 
 
-async def test_how_a_run_gets_on_can_be_read_while_it_does(tmp_path):
+async def test_the_state_of_a_run_can_be_read_while_it_runs(tmp_path):
     async with Ledger(tmp_path) as ledger:
         with LedgerReader(tmp_path) as reader:
-            assert reader.run() is None
+            assert reader.run_state() is None
             for state in ({"state": "running", "frames": 3}, {"state": "done", "frames": 5}):
-                await ledger.set_run(state)
-                assert reader.run() == state
+                await ledger.save_run_state(state)
+                assert reader.run_state() == state
 
 
-async def test_a_job_that_is_being_added_to_can_be_read(tmp_path):
+async def test_a_job_can_be_read_while_batches_are_added_to_it(tmp_path):
     async with Ledger(tmp_path) as ledger:
         job = (await job_of(ledger)).id
-        await ledger.add(job, part(0, 2))
+        await ledger.save_batch(job, batch(0, 2))
         assert frames(tmp_path, job) == captions(0, 1)
-        await ledger.add(job, part(2, 3))
+        await ledger.save_batch(job, batch(2, 3))
         assert frames(tmp_path, job) == captions(0, 1, 2)
 
 
-ADD_PARTS = """
+async def test_threads_and_half_read_results_share_an_open_reader(tmp_path):
+    async with Ledger(tmp_path) as ledger:
+        with LedgerReader(tmp_path) as reader:
+            job = (await job_of(ledger)).id
+            await asyncio.gather(*(ledger.save_batch(job, batch(k, k + 1)) for k in range(40)))
+            half_read = reader.frame_results(job)
+            assert next(half_read) == Caption(0, 0.0, "caption 0")
+            await ledger.save_batch(job, batch(40, 41))
+            readings = [asyncio.to_thread(list, reader.frame_results(job)) for _ in range(4)]
+            assert await asyncio.gather(*readings) == [captions(*range(41))] * 4
+            assert list(half_read)[:39] == captions(*range(1, 40))
+
+
+async def test_a_reader_that_is_closed_says_so(tmp_path):
+    job = await saved_job(tmp_path, batch(0, 1))
+    with LedgerReader(tmp_path) as reader:
+        pass
+    with pytest.raises(OutputError, match=r"ledger.sqlite: closed; read the results of a record before its run ends"):
+        list(reader.frame_results(job))
+
+
+async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_older_ones(tmp_path):
+    async with Ledger(tmp_path) as ledger:
+        captioned, transcribed = await job_of(ledger), await job_of(ledger, "00ff", {"model": ["speech", "1"]})
+        await ledger.save_opened(captioned.id, VIDEO, 40)
+        await ledger.save_opened(transcribed.id, AUDIO, None)
+        await ledger.save_batch(captioned.id, batch(0, 1))
+        await ledger.finish(captioned.id, SourceError("MediaError", "cut short"))
+        with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
+            jobs = database.execute("SELECT * FROM jobs ORDER BY id").fetchall()
+            settings = database.execute("SELECT * FROM settings ORDER BY id").fetchall()
+            batches = database.execute("SELECT * FROM parts").fetchall()
+    video = (
+        '{"info": {"duration_seconds": 4.0, "width": 64, "height": 48, "rotation": 0, "pixel_aspect": 1.0,'
+        ' "frames": 40, "average_fps": 10.0, "start_seconds": 0.0, "end_seconds": 4.0, "video_codec": "h264",'
+        ' "audio_codec": null}, "end_seconds": 4.0, "cut": null}'
+    )
+    audio = (
+        '{"info": {"codec": "aac", "sample_rate": 44100, "channels": 2, "start_seconds": 0.0,'
+        ' "media_start_seconds": 0.0, "duration_seconds": 4.0}, "cut": null}'
+    )
+    assert jobs == [
+        (1, "00ff", 1, video, 40, 1, '["MediaError", "cut short"]'),
+        (2, "00ff", 2, audio, None, 0, None),
+    ]
+    assert settings == [
+        (1, '{"model": ["some/model", "abc"], "sampling": {"every": 2}}'),
+        (2, '{"model": ["speech", "1"]}'),
+    ]
+    assert batches == [(1, 0, 1, 0, '[[[0,0.0,"caption 0"]],[],[]]')]
+
+
+ADD_BATCHES = """
 import asyncio, resource, sys
 from pathlib import Path
+from reelscribe.contract.annotations import Caption
 from reelscribe.errors import OutputError
-from reelscribe.results.ledger import Ledger
 from reelscribe.results.batches import SavedFrameBatch
+from reelscribe.results.ledger import Ledger
 
 async def main(out, limit):
     async with Ledger(Path(out)) as ledger:
-        job = await ledger.job("00ff", await ledger.settings({"model": "m"}))
+        job = await ledger.job("00ff", await ledger.settings_id({"model": "m"}))
         if limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         for first in range(0, 1_000_000, 4):
             async def add(k):
-                await ledger.add(job.id, SavedFrameBatch(k, k + 1, k, captions=[(k, 0.0, "x" * 500)]))
+                await ledger.save_batch(job.id, SavedFrameBatch(k, k + 1, k, captions=[Caption(k, 0.0, "x" * 500)]))
                 print(k, flush=True)
             await asyncio.gather(*map(add, range(first, first + 4)))
 
@@ -321,20 +405,20 @@ except OutputError as error:
 
 
 def adding(out: Path, limit: int) -> "subprocess.Popen[str]":
-    """A process that adds parts of one frame, and prints the number of each that was saved."""
-    command = [sys.executable, "-c", ADD_PARTS, str(out), str(limit)]
+    """A process that saves batches of one frame, and prints the number of each when it is saved."""
+    command = [sys.executable, "-c", ADD_BATCHES, str(out), str(limit)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 async def all_saved(out: Path) -> set[int]:
     async with Ledger(out) as ledger:
         job = await job_of(ledger, "00ff", {"model": "m"})
-        await ledger.add(job.id, SavedFrameBatch(10**6, 10**6 + 1, None))  # it can be written again
+        await ledger.save_batch(job.id, SavedFrameBatch(10**6, 10**6 + 1, None))  # it can be written again
     return {frame.frame_index for frame in frames(out, job.id)}
 
 
 @pytest.mark.parametrize("lines", [1, 50, 333])
-async def test_what_add_has_returned_for_outlives_a_sudden_death(tmp_path, lines):
+async def test_saved_batches_survive_a_sudden_death_of_the_process(tmp_path, lines):
     with adding(tmp_path, limit=0) as process:
         printed = [process.stdout.readline() for _ in range(lines)]
         process.kill()
@@ -344,16 +428,16 @@ async def test_what_add_has_returned_for_outlives_a_sudden_death(tmp_path, lines
     assert set(map(int, printed)) <= saved
 
 
-async def test_a_full_disk_is_told_and_what_was_saved_is_kept(tmp_path):
+async def test_a_full_disk_is_an_error_and_saved_batches_are_kept(tmp_path):
     with adding(tmp_path, limit=400_000) as process:
-        printed, said = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "ledger.sqlite: cannot be written: disk I/O error; what was saved before is kept" in said
+    assert "ledger.sqlite: cannot be written: disk I/O error; what was saved before is kept" in errors
     assert len(printed.split()) > 20
     assert set(map(int, printed.split())) <= await all_saved(tmp_path)
 
 
-async def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path):
+async def test_a_file_that_is_no_ledger_is_refused_and_not_changed(tmp_path):
     (tmp_path / "ledger.sqlite").write_text("something else\n" * 100)
     with pytest.raises(OutputError, match=r"ledger.sqlite: .*not a database; choose another --out"):
         await Ledger(tmp_path).__aenter__()
@@ -373,12 +457,12 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
         LedgerReader(tmp_path).__enter__()
 
 
-async def test_where_nothing_can_be_written_there_is_no_ledger(tmp_path):
+async def test_a_ledger_that_cannot_be_opened_is_an_error(tmp_path):
     (tmp_path / "ledger.sqlite").mkdir()
     with pytest.raises(OutputError, match="unable to open database file"):
         await Ledger(tmp_path).__aenter__()
 
 
-def test_a_folder_without_a_run_has_nothing_to_read(tmp_path):
+def test_a_folder_without_a_ledger_cannot_be_read(tmp_path):
     with pytest.raises(OutputError, match=r"ledger.sqlite: no such file; expected the folder of a run"):
         LedgerReader(tmp_path).__enter__()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from fake_torchserve import SPEECH, FakeTorchServe
-from reelscribe.speech import ChunkTranscript, SpeechSegment
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from support.fake_torchserve import SPEECH, FakeTorchServe
 
 OLD_LEDGER = Path(__file__).parents[1] / "data" / "ledger-half-done" / "ledger.sqlite"
 SOURCES = ("phrases.ogg", "spoken.mp4", "old.avi")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reelscribe.contract.annotations import Caption, Failure, Segment, Silence, SpeechFailure, Utterance
+from reelscribe.contract.annotations import Caption, Failure, Segment, Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import Word
 from reelscribe.results.records import CaptionResult, Model, Record, TranscriptResult
@@ -21,10 +21,10 @@ FRAMES = [
     Caption(4, 0.4, "a moon"),
 ]
 
-SEEN = CaptionResult(
+CAPTIONED = CaptionResult(
     Model("some/model", "abc"),
     {"sampling": {"every": 2}},
-    media=VideoInfo(
+    video=VideoInfo(
         duration_seconds=2.0,
         width=640,
         height=360,
@@ -38,50 +38,51 @@ SEEN = CaptionResult(
         audio_codec=None,
     ),
     end_seconds=0.5,
-    frames=lambda: FRAMES,
+    results=lambda: FRAMES,
 )
 
-SOUND = [
+AUDIO = [
     Utterance(0.5, 2.0, "go left", "en", 0.25, (Word(0.5, 0.75, "go"), Word(1.0, 2.0, "left"))),
     Silence(2.0, 30.0),
     SpeechFailure(30.0, 40.0, "status 500: no luck"),
     Utterance(41.0, 42.0, "stop", None, None),
 ]
 
-HEARD = TranscriptResult(
+TRANSCRIBED = TranscriptResult(
     Model("some/whisper", "def"),
     {"task": "transcribe"},
     audio=AudioInfo("aac", 44100, 2, 0.5, 0.25, 43.0),
-    seconds=42.5,
-    sound=lambda: SOUND,
+    decoded_seconds=42.5,
+    results=lambda: AUDIO,
 )
 
 SOURCE = Source("vidéo.mp4", 10, "00ff")
-RECORD = Record(SOURCE, SEEN)
-TRANSCRIPT = Record(SOURCE, transcript_result=HEARD)
-BOTH = Record(SOURCE, SEEN, HEARD)
+RECORD = Record(SOURCE, CAPTIONED)
+TRANSCRIPT = Record(SOURCE, transcript_result=TRANSCRIBED)
+BOTH = Record(SOURCE, CAPTIONED, TRANSCRIBED)
 
-EMPTY = ("MediaError", "the file is empty")
+EMPTY = SourceError("MediaError", "the file is empty")
 FAILED = Record(Source("x.mp4"), CaptionResult(Model("m", "r"), {}, error=EMPTY))
-UNHEARD = Record(Source("x.mp4"), transcript_result=TranscriptResult(Model("m", "r"), {}, error=EMPTY))
+FAILED_TRANSCRIPT = Record(Source("x.mp4"), transcript_result=TranscriptResult(Model("m", "r"), {}, error=EMPTY))
 
 
 def line(record: Record) -> str:
-    return "".join(record.pieces())
+    return "".join(record.iter_json())
 
 
 def with_frames(*frames: Caption | Failure, end_seconds: float = 9.0) -> CaptionResult:
-    return replace(SEEN, frames=lambda: frames, end_seconds=end_seconds)
+    return replace(CAPTIONED, results=lambda: frames, end_seconds=end_seconds)
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        *(RECORD, TRANSCRIPT, BOTH, FAILED, UNHEARD),
+        *(RECORD, TRANSCRIPT, BOTH, FAILED, FAILED_TRANSCRIPT),
         Record(SOURCE, with_frames()),
         Record(SOURCE, with_frames(Caption(0, 0.0, 'a "quote"\n'))),
         Record(
-            SOURCE, transcript_result=replace(HEARD, sound=lambda: [Utterance(0.0, 1.0, 'a "quote"\n', None, None)])
+            SOURCE,
+            transcript_result=replace(TRANSCRIBED, results=lambda: [Utterance(0.0, 1.0, 'a "quote"\n', None, None)]),
         ),
     ],
 )
@@ -91,7 +92,7 @@ def test_a_record_is_one_line_of_json_as_json_dumps_would_write_it(record):
     assert text == json.dumps(json.loads(text), ensure_ascii=False)
 
 
-def test_the_fields_are_those_of_the_source_its_video_and_its_frames():
+def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_frames():
     value = json.loads(line(RECORD))
     assert value["source"] == {"path": "vidéo.mp4", "bytes": 10, "sha256": "00ff"}
     assert value["status"] == "ok"
@@ -106,7 +107,7 @@ def test_the_fields_are_those_of_the_source_its_video_and_its_frames():
     assert "error" not in value
 
 
-def test_the_fields_of_a_transcript_are_those_of_its_sound():
+def test_a_record_of_a_transcript_has_the_fields_of_its_audio():
     value = json.loads(line(TRANSCRIPT))
     times = {"start_seconds": 0.5, "media_start_seconds": 0.25, "duration_seconds": 43.0, "seconds": 42.5}
     assert value["audio"] == {"codec": "aac", "sample_rate": 44100, "channels": 2, **times}
@@ -121,15 +122,15 @@ def test_the_fields_of_a_transcript_are_those_of_its_sound():
     assert value["speech_settings"] == {"task": "transcribe"}
 
 
-def test_a_record_has_the_fields_of_what_was_asked_for():
+def test_a_record_has_the_fields_of_the_models_that_ran():
     common = {"source", "status"}
-    seen, heard, both = (set(json.loads(line(record))) - common for record in (RECORD, TRANSCRIPT, BOTH))
-    assert seen == {"media", "captions", "segments", "failures", "model", "settings"}
-    assert heard == {
+    captions, transcript, both = (set(json.loads(line(record))) - common for record in (RECORD, TRANSCRIPT, BOTH))
+    assert captions == {"media", "captions", "segments", "failures", "model", "settings"}
+    assert transcript == {
         *("audio", "transcript", "silences", "transcript_failures"),
         *("speech_model", "speech_settings"),
     }
-    assert both == seen | heard
+    assert both == captions | transcript
 
 
 def test_a_failed_record_says_why():
@@ -138,66 +139,66 @@ def test_a_failed_record_says_why():
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
     assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None}
     assert (value["media"], value["captions"], value["segments"], value["failures"]) == (None, [], [], [])
-    value = json.loads(line(UNHEARD))
+    value = json.loads(line(FAILED_TRANSCRIPT))
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
     assert (value["audio"], value["transcript"], value["silences"]) == (None, [], [])
 
 
-NO_PICTURES = ("NoPictures", "expected a video stream")
-NO_SOUND = ("NoSound", "it has no sound")
-REFUSED = ("RequestRefused", "3 frames have no caption")
-CUT = ("MediaError", "cut short")
+NO_PICTURES = SourceError("NoPictures", "expected a video stream")
+NO_SOUND = SourceError("NoSound", "it has no sound")
+REFUSED = SourceError("RequestRefused", "3 frames have no caption")
+CUT = SourceError("MediaError", "cut short")
 
 
 @pytest.mark.parametrize(
-    ("halves", "error"),
+    ("errors", "expected"),
     [
-        ({"pictures": None}, None),
-        ({"pictures": NO_PICTURES}, NO_PICTURES),
-        ({"pictures": CUT}, CUT),
-        ({"sound": None}, None),
-        ({"sound": NO_SOUND}, None),
-        ({"sound": CUT}, CUT),
-        ({"pictures": None, "sound": None}, None),
-        ({"pictures": None, "sound": NO_SOUND}, None),
-        ({"pictures": NO_PICTURES, "sound": None}, None),
+        ({"captions": None}, None),
+        ({"captions": NO_PICTURES}, NO_PICTURES),
+        ({"captions": CUT}, CUT),
+        ({"transcript": None}, None),
+        ({"transcript": NO_SOUND}, None),
+        ({"transcript": CUT}, CUT),
+        ({"captions": None, "transcript": None}, None),
+        ({"captions": None, "transcript": NO_SOUND}, None),
+        ({"captions": NO_PICTURES, "transcript": None}, None),
         (
-            {"pictures": NO_PICTURES, "sound": NO_SOUND},
+            {"captions": NO_PICTURES, "transcript": NO_SOUND},
             ("NoPictures", "pictures: expected a video stream; sound: it has no sound"),
         ),
-        ({"pictures": CUT, "sound": NO_SOUND}, CUT),
-        ({"pictures": NO_PICTURES, "sound": CUT}, CUT),
-        ({"pictures": None, "sound": CUT}, CUT),
-        ({"pictures": REFUSED, "sound": None}, REFUSED),
-        ({"pictures": CUT, "sound": CUT}, CUT),
+        ({"captions": CUT, "transcript": NO_SOUND}, CUT),
+        ({"captions": NO_PICTURES, "transcript": CUT}, CUT),
+        ({"captions": None, "transcript": CUT}, CUT),
+        ({"captions": REFUSED, "transcript": None}, REFUSED),
+        ({"captions": CUT, "transcript": CUT}, CUT),
         (
-            {"pictures": REFUSED, "sound": CUT},
+            {"captions": REFUSED, "transcript": CUT},
             ("RequestRefused", "pictures: 3 frames have no caption; sound: cut short"),
         ),
     ],
     ids=str,
 )
-def test_the_error_is_that_of_what_was_asked_for_and_failed(halves, error):
+def test_the_error_of_a_record_is_that_of_the_models_that_failed(errors, expected):
     record = Record(SOURCE)
-    if "pictures" in halves:
-        record = replace(record, caption_result=replace(SEEN, error=halves["pictures"]))
-    if "sound" in halves:
-        record = replace(record, transcript_result=replace(HEARD, error=halves["sound"]))
-    assert (record.error, record.status) == (error, "error" if error else "ok")
-    assert json.loads(line(record)).get("error") == (error and {"type": error[0], "message": error[1]})
+    if "captions" in errors:
+        record = replace(record, caption_result=replace(CAPTIONED, error=errors["captions"]))
+    if "transcript" in errors:
+        record = replace(record, transcript_result=replace(TRANSCRIBED, error=errors["transcript"]))
+    assert (record.error, record.status) == (expected, "error" if expected else "ok")
+    assert json.loads(line(record)).get("error") == (expected and {"type": expected[0], "message": expected[1]})
 
 
-def test_equal_captions_in_a_row_are_one_segment_up_to_the_next_other_frame():
-    assert list(SEEN.segments()) == [
+def test_equal_captions_in_a_row_are_one_segment_until_the_next_different_frame():
+    assert list(CAPTIONED.segments()) == [
         Segment(0.0, 0.2, "a star"),
         Segment(0.2, 0.3, "a moon"),
         Segment(0.4, 0.5, "a moon"),
     ]
 
 
-def test_the_last_segment_lasts_until_the_video_does():
+def test_the_last_segment_lasts_until_the_end_of_the_video():
     assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=7.5).segments()) == [Segment(2.0, 7.5, "a star")]
-    # Also where the header claims that it was over before.
+    # Also if the header says that the video ended before this frame.
     assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=0.0).segments()) == [Segment(2.0, 2.0, "a star")]
 
 
@@ -207,22 +208,20 @@ def test_frames_without_a_caption_or_with_an_empty_one_are_in_no_segment():
     assert list(with_frames(*frames[:2]).segments()) == []
 
 
-def test_a_record_of_very_many_captions_is_never_in_memory_as_a_whole():
-    captions = range(100_000)
-    seen = replace(SEEN, frames=lambda: (Caption(k, k / 10, f"caption {k}") for k in captions))
-    record = Record(SOURCE, seen)
+def test_a_record_of_very_many_captions_is_never_whole_in_memory():
+    result = replace(CAPTIONED, results=lambda: (Caption(k, k / 10, f"caption {k}") for k in range(100_000)))
+    record = Record(SOURCE, result)
     with peak_memory() as peak:
-        written = sum(map(len, record.pieces()))
+        written = sum(map(len, record.iter_json()))
     assert written > 10_000_000
     assert peak() < 100_000
 
 
-def test_a_transcript_of_very_many_words_is_never_in_memory_as_a_whole():
-    sound = range(10_000)
-    heard = replace(HEARD, sound=lambda: (Utterance(k, k + 1, f"word {k}", "en", 0.25) for k in sound))
-    record = Record(SOURCE, transcript_result=heard)
+def test_a_record_of_very_many_utterances_is_never_whole_in_memory():
+    result = replace(TRANSCRIBED, results=lambda: (Utterance(k, k + 1, f"word {k}", "en", 0.25) for k in range(10_000)))
+    record = Record(SOURCE, transcript_result=result)
     with peak_memory() as peak:
-        written = sum(map(len, record.pieces()))
+        written = sum(map(len, record.iter_json()))
     assert written > 800_000
     assert peak() < 100_000
 
@@ -236,7 +235,7 @@ def field_names(value: object, prefix: str = "") -> set[str]:
 
 
 def test_every_field_is_documented():
-    names = field_names(json.loads(line(replace(BOTH, caption_result=replace(SEEN, error=EMPTY)))))
+    names = field_names(json.loads(line(replace(BOTH, caption_result=replace(CAPTIONED, error=EMPTY)))))
     written = {name.replace(".[]", "[]") for name in names}
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
     rows = re.findall(r"^\| (`[^|]+`) \|", text, re.M)

@@ -29,4 +29,4 @@ async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_u
     assert summary.interrupted
     assert len(server.received) == 2
     with LedgerReader(tmp_path) as ledger:
-        assert len(list(ledger.frames(1))) == 10
+        assert len(list(ledger.frame_results(1))) == 10

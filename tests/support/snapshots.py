@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 
+from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.results.records import CaptionResult, Model, Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
@@ -33,7 +34,9 @@ SNAPSHOT = Snapshot(
 )
 
 GOOD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
-BAD = Record(Source("b [1].mp4"), CaptionResult(Model("m", "r"), {}, error=("MediaError", "the [file] is empty")))
+BAD = Record(
+    Source("b [1].mp4"), CaptionResult(Model("m", "r"), {}, error=SourceError("MediaError", "the [file] is empty"))
+)
 
 
 def free_port() -> int:

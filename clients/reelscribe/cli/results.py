@@ -38,7 +38,7 @@ def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> Non
         from reelscribe.run.progress import describe
 
         with LedgerReader(out) as ledger:
-            run = ledger.run()
+            run = ledger.run_state()
         if run is None:
             raise UsageError(f"{out}: no run there has saved its progress yet; start one with --out {out}")
         state, pid = run.pop("state"), run.pop("pid")

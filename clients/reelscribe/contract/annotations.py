@@ -1,13 +1,16 @@
-"""The annotations of a source: captions of its frames, and a transcript of its audio.
+"""Annotations of one source: the captions of its frames, the transcript of its audio, and why one of them is missing.
 
-Every time is a presentation time in seconds: the time at which a player shows a frame or plays a sample.
+A frame ends as a `Caption` or a `Failure`, a stretch of audio as `Utterance`s, a `Silence` or a `SpeechFailure`. All
+times are presentation times in seconds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reelscribe.contract.speech import Word
+from reelscribe.errors import NoPictures, NoSound
 
 
 @dataclass(frozen=True)
@@ -21,12 +24,12 @@ class Caption:
     text: str
     """What the model says about the frame."""
     reused_from: int | None = None
-    """Index of the nearly equal frame whose caption this is; None if this frame itself was captioned."""
+    """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a frame has no caption."""
+    """The reason why one frame has no caption."""
 
     frame_index: int
     """Number of the frame in the video, from 0."""
@@ -36,44 +39,47 @@ class Failure:
     """Message of the error."""
 
 
+FrameResult = Caption | Failure
+"""The result of one frame."""
+
+
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of time in which the caption stays the same."""
+    """A stretch of time with one text."""
 
     start: float
-    """Start in seconds of presentation time."""
+    """Presentation time at which it starts, in seconds."""
     end: float
-    """End in seconds of presentation time."""
+    """Presentation time at which it ends, in seconds."""
     text: str
-    """The caption."""
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A stretch of time with the text that is spoken in it."""
+    """A segment of speech."""
 
     start: float
-    """Start in seconds of presentation time."""
+    """Presentation time at which it starts, in seconds."""
     end: float
-    """End in seconds of presentation time."""
+    """Presentation time at which it ends, in seconds."""
     text: str
     """What is spoken."""
     language: str | None
-    """Code of the language, such as "en"; None if the model knows a single language."""
+    """Code of the language, such as "en"; None for a model of a single language."""
     no_speech_prob: float | None
     """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it; None if the model gives none."""
     words: tuple[Word, ...] | None = None
-    """The words with their times; None if the request did not ask for them."""
+    """The words with their presentation times; None unless the times of words were requested."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A stretch of silent audio, which is not sent to a model."""
+    """A stretch of audio in which nothing can be heard, so that no model transcribed it."""
 
     start: float
-    """Start in seconds of presentation time."""
+    """Presentation time at which it starts, in seconds."""
     end: float
-    """End in seconds of presentation time."""
+    """Presentation time at which it ends, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,25 @@ class SpeechFailure:
     """The reason why a stretch of audio has no transcript."""
 
     start: float
-    """Start in seconds of presentation time."""
+    """Presentation time at which it starts, in seconds."""
     end: float
-    """End in seconds of presentation time."""
+    """Presentation time at which it ends, in seconds."""
     error: str
     """Message of the error."""
+
+
+AudioResult = Utterance | Silence | SpeechFailure
+"""The result of a stretch of audio."""
+
+
+class SourceError(NamedTuple):
+    """The error that a source ended with, as the ledger and the records hold it."""
+
+    type: str
+    """Class name of the error, such as "MediaError"."""
+    message: str
+
+    @property
+    def is_missing_stream(self) -> bool:
+        """Whether the source has no video or no audio stream at all, so that a retry cannot succeed."""
+        return self.type in (NoPictures.__name__, NoSound.__name__)

@@ -1,4 +1,5 @@
-"""`annotations.jsonl` as subtitles and tables.
+"""Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, CSV and Parquet tables.
 
-The lines of annotations.jsonl come in; WebVTT, SubRip, CSV and Parquet files go out.
+`formats.export` is the entry. It reads annotations.jsonl line by line (annotations.py). For each source it writes
+subtitles (cues.py, subtitles.py) and adds rows to the tables (tables.py).
 """

@@ -1,4 +1,4 @@
-"""Reads `annotations.jsonl`: what is exported of each line."""
+"""Reads `annotations.jsonl`, line by line, and checks the type of every value that is exported."""
 
 from __future__ import annotations
 
@@ -6,84 +6,74 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
+from reelscribe.contract.annotations import Caption, Segment, Utterance
+from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
+from reelscribe.results.records import Model
 
 Kind = Literal["captions", "transcript"]
-"""What a record may hold: captions of frames, a transcript of speech."""
+"""The two kinds of annotations that a record may hold."""
 
 T = TypeVar("T")
 
 
-class FrameCaption(NamedTuple):
-    """The caption of one frame."""
-
-    frame_index: int
-    pts_seconds: float
-    text: str
-    reused_from: int | None
-
-
-class TimedText(NamedTuple):
-    """A caption for as long as it stays the same, or a word; in seconds of presentation time."""
-
-    start: float
-    end: float
-    text: str
-
-
-class SpokenText(NamedTuple):
-    """One segment of a transcript."""
-
-    start: float
-    end: float
-    text: str
-    language: str | None
-    no_speech_prob: float | None
-    words: list[TimedText] | None
-    """Only where they were asked for."""
-
-
 @dataclass(frozen=True)
 class Captions:
-    """What a captioner made of a source."""
+    """The captions of a source."""
 
-    model_name: str
-    model_revision: str
-    frames: list[FrameCaption]
-    segments: list[TimedText]
+    model: Model
+    frames: list[Caption]
+    """The caption of each frame that has one, in the order of the frames."""
+    segments: list[Segment]
+    """Equal captions in a row as one segment, in the order of time."""
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """What a speech model made of a source."""
+    """The transcript of a source."""
 
-    model_name: str
-    model_revision: str
-    segments: list[SpokenText]
+    model: Model
+    utterances: list[Utterance]
+    """In the order of time."""
 
 
 @dataclass(frozen=True)
 class AnnotatedSource:
-    """What is exported of a line. Captions, transcript or both are there."""
+    """The part of a record that is exported; it has captions, a transcript or both."""
 
     path: str
+    """Path of the source as it was given to the run."""
     sha256: str | None
+    """Digest of the source in hexadecimal digits; None if it could not be read."""
     start_seconds: float
-    """Presentation time of the first frame or the first sound, whichever comes first: where players begin to count."""
+    """Presentation time, in seconds, at which players begin to count: of the first frame or the first audio."""
     captions: Captions | None
+    """None if the run made no captions."""
     transcript: Transcript | None
+    """None if the run made no transcripts."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What this record holds, even if it says nothing."""
-        held: tuple[tuple[Kind, Any], ...] = (("captions", self.captions), ("transcript", self.transcript))
-        return tuple(kind for kind, value in held if value is not None)
+        """Return the kinds of annotations that the record holds, also if they are empty."""
+        kinds: tuple[tuple[Kind, Any], ...] = (("captions", self.captions), ("transcript", self.transcript))
+        return tuple(kind for kind, value in kinds if value is not None)
 
 
-def each_line(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
-    """What `parse` makes of every line. Raises UsageError for a line that is no record, and for an unreadable file."""
+def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
+    """Read a file of records, of which only one is in memory at a time.
+
+    Args:
+        annotations: Path of annotations.jsonl.
+        parse: Makes a value of a line; raises KeyError, TypeError, ValueError or RecursionError for a wrong line.
+
+    Yields:
+        What `parse` returns for each line.
+
+    Raises:
+        UsageError: The file cannot be read, or a line is not a record.
+    """
     try:
         with annotations.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -101,20 +91,35 @@ def each_line(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
 
 
 def source_path(line: bytes) -> str:
-    """Its source alone: to parse a line of tens of MB takes most of a second."""
+    """Read only the path of the source, which is much faster than to parse a line of many megabytes.
+
+    Args:
+        line: A line of annotations.jsonl.
+
+    Raises:
+        KeyError, TypeError, ValueError or RecursionError: The line is not a record.
+    """
     text, head = line.decode(), '{"source": '
     source = json.JSONDecoder().raw_decode(text, len(head))[0] if text.startswith(head) else json.loads(text)["source"]
     return _text(source["path"])
 
 
 def annotated_source(line: bytes) -> AnnotatedSource:
-    """All that is exported of a line. Raises KeyError, TypeError or ValueError for what is no record."""
+    """Read everything that is exported of a record.
+
+    Args:
+        line: A line of annotations.jsonl.
+
+    Raises:
+        KeyError, TypeError, ValueError or RecursionError: The line is not a record.
+    """
     value = json.loads(line.decode())
     source = value["source"]
-    streams = {"captions": ("media", "start_seconds"), "transcript": ("audio", "media_start_seconds")}
-    made = [streams[kind] for kind in streams if kind in value]
-    starts = [_seconds(value[stream][start]) for stream, start in made if value[stream] is not None]
-    if not made:
+    starts = []
+    for kind, media, start in (("captions", "media", "start_seconds"), ("transcript", "audio", "media_start_seconds")):
+        if kind in value and value[media] is not None:
+            starts.append(_seconds(value[media][start]))
+    if "captions" not in value and "transcript" not in value:
         raise ValueError("neither captions nor a transcript")
     return AnnotatedSource(
         path=_text(source["path"]),
@@ -127,10 +132,9 @@ def annotated_source(line: bytes) -> AnnotatedSource:
 
 def _captions(value: Any) -> Captions:
     return Captions(
-        model_name=_text(value["model"]["name"]),
-        model_revision=_text(value["model"]["revision"]),
+        model=_model(value["model"]),
         frames=[
-            FrameCaption(
+            Caption(
                 _index(item["frame_index"]),
                 _seconds(item["pts_seconds"]),
                 _text(item["text"]),
@@ -138,28 +142,35 @@ def _captions(value: Any) -> Captions:
             )
             for item in value["captions"]
         ],
-        segments=[_timed(item) for item in value["segments"]],
+        segments=[
+            Segment(_seconds(item["start"]), _seconds(item["end"]), _text(item["text"])) for item in value["segments"]
+        ],
     )
 
 
 def _transcript(value: Any) -> Transcript:
     return Transcript(
-        model_name=_text(value["speech_model"]["name"]),
-        model_revision=_text(value["speech_model"]["revision"]),
-        segments=[
-            SpokenText(
-                *_timed(item),
+        model=_model(value["speech_model"]),
+        utterances=[
+            Utterance(
+                _seconds(item["start"]),
+                _seconds(item["end"]),
+                _text(item["text"]),
                 language=None if item["language"] is None else _text(item["language"]),
                 no_speech_prob=None if item["no_speech_prob"] is None else _probability(item["no_speech_prob"]),
-                words=[_timed(word) for word in item["words"]] if "words" in item else None,
+                words=tuple(map(_word, item["words"])) if "words" in item else None,
             )
             for item in value["transcript"]
         ],
     )
 
 
-def _timed(item: Any) -> TimedText:
-    return TimedText(_seconds(item["start"]), _seconds(item["end"]), _text(item["text"]))
+def _model(value: Any) -> Model:
+    return Model(_text(value["name"]), _text(value["revision"]))
+
+
+def _word(value: Any) -> Word:
+    return Word(_seconds(value["start"]), _seconds(value["end"]), _text(value["text"]))
 
 
 def _text(value: Any) -> str:
@@ -175,7 +186,7 @@ def _index(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not -1e12 < value < 1e12:  # no comparison holds for NaN
+    if type(value) not in (int, float) or not -1e12 < value < 1e12:  # NaN fails every comparison
         raise TypeError(f"expected seconds, got {brief(value)}")
     return float(value)
 

@@ -1,69 +1,118 @@
-"""`annotations.jsonl` as subtitles and tables: docs/exports.md describes the files."""
+"""The formats of exports, and the entry of this package. docs/exports.md describes the files.
+
+`_FORMATS` lists the formats. To add one, write a function like `webvtt` (subtitles.py) or a context manager like
+`csv_writer` (tables.py), and list it there. To add a column to the tables, list it in `tables.TABLES`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, get_args
 
 from reelscribe.errors import UsageError, brief
-from reelscribe.export.annotations import Kind, annotated_source, each_line, source_path
-from reelscribe.export.cues import Cues
-from reelscribe.export.subtitles import SubtitleFormat, SubtitleNames, common_folder, subtitle_files
-from reelscribe.export.tables import TableFormat, Write, table_file
+from reelscribe.export.annotations import Kind, annotated_source, read_lines, source_path
+from reelscribe.export.cues import Cue, Cues
+from reelscribe.export.folder import ExportFolder
+from reelscribe.export.subtitles import common_folder_of, subrip, subtitle_writer, webvtt
+from reelscribe.export.tables import TABLES, Table, WriteSource, csv_writer, parquet_writer
 
-Format = Literal["vtt", "srt", "csv", "parquet"]
-FORMATS: tuple[str, ...] = get_args(Format)
+
+@dataclass(frozen=True)
+class _SubtitleFormat:
+    """A format with a file for each source that has a cue."""
+
+    to_text: Callable[[Sequence[Cue]], str]
+    """Makes the text of a file from its cues."""
+    library: str | None = None
+    """The package that it needs."""
+    extra: str | None = None
+    """The extra of reelscribe that installs the package."""
+
+
+@dataclass(frozen=True)
+class _TableFormat:
+    """A format with a file for each table."""
+
+    writer: Callable[[Path, Table[Any]], AbstractContextManager[WriteSource]]
+    """Writes a table to a path; yields a function that adds the rows of a source."""
+    library: str | None = None
+    extra: str | None = None
+
+
+_FORMATS: Mapping[str, _SubtitleFormat | _TableFormat] = {
+    "vtt": _SubtitleFormat(webvtt, "pysubs2", "client"),
+    "srt": _SubtitleFormat(subrip, "pysubs2", "client"),
+    "csv": _TableFormat(csv_writer),
+    "parquet": _TableFormat(parquet_writer, "pyarrow", "parquet"),
+}
+FORMATS: tuple[str, ...] = tuple(_FORMATS)
+"""The names of all formats, which are also what the names of their files end with."""
 CUES: tuple[Cues, ...] = get_args(Cues)
-
-_LIBRARIES = {"vtt": ("pysubs2", "client"), "srt": ("pysubs2", "client"), "parquet": ("pyarrow", "parquet")}
-"""The package that a format needs, and the extra of ours that installs it."""
+"""What the cues of subtitles may be made from."""
 
 
 def export(annotations: Path, out: Path, formats: Sequence[str], cues: Cues = "both") -> list[Path]:
-    """Write `annotations` into the folder `out` in each of `formats`; returns the files that were written.
+    """Export the annotations of a run.
 
-    `cues` says what subtitles are made of; tables hold everything. A file is called `<name>.partial` until it is whole,
-    and then takes the place of an older one. Raises UsageError for an unknown format, a library that is missing, `cues`
-    of what no record has, a line that is no record, and a file that cannot be read or written.
+    A file is called `<name>.partial` until it is whole; then it replaces an older file.
+
+    Args:
+        annotations: Path of annotations.jsonl.
+        out: Folder to write to; it is created if it is missing.
+        formats: Names from `FORMATS`.
+        cues: The annotations that subtitles are made from. Tables hold all of them.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        UsageError: A format or `cues` is unknown, a library is missing, no record has what `cues` names, a line is not
+            a record, or a file cannot be read or written.
     """
-    formats = list(dict.fromkeys(formats))
     check_formats(formats)
     if cues not in CUES:
         raise UsageError(f"export: expected cues out of {', '.join(CUES)}, got {brief(cues)}")
     _check_file(annotations)
-    written: list[Path] = []
-    subtitles = _subtitles(annotations, out, formats, cues, written)
-    tables: dict[Kind, list[Write]] = {}
+    folder = ExportFolder(out)
+    subtitles = _subtitle_writers(annotations, folder, formats, cues)
     with ExitStack() as stack:
+        tables: dict[Kind, list[WriteSource]] = {}
 
         def open_tables(kind: Kind) -> None:
-            chosen = [name for name in get_args(TableFormat) if name in formats]
-            tables[kind] = [stack.enter_context(table_file(kind, name, out, written)) for name in chosen]
+            tables[kind] = [stack.enter_context(table) for table in _table_writers(kind, folder, formats)]
 
-        for record in each_line(annotations, annotated_source):
-            for kind in record.kinds:
+        for source in read_lines(annotations, annotated_source):
+            for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
-            for write in chain(subtitles, *(tables[kind] for kind in record.kinds)):
-                write(record)
-            del record  # or the next one would be read beside it, and each may take hundreds of MB
+            for write in chain(subtitles, *(tables[kind] for kind in source.kinds)):
+                write(source)
+            del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
         if not tables:
             open_tables("captions")
         elif subtitles and cues != "both" and cues not in tables:
             raise _nothing_to_show(annotations, cues)
-    return written
+    return folder.written
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raises UsageError for an unknown format and for a library that is missing: better before a run than after it."""
+    """Check that an export can be made, which a run does before it starts.
+
+    Args:
+        formats: Names of formats.
+
+    Raises:
+        UsageError: A format is unknown, or the library that it needs is missing.
+    """
     for name in formats:
-        if name not in FORMATS:
+        if name not in _FORMATS:
             raise UsageError(f"export: expected formats out of {', '.join(FORMATS)}, got {brief(name)}")
-        library, extra = _LIBRARIES.get(name, (None, None))
+        library, extra = _FORMATS[name].library, _FORMATS[name].extra
         if library and find_spec(library) is None:
             raise UsageError(
                 f"export: {name} needs the package {library}; in the project's folder, pip install '.[{extra}]'"
@@ -71,21 +120,37 @@ def check_formats(formats: Sequence[str]) -> None:
 
 
 def _check_file(annotations: Path) -> None:
-    if not annotations.is_file():  # nor a pipe: subtitles need a second reading
+    if not annotations.is_file():  # a pipe cannot be read twice, as subtitles need it
         reason = "is no regular file" if annotations.exists() else "does not exist"
         raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
 
 
-def _subtitles(annotations: Path, out: Path, formats: Sequence[str], cues: Cues, written: list[Path]) -> list[Write]:
-    """What writes the subtitles of a record, for each of their formats."""
-    chosen = [name for name in get_args(SubtitleFormat) if name in formats]
-    folder = common_folder(each_line(annotations, source_path)) if chosen else ""
-    return [subtitle_files(name, out / name, SubtitleNames(folder, f".{name}"), cues, written) for name in chosen]
+def _subtitle_writers(annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: Cues) -> list[WriteSource]:
+    """The functions that write the subtitles of a source, one for each chosen format of subtitles."""
+    chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SubtitleFormat)}
+    common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
+    return [subtitle_writer(each.to_text, name, folder, common_folder, cues) for name, each in chosen.items()]
+
+
+def _table_writers(
+    kind: Kind, folder: ExportFolder, formats: Sequence[str]
+) -> list[AbstractContextManager[WriteSource]]:
+    """The context managers that write a table, one for each chosen format of tables."""
+    chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)}
+    return [_table_writer(each, folder, f"{kind}.{name}", TABLES[kind]) for name, each in chosen.items()]
+
+
+@contextmanager
+def _table_writer(
+    table_format: _TableFormat, folder: ExportFolder, name: str, table: Table[Any]
+) -> Iterator[WriteSource]:
+    with folder.file(name) as partial, table_format.writer(partial, table) as write:
+        yield write
 
 
 def _nothing_to_show(annotations: Path, cues: Cues) -> UsageError:
     return UsageError(
-        f"export: cues of {cues} need records that have them; {annotations} has none, as it is of a run that was not"
-        f" asked for them; export the cues that are there (both means whatever there is), or make {cues} by"
-        f" `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or `reelscribe annotate` first"
+        f"export: cues of {cues} need records that have them, and {annotations} has none; export the cues that are"
+        f" there (--cues both), or make {cues} by `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or"
+        " `reelscribe annotate` first"
     )

@@ -1,110 +1,159 @@
-"""CSV and Parquet, a table of captions and one of transcripts: docs/exports.md says what their columns mean."""
+"""Tables: one of captions and one of transcripts, as CSV and Parquet files.
+
+`TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
+column means).
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe._files import atomic_file
+from reelscribe.contract.annotations import Caption, Utterance
 from reelscribe.export.annotations import AnnotatedSource, Kind
+from reelscribe.results.records import Model
 
-TableFormat = Literal["csv", "parquet"]
+WriteSource = Callable[[AnnotatedSource], None]
+"""Adds the rows of a source to a table."""
 
-Row = tuple[Any, ...]
-Write = Callable[[AnnotatedSource], None]
+Item = TypeVar("Item", Caption, Utterance)
 
-_VALUES_IN_A_GROUP = 2**16  # rows and words of Parquet: enough to be read fast, few enough to be held in memory
+_MAX_GROUP_VALUES = 2**16  # rows and words in a group of Parquet: enough to be read fast, few enough to fit in memory
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
-def _caption_rows(record: AnnotatedSource) -> Iterator[Row]:
-    if captions := record.captions:
-        tail = (record.sha256, captions.model_name, captions.model_revision)
-        for frame in captions.frames:
-            yield (record.path, *frame, *tail)
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A column of a table."""
 
-
-def _transcript_rows(record: AnnotatedSource) -> Iterator[Row]:
-    if transcript := record.transcript:
-        tail = (record.sha256, transcript.model_name, transcript.model_revision)
-        for utterance in transcript.segments:
-            yield (record.path, *utterance, *tail)
+    name: str
+    type: Literal["text", "integer", "number", "words"]
+    value: Callable[[AnnotatedSource, Model, Item], Any]
+    """Takes the value from the source, the model that annotated it, and the caption or utterance of the row."""
+    nullable: bool = False
+    """Whether a value may be None."""
+    in_csv: bool = True
+    """Whether CSV has this column; Parquet has all."""
 
 
 @dataclass(frozen=True)
-class _Table:
-    columns: tuple[str, ...]
-    more: tuple[str, ...]
-    """Columns after those, in Parquet alone."""
-    rows: Callable[[AnnotatedSource], Iterator[Row]]
-    """Of all columns."""
+class Table(Generic[Item]):
+    """A table with a row for each caption, or for each utterance, of all sources."""
+
+    items: Callable[[AnnotatedSource], tuple[Model, Sequence[Item]]]
+    """Takes the model and the captions or utterances from a source that has this kind of annotations."""
+    columns: tuple[Column[Item], ...]
+
+    def rows(self, source: AnnotatedSource, columns: Sequence[Column[Item]]) -> Iterator[list[Any]]:
+        """Yield the values of these columns for each row of a source."""
+        model, items = self.items(source)
+        for item in items:
+            yield [column.value(source, model, item) for column in columns]
 
 
-_TABLES: dict[Kind, _Table] = {
-    "captions": _Table(
-        ("source", "frame_index", "pts_seconds", "text", "reused_from"),
-        ("sha256", "model_name", "model_revision"),
-        _caption_rows,
+def _captions(source: AnnotatedSource) -> tuple[Model, Sequence[Caption]]:
+    assert source.captions
+    return source.captions.model, source.captions.frames
+
+
+def _utterances(source: AnnotatedSource) -> tuple[Model, Sequence[Utterance]]:
+    assert source.transcript
+    return source.transcript.model, source.transcript.utterances
+
+
+_SOURCE: Column[Any] = Column("source", "text", lambda source, model, item: source.path)
+_ORIGIN: tuple[Column[Any], ...] = (
+    Column("sha256", "text", lambda source, model, item: source.sha256, nullable=True, in_csv=False),
+    Column("model_name", "text", lambda source, model, item: model.name, in_csv=False),
+    Column("model_revision", "text", lambda source, model, item: model.revision, in_csv=False),
+)
+
+TABLES: Mapping[Kind, Table[Any]] = {
+    "captions": Table(
+        _captions,
+        (
+            _SOURCE,
+            Column("frame_index", "integer", lambda source, model, caption: caption.frame_index),
+            Column("pts_seconds", "number", lambda source, model, caption: caption.pts_seconds),
+            Column("text", "text", lambda source, model, caption: caption.text),
+            Column("reused_from", "integer", lambda source, model, caption: caption.reused_from, nullable=True),
+            *_ORIGIN,
+        ),
     ),
-    "transcript": _Table(
-        ("source", "start", "end", "text", "language", "no_speech_prob"),
-        ("words", "sha256", "model_name", "model_revision"),
-        _transcript_rows,
+    "transcript": Table(
+        _utterances,
+        (
+            _SOURCE,
+            Column("start", "number", lambda source, model, utterance: utterance.start),
+            Column("end", "number", lambda source, model, utterance: utterance.end),
+            Column("text", "text", lambda source, model, utterance: utterance.text),
+            Column("language", "text", lambda source, model, utterance: utterance.language, nullable=True),
+            Column(
+                "no_speech_prob", "number", lambda source, model, utterance: utterance.no_speech_prob, nullable=True
+            ),
+            Column("words", "words", lambda source, model, utterance: utterance.words, nullable=True, in_csv=False),
+            *_ORIGIN,
+        ),
     ),
 }
-_NULLABLE = frozenset({"reused_from", "language", "no_speech_prob", "words", "sha256"})
-
-
-def table_file(kind: Kind, format: TableFormat, out: Path, written: list[Path]) -> AbstractContextManager[Write]:  # noqa: A002 - as everywhere here
-    """A table in the folder `out`, whole when the block ends, and a function that adds a source to it."""
-    table, path = _TABLES[kind], out / f"{kind}.{format}"
-    return _csv_file(table, path, written) if format == "csv" else _parquet_file(table, path, written)
+"""The tables and their columns, in order."""
 
 
 @contextmanager
-def _csv_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Write]:
-    with (
-        atomic_file(path, written) as partial,
-        partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file,
-    ):
-        rows = csv.writer(file)
-        rows.writerow(table.columns)
+def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
+    """Write a table as CSV.
 
-        def write(record: AnnotatedSource) -> None:
-            rows.writerows(
-                [_cell(value) if isinstance(value, str) else value for value in row[: len(table.columns)]]
-                for row in table.rows(record)
-            )
+    Args:
+        path: The file to write.
+        table: The table.
+
+    Yields:
+        A function that adds the rows of a source.
+    """
+    columns = [column for column in table.columns if column.in_csv]
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(column.name for column in columns)
+
+        def write(source: AnnotatedSource) -> None:
+            writer.writerows(map(_cell, row) for row in table.rows(source, columns))
 
         yield write
 
 
-def _cell(text: str) -> str:
-    """Spreadsheets compute what begins like a formula, and Python 3.10 writes no character 0.
+def _cell(value: Any) -> Any:
+    """A value that spreadsheets do not take for a formula, and that readers do not end at the character 0.
 
-    No text is like another's with an apostrophe before it, so that it can be taken off again.
+    A text that would look like another one with an apostrophe gets an apostrophe too, so that each can be taken off.
     """
-    return ("'" if _FORMULA.match(text) else "") + text.replace("\0", "\ufffd")
+    if not isinstance(value, str):
+        return value
+    return ("'" if _FORMULA.match(value) else "") + value.replace("\0", "\ufffd")
 
 
 @contextmanager
-def _parquet_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Write]:
+def parquet_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
+    """Write a table as Parquet, in groups of rows that fit in memory.
+
+    Args:
+        path: The file to write.
+        table: The table.
+
+    Yields:
+        A function that adds the rows of a source.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = _schema((*table.columns, *table.more))
-    rows: list[Row] = []
+    schema = _parquet_schema(table)
+    rows: list[list[Any]] = []
     values = 0
-    with (
-        atomic_file(path, written) as partial,
-        partial.open("wb") as file,
-        parquet.ParquetWriter(file, schema, compression="zstd") as writer,
-    ):
+    with path.open("wb") as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
 
         def write_group() -> None:
             nonlocal values
@@ -114,12 +163,12 @@ def _parquet_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Wr
             rows.clear()
             values = 0
 
-        def write(record: AnnotatedSource) -> None:
+        def write(source: AnnotatedSource) -> None:
             nonlocal values
-            for row in table.rows(record):
-                rows.append(tuple(map(_exact, row)))
-                values += 1 + sum(len(value) for value in row if isinstance(value, list))
-                if values >= _VALUES_IN_A_GROUP:
+            for row in table.rows(source, table.columns):
+                rows.append([_parquet_value(value) for value in row])
+                values += 1 + sum(len(value) for value in row if isinstance(value, tuple))
+                if values >= _MAX_GROUP_VALUES:
                     write_group()
 
         yield write
@@ -127,30 +176,27 @@ def _parquet_file(table: _Table, path: Path, written: list[Path]) -> Iterator[Wr
             write_group()
 
 
-def _schema(columns: tuple[str, ...]) -> Any:
+def _parquet_schema(table: Table[Any]) -> Any:
     import pyarrow as pa
 
-    number, seconds, text = pa.int64(), pa.float64(), pa.string()
-    kinds = dict.fromkeys(columns, text) | {
-        "frame_index": number,
-        "reused_from": number,
-        "pts_seconds": seconds,
-        "start": seconds,
-        "end": seconds,
-        "no_speech_prob": pa.float64(),
-        "words": pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text})),
+    text, number = pa.string(), pa.float64()
+    types = {
+        "text": text,
+        "integer": pa.int64(),
+        "number": number,
+        "words": pa.list_(pa.struct({"start": number, "end": number, "text": text})),
     }
-    return pa.schema([pa.field(name, kinds[name], nullable=name in _NULLABLE) for name in columns])
+    return pa.schema([pa.field(column.name, types[column.type], nullable=column.nullable) for column in table.columns])
 
 
-def _exact(value: Any) -> Any:
-    """As Parquet takes it. What is not UTF-8 is as in annotations.jsonl: a backslash, "u" and four digits."""
-    if isinstance(value, list):
-        return [tuple(map(_exact, word)) for word in value]
+def _parquet_value(value: Any) -> Any:
+    """A value as pyarrow takes it. What is not UTF-8 in a text is escaped as in annotations.jsonl."""
+    if isinstance(value, tuple):
+        return [(word.start, word.end, _parquet_value(word.text)) for word in value]
     if not isinstance(value, str):
         return value
     try:
         value.encode()
     except UnicodeEncodeError:
         return value.encode(errors="backslashreplace").decode()
-    return value  # not a copy: groups hold each source's name many times
+    return value  # not a copy: a group holds the path of each source many times

@@ -1,4 +1,5 @@
-"""What came of a run: saved batches in the ledger, and the records that are made from them.
+"""The results of a run: the ledger, and the records that are made from it.
 
-Answers come in batch by batch and are committed to OUT/ledger.sqlite; lines of OUT/annotations.jsonl go out.
+The run saves each batch of results in OUT/ledger.sqlite as soon as it has been answered. When all of a source is done,
+its record is read from the ledger and becomes a line of OUT/annotations.jsonl.
 """

@@ -1,135 +1,231 @@
-"""What came of a batch of frames or a stretch of audio, as the ledger saves it."""
+"""Saved batches: the results of successive frames or samples of a source, as the ledger keeps them.
+
+The ledger keeps the results of a batch as three JSON lists. The third list holds the failures, and the third item of
+each failure is its reason: the ledger's SQL counts the failures and finds the batches to retry by these positions.
+"""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
+from reelscribe.contract.annotations import (
+    AudioResult,
+    Caption,
+    Failure,
+    FrameResult,
+    Silence,
+    SpeechFailure,
+    Utterance,
+)
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 
 UNDECODABLE = "it cannot be decoded"
+"""The reason that the ledger and the records give for a frame that the decoder could not decode."""
+
+_TOUCHING_SECONDS = 1e-5  # times are rounded to the microsecond, so that adjacent chunks may overlap or gape a little
 
 
 @dataclass(frozen=True)
-class SavedFrameBatch:
-    """The chosen frames from ordinal `first` to before `stop`, each in one of three lists."""
+class SavedBatch(ABC):
+    """What the frame batches and audio batches of the ledger have in common."""
 
     first: int
+    """Ordinal of the first chosen frame, or number of the first sample, of the batch."""
     stop: int
-    anchor: int | None
-    """Index of the last frame up to its end that was sent to be captioned."""
-    captions: Sequence[tuple[int, float, str]] = ()
-    """Frame index, presentation time, text."""
-    reused: Sequence[tuple[int, float, int]] = ()
-    """Frame index, presentation time, index of the frame that was sent in place of it."""
-    failures: Sequence[tuple[int, float, str]] = field(default=())
-    """Frame index, presentation time, why there is no caption."""
+    """The number after that of the last frame or sample."""
+    anchor: int | None = None
+    """Index of the last frame, in this batch or before it, that was sent to the captioner; None for audio."""
 
     def results_to_json(self) -> str:
-        """The three lists."""
-        # In ASCII: a model's text may hold half a surrogate pair, which SQLite does not take.
-        return json.dumps([self.captions, self.reused, self.failures], separators=(",", ":"))
+        """Return the three lists of results as JSON."""
+        # In ASCII: a model's text may hold half a surrogate pair, which SQLite does not accept.
+        return json.dumps(self._lists(), separators=(",", ":"))
+
+    @abstractmethod
+    def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """The three lists; the third holds the failures."""
+
+
+class ReusedFrame(NamedTuple):
+    """A frame that gets the caption of a nearly equal frame before it."""
+
+    frame_index: int
+    pts_seconds: float
+    reused_from: int
+    """Index of the frame that was sent to the captioner in place of this one."""
+
+
+@dataclass(frozen=True)
+class SavedFrameBatch(SavedBatch):
+    """The results of the chosen frames from ordinal `first` to before `stop`; each frame is in one of three lists."""
+
+    captions: Sequence[Caption] = ()
+    """Captions that the model wrote for the frame itself."""
+    reused: Sequence[ReusedFrame] = ()
+    failures: Sequence[Failure] = ()
+
+    def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        captions = [(caption.frame_index, caption.pts_seconds, caption.text) for caption in self.captions]
+        failures = [(failure.frame_index, failure.pts_seconds, failure.error) for failure in self.failures]
+        return captions, self.reused, failures
 
     @classmethod
     def from_json(cls, first: int, stop: int, anchor: int | None, results: str) -> SavedFrameBatch:
-        """The other way round."""
-        return cls(first, stop, anchor, *json.loads(results))
+        """Restore a batch from a row of the ledger.
+
+        Args:
+            first: Ordinal of the first chosen frame of the batch.
+            stop: The ordinal after that of the last frame.
+            anchor: Index of the last frame that was sent to the captioner.
+            results: What `results_to_json` returned.
+        """
+        captions, reused, failures = json.loads(results)
+        return cls(
+            first,
+            stop,
+            anchor,
+            captions=[Caption(*row) for row in captions],
+            reused=[ReusedFrame(*row) for row in reused],
+            failures=[Failure(*row) for row in failures],
+        )
 
 
-def unfold(parts: Iterable[SavedFrameBatch], after: Caption | None = None) -> Iterator[Caption | Failure]:
-    """What came of each frame of successive parts, in order; `after` is the last caption before them."""
-    index, text = (after.frame_index, after.text) if after else (-1, "")
-    for part in parts:
-        results: list[Caption | Failure | tuple[int, float, int]] = [
-            *(Caption(*row) for row in part.captions),
-            *(Failure(*row) for row in part.failures),
-            *part.reused,
-        ]
-        for result in sorted(results, key=_frame_index):
-            if isinstance(result, Caption):
-                index, text = result.frame_index, result.text
-                yield result
-            elif isinstance(result, Failure):
-                yield result
-            elif result[2] == index:
-                yield Caption(result[0], result[1], text, index)
-            else:
-                yield Failure(result[0], result[1], f"nearly equal to frame {result[2]}, which has no caption")
+class FrameTimeline:
+    """Puts the results of successive batches in the order of their frames."""
+
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self._last: Caption | None = None
+
+    def add(self, batch: SavedFrameBatch) -> list[FrameResult]:
+        """Return the result of each frame of the next batch; reused frames have got their captions."""
+        results: list[FrameResult | ReusedFrame] = [*batch.captions, *batch.reused, *batch.failures]
+        results.sort(key=attrgetter("frame_index"))
+        return [self._result(result) for result in results]
+
+    def _result(self, result: FrameResult | ReusedFrame) -> FrameResult:
+        if isinstance(result, Caption):
+            self._last = result
+        if not isinstance(result, ReusedFrame):
+            return result
+        if self._last and self._last.frame_index == result.reused_from:
+            return Caption(result.frame_index, result.pts_seconds, self._last.text, result.reused_from)
+        error = f"nearly equal to frame {result.reused_from}, which has no caption"
+        return Failure(result.frame_index, result.pts_seconds, error)
 
 
-def _frame_index(result: Caption | Failure | Sequence[float]) -> int:
-    return result.frame_index if isinstance(result, (Caption, Failure)) else int(result[0])
+def frame_results(batches: Iterable[SavedFrameBatch]) -> Iterator[FrameResult]:
+    """Yield the result of each frame of successive batches, in the order of the frames."""
+    timeline = FrameTimeline()
+    return (result for batch in batches for result in timeline.add(batch))
 
 
-TOUCHING_SECONDS = 1e-5
-"""Times are rounded to the microsecond, so a chunk may seem to begin a little before or after the last one's end."""
+class TimedTranscript(NamedTuple):
+    """The transcript of a chunk that lies from `start` to `end`, in seconds of presentation time."""
+
+    start: float
+    end: float
+    transcript: ChunkTranscript
 
 
 @dataclass(frozen=True)
-class SavedAudioBatch:
-    """The samples from `first` to before `stop`, in three lists; start and end are seconds of presentation time."""
+class SavedAudioBatch(SavedBatch):
+    """The results of the samples from `first` to before `stop`; each chunk is in one of three lists."""
 
-    first: int
-    stop: int
-    heard: Sequence[tuple[float, float, ChunkTranscript]] = ()
-    """Start, end, what was heard."""
-    silent: Sequence[tuple[float, float]] = ()
-    """Start, end."""
-    failures: Sequence[tuple[float, float, str]] = ()
-    """Start, end, why nothing was heard."""
+    transcripts: Sequence[TimedTranscript] = ()
+    silences: Sequence[Silence] = ()
+    failures: Sequence[SpeechFailure] = ()
 
-    anchor = None
-
-    def results_to_json(self) -> str:
-        """The three lists."""
-        heard = [(start, end, transcript.to_json()) for start, end, transcript in self.heard]
-        # In ASCII: a model's text may hold half a surrogate pair, which SQLite does not take.
-        return json.dumps([heard, self.silent, self.failures], separators=(",", ":"))
+    def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        transcripts = [(chunk.start, chunk.end, chunk.transcript.to_json()) for chunk in self.transcripts]
+        silences = [(silence.start, silence.end) for silence in self.silences]
+        failures = [(failure.start, failure.end, failure.error) for failure in self.failures]
+        return transcripts, silences, failures
 
     @classmethod
-    def from_json(cls, first: int, stop: int, _: int | None, results: str) -> SavedAudioBatch:
-        """The other way round."""
-        heard, silent, failures = json.loads(results)
-        heard = [(start, end, ChunkTranscript.from_json(transcript)) for start, end, transcript in heard]
-        return cls(first, stop, heard, silent, failures)
+    def from_json(cls, first: int, stop: int, anchor: int | None, results: str) -> SavedAudioBatch:
+        """Restore a batch from a row of the ledger.
+
+        Args:
+            first: Number of the first sample of the batch.
+            stop: The number after that of the last sample.
+            anchor: None.
+            results: What `results_to_json` returned.
+        """
+        transcripts, silences, failures = json.loads(results)
+        return cls(
+            first,
+            stop,
+            anchor,
+            transcripts=[
+                TimedTranscript(start, end, ChunkTranscript.from_json(value)) for start, end, value in transcripts
+            ],
+            silences=[Silence(*row) for row in silences],
+            failures=[SpeechFailure(*row) for row in failures],
+        )
 
 
-def timeline(parts: Iterable[SavedAudioBatch]) -> Iterator[Utterance | Silence | SpeechFailure]:
-    """What came of the sound of successive parts, in order; silence that goes on is one."""
-    silence: Silence | None = None
-    for part in parts:
-        stretches: list[tuple[Any, ...]] = [*part.heard, *part.silent, *part.failures]
-        for start, end, *what in sorted(stretches, key=itemgetter(0, 1)):
-            if not what and silence and abs(start - silence.end) < TOUCHING_SECONDS:
-                silence = Silence(silence.start, end)
+class AudioTimeline:
+    """Puts the results of successive batches in the order of time; adjacent silences become one."""
+
+    def __init__(self) -> None:
+        """Begin before the first batch."""
+        self._silence: Silence | None = None
+        """The silence at the end of the batches so far, which may continue in the next batch."""
+
+    def add(self, batch: SavedAudioBatch) -> list[AudioResult]:
+        """Return the results up to the end of the next batch, but for a silence that may continue after it."""
+        chunks: list[TimedTranscript | Silence | SpeechFailure]
+        chunks = [*batch.transcripts, *batch.silences, *batch.failures]
+        chunks.sort(key=attrgetter("start", "end"))
+        results: list[AudioResult] = []
+        for chunk in chunks:
+            silence = self._silence
+            if isinstance(chunk, Silence) and silence and abs(chunk.start - silence.end) < _TOUCHING_SECONDS:
+                self._silence = Silence(silence.start, chunk.end)
                 continue
-            if silence:
-                yield silence
-            silence = None if what else Silence(start, end)
-            if what and isinstance(what[0], ChunkTranscript):
-                yield from (_utterance(start, end, what[0], segment) for segment in what[0].segments if segment.text)
-            elif what:
-                yield SpeechFailure(start, end, what[0])
-    if silence:
-        yield silence
+            results += self.end()
+            if isinstance(chunk, Silence):
+                self._silence = chunk
+            elif isinstance(chunk, TimedTranscript):
+                results += [_utterance(chunk, segment) for segment in chunk.transcript.segments if segment.text]
+            else:
+                results.append(chunk)
+        return results
+
+    def end(self) -> list[Silence]:
+        """Return the silence at the end of the batches, if there is one."""
+        silence, self._silence = self._silence, None
+        return [silence] if silence else []
 
 
-def _utterance(start: float, end: float, transcript: ChunkTranscript, segment: SpeechSegment) -> Utterance:
-    """A segment of a chunk that lies from `start` to `end`, beyond which no model's times go."""
+def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
+    """Yield the results of successive batches in the order of time; adjacent silences become one."""
+    timeline = AudioTimeline()
+    for batch in batches:
+        yield from timeline.add(batch)
+    yield from timeline.end()
 
-    def on_timeline(seconds: float) -> float:
-        return round(min(start + max(0.0, seconds), end), 3)
+
+def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
+    """A segment of a chunk in presentation time; times that the model puts outside the chunk are moved into it."""
+
+    def presentation_time(seconds: float) -> float:
+        return round(min(chunk.start + max(0.0, seconds), chunk.end), 3)
 
     words = segment.words
     return Utterance(
-        on_timeline(segment.start),
-        on_timeline(max(segment.start, segment.end)),
+        presentation_time(segment.start),
+        presentation_time(max(segment.start, segment.end)),
         segment.text,
-        transcript.language,
-        transcript.no_speech_prob,
-        None if words is None else tuple(Word(on_timeline(w.start), on_timeline(w.end), w.text) for w in words),
+        chunk.transcript.language,
+        chunk.transcript.no_speech_prob,
+        None
+        if words is None
+        else tuple(Word(presentation_time(word.start), presentation_time(word.end), word.text) for word in words),
     )

@@ -1,57 +1,59 @@
-"""Records become `annotations.jsonl`. A file that is not finished has a name that says so."""
+"""Writes records to `annotations.jsonl`, a line for each."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
+from reelscribe._files import atomic_file
 from reelscribe.errors import OutputError
 from reelscribe.results.records import Record
 
 NAME = "annotations.jsonl"
+"""Name of the file of records in the folder of a run."""
 
 
 class AnnotationsWriter:
-    """Writes records, one a line, as they come. Use it as a context manager; every method raises OutputError.
+    """Writes records as they come. Use it as a context manager; every method raises OutputError.
 
-    Until the block ends well the file is called `annotations.jsonl.partial`; then it takes the place of an older one.
+    Until the block ends well, the lines are in `annotations.jsonl.partial`, where they can be watched; then this file
+    replaces an older `annotations.jsonl`. If the block fails, the partial file stays.
     """
 
     def __init__(self, out: Path) -> None:
+        """Prepare to write into the folder `out`, which must exist when the block begins."""
         self._path = out / NAME
-        self._partial = out / f"{NAME}.partial"
 
-    def __enter__(self) -> AnnotationsWriter:
-        with _told(self._path):
+    def __enter__(self) -> Self:
+        with _output_errors(self._path), ExitStack() as stack:
             if self._path.is_dir():
                 raise OutputError(f"{self._path}: a folder; expected a file or nothing there")
-            # File names need not be UTF-8.
-            self._file = self._partial.open("w", encoding="utf-8", errors="backslashreplace")
+            partial = stack.enter_context(atomic_file(self._path, durable=True))
+            # The path of a source need not be UTF-8.
+            self._file = stack.enter_context(partial.open("w", encoding="utf-8", errors="backslashreplace"))
+            self._stack = stack.pop_all()
         return self
 
     def write(self, record: Record) -> None:
-        """Add a line; takes as long as reading the record's frames."""
-        with _told(self._path):
-            self._file.writelines(record.pieces())
+        """Write the line of a record, which takes as long as reading its results."""
+        with _output_errors(self._path):
+            self._file.writelines(record.iter_json())
             self._file.write("\n")
             self._file.flush()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _told(self._path), self._file:
-            if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._partial.replace(self._path)
+        with _output_errors(self._path):
+            self._stack.__exit__(kind, error, trace)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Around what touches the disk, and nothing else: other errors are not the output's."""
+def _output_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into an OutputError that says what to do; every other error passes."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,20 @@
-"""What is done, in OUT/ledger.sqlite: each answered request, when it is answered, so that no work is done twice.
+"""The ledger, OUT/ledger.sqlite: every result is saved as soon as it is known, so that no work is done twice.
 
-A job is the content of a file (its SHA-256), a model and the settings; change any of them and it is another job. A part
-is a stretch of the chosen frames, or of the sound, of a job with what came of it. Records are made from parts, whenever
-they are made.
+A job is one content (the SHA-256 of a file) under one model and its settings; a change of any of them makes another
+job. Records are made from the saved batches of a job, at any time. SQLite keeps a write-ahead log and waits for the
+disk at each commit (synchronous=FULL): a commit survives a loss of power, and the next run repeats what was not
+committed.
 
-SQLite keeps a write-ahead log and waits for the disk at each commit (synchronous=FULL): what was committed outlives a
-loss of power, and what was not is done again.
+The tables are:
+
+    files     The digest of each file, with the `file_stat` that the file had before it was read. A path is stored as
+              the bytes of its absolute name.
+    settings  Each model with its settings, as JSON with sorted keys.
+    jobs      One row for each content and settings: what is known of the opened source (JSON), its total number of
+              chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
+    parts     The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
+              see batches.py).
+    run       A single row: how the latest run gets on, as JSON.
 """
 
 from __future__ import annotations
@@ -14,24 +23,25 @@ import asyncio
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
-from reelscribe.contract.source import Source, Span
+from reelscribe.contract.annotations import AudioResult, FrameResult, SourceError
+from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
-from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, timeline, unfold
-from reelscribe.results.records import SourceError
+from reelscribe.results.batches import SavedAudioBatch, SavedBatch, SavedFrameBatch, audio_results, frame_results
+from reelscribe.results.jobs import Job, SavedSource, missing_spans, saved_source_from_json
 
-NAME = "ledger.sqlite"
-VERSION = 2
+_NAME = "ledger.sqlite"
+_VERSION = 2
+_BATCHES_READ_AT_ONCE = 16
 
-_SCHEMA = f"""
+_CREATE_TABLES = f"""
 CREATE TABLE files (path BLOB PRIMARY KEY, stat TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE);
 CREATE TABLE jobs (
@@ -43,74 +53,59 @@ CREATE TABLE parts (
     results TEXT NOT NULL, PRIMARY KEY (job, first)
 ) WITHOUT ROWID;
 CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {_VERSION};
 """
+
+_FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
+_SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
+_FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
+_ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
+_FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+_ADD_JOB = "INSERT OR IGNORE INTO jobs (sha256, settings) VALUES (?, ?)"
+_SAVE_OPENED = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
+_FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
+_REOPEN_JOB = "UPDATE jobs SET done = 0, error = NULL, opened = NULL, total = NULL WHERE id = ?"
+_FORGET_JOB = "DELETE FROM jobs WHERE id = ?"
+_SAVE_BATCH = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
+_FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
+_COUNT_FAILURES = """
+    SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
+    WHERE job = ? GROUP BY 1 ORDER BY min(first)
+"""
+_FORGET_FAILED_BATCHES = "DELETE FROM parts WHERE job = ? AND json_array_length(results, '$[2]') > 0"
+_FORGET_BATCHES = "DELETE FROM parts WHERE job = ?"
+_SAVE_RUN_STATE = "INSERT OR REPLACE INTO run VALUES (1, ?)"
+_FIND_RUN_STATE = "SELECT state FROM run"
 
 T = TypeVar("T")
 
 
-class SavedBatch(Protocol):
-    """What is saved at a time; `results_to_json` gives three lists, of which the third holds failures (.., .., why)."""
+class _Write(NamedTuple):
+    """A statement that waits for the next commit."""
 
-    @property
-    def first(self) -> int:
-        """Number of its first frame or sample."""
-
-    @property
-    def stop(self) -> int:
-        """Of the one after its last."""
-
-    @property
-    def anchor(self) -> int | None:
-        """What is told of it when what comes after it is asked for."""
-
-    def results_to_json(self) -> str:
-        """What came of it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One content, model and settings, as the ledger has it."""
-
-    id: int
-    opened: dict[str, Any] | None
-    """What is known of the source; None until it has been opened once."""
-    total: int | None
-    """Of its frames or samples; None until it is known."""
-    done: bool
-    error: SourceError | None
-    missing: Sequence[Span]
-    """What is not done of them."""
-
-
-@contextmanager
-def _told(path: Path, what: str = "written") -> Iterator[None]:
-    """Around what touches the disk: the reason, and what to do."""
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        if type(error) is sqlite3.DatabaseError:  # so SQLite calls what is damaged, or no file of its own
-            advice = "choose another --out"
-        else:
-            advice = "what was saved before is kept, and the same command goes on from there"
-        raise OutputError(f"{path}: cannot be {what}: {error}; {advice}") from error
+    statement: str
+    values: tuple[Any, ...]
+    committed: asyncio.Future[None]
 
 
 class Ledger:
-    """The ledger of one run, which writes it from a thread of its own. Use it as an async context manager.
+    """The ledger of a run, for the one process that writes it. Use it as an async context manager.
 
-    Every method raises OutputError if the disk is full or fails.
+    A thread of its own works with the database, so that the event loop never waits for the disk. Every method raises
+    OutputError if the disk is full or fails.
     """
 
     def __init__(self, out: Path) -> None:
-        self._path = out / NAME
+        """Prepare the ledger in the folder `out`; it is created or opened when the block begins."""
+        self._path = out / _NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[None]]] = []
+        self._waiting: list[_Write] = []
         self._flusher: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Ledger:
+    async def __aenter__(self) -> Self:
         try:
-            await self._do(self._open)
+            await self._in_thread(self._open)
         except OutputError:
             self._thread.shutdown()
             raise
@@ -121,113 +116,144 @@ class Ledger:
     ) -> None:
         if self._flusher:
             await self._flusher
-        await self._do(self._close)
+        await self._in_thread(self._close)
         self._thread.shutdown()
 
-    async def recall(self, path: str, stat: str) -> str | None:
-        """The digest of a file that was identified before, if its `file_stat` is the same."""
-        rows = await self._do(self._select, "SELECT sha256 FROM files WHERE path = ? AND stat = ?", _name(path), stat)
+    async def find_digest(self, path: str, stat: str) -> str | None:
+        """Return the digest of a file that was read before.
+
+        Args:
+            path: Path of the file.
+            stat: The `file_stat` of the file now.
+
+        Returns:
+            The SHA-256 in hexadecimal digits; None if the file was never read, or was written to since.
+        """
+        rows = await self._in_thread(self._select, _FIND_DIGEST, _path_bytes(path), stat)
         return str(rows[0][0]) if rows else None
 
-    async def remember(self, path: str, stat: str, source: Source) -> None:
-        """The digest of a file whose `file_stat` was so before it was read."""
-        await self._write("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", _name(path), stat, source.sha256)
+    async def save_digest(self, path: str, stat: str, source: Source) -> None:
+        """Save the digest of a file.
 
-    async def settings(self, settings: Mapping[str, Any]) -> int:
-        """A number for everything, the model included, that decides what becomes of a content."""
-        text = json.dumps(settings, sort_keys=True)
-        await self._write("INSERT OR IGNORE INTO settings (value) VALUES (?)", text)
-        ((number,),) = await self._do(self._select, "SELECT id FROM settings WHERE value = ?", text)
+        Args:
+            path: Path of the file.
+            stat: The `file_stat` of the file before it was read.
+            source: The file with its digest.
+        """
+        await self._write(_SAVE_DIGEST, _path_bytes(path), stat, source.sha256)
+
+    async def settings_id(self, settings: Mapping[str, Any]) -> int:
+        """Return the number of a model with its settings; equal settings have the same number in every run.
+
+        Args:
+            settings: The JSON of everything, the model included, that decides the results of a content.
+        """
+        value = json.dumps(settings, sort_keys=True)
+        await self._write(_ADD_SETTINGS, value)
+        ((number,),) = await self._in_thread(self._select, _FIND_SETTINGS, value)
         return int(number)
 
     async def job(self, sha256: str, settings: int) -> Job:
-        """The job of a content with some settings."""
-        rows = await self._do(self._select, _JOB, sha256, settings)
-        if not rows:
-            await self._write("INSERT OR IGNORE INTO jobs (sha256, settings) VALUES (?, ?)", sha256, settings)
-            rows = await self._do(self._select, _JOB, sha256, settings)
-        number, opened, total, done, error = rows[0]
-        parts = await self._do(
-            self._select, "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first", number
-        )
-        saved = None if opened is None else json.loads(opened)
-        return Job(number, saved, total, bool(done), _error(error), _missing(parts, total))
+        """Return the job of a content; a job that the ledger does not have yet is added.
 
-    async def opened(self, job: int, opened: Mapping[str, Any], total: int | None) -> None:
-        """Save what is known of a source, and how many frames or samples there are.
-
-        Of sound that is known at its end alone: what is known at a start takes the place of no end.
+        Args:
+            sha256: Digest of the content, in hexadecimal digits.
+            settings: What `settings_id` returned.
         """
-        statement = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
-        await self._write(statement, json.dumps(opened), total, job, total)
+        rows = await self._in_thread(self._select, _FIND_JOB, sha256, settings)
+        if not rows:
+            await self._write(_ADD_JOB, sha256, settings)
+            rows = await self._in_thread(self._select, _FIND_JOB, sha256, settings)
+        number, opened, total, done, error = rows[0]
+        saved = await self._in_thread(self._select, _FIND_SPANS, number)
+        return Job(
+            number,
+            opened=None if opened is None else saved_source_from_json(json.loads(opened)),
+            total=total,
+            done=bool(done),
+            error=None if error is None else SourceError(*json.loads(error)),
+            missing=missing_spans(saved, total),
+        )
 
-    async def add(self, job: int, part: SavedBatch) -> None:
-        """Save a part; returns when it is on the disk."""
-        values = (job, part.first, part.stop, part.anchor, part.results_to_json())
-        await self._write("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)", *values)
+    async def save_opened(self, job: int, opened: SavedSource, total: int | None) -> None:
+        """Save what is known of a source that was opened.
+
+        Args:
+            job: Number of the job.
+            opened: What is known of the source.
+            total: Number of its chosen frames or samples. None if it is not known, as for audio before its end was
+                read: then nothing changes if an earlier reading has saved a total.
+        """
+        await self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
+
+    async def save_batch(self, job: int, batch: SavedBatch) -> None:
+        """Save the results of a batch; returns when they are on the disk.
+
+        Args:
+            job: Number of the job.
+            batch: The results; they replace those of a batch that begins with the same frame or sample.
+        """
+        await self._write(_SAVE_BATCH, job, batch.first, batch.stop, batch.anchor, batch.results_to_json())
 
     async def failures(self, job: int) -> dict[str, int]:
-        """How many frames or chunks of a job failed, by the reason."""
-        return dict(await self._do(self._select, _FAILURES, job))
+        """Return how many frames or chunks of a job failed, by the reason; the earliest reason comes first."""
+        return dict(await self._in_thread(self._select, _COUNT_FAILURES, job))
 
     async def finish(self, job: int, error: SourceError | None) -> None:
-        """Save that a job is done, and the type and message of the error that it ended with."""
-        await self._write("UPDATE jobs SET done = 1, error = ? WHERE id = ?", json.dumps(error) if error else None, job)
+        """Save that a job is done, and the error that it ended with; None if it ended well."""
+        await self._write(_FINISH_JOB, json.dumps(error) if error else None, job)
 
     async def reopen(self, job: int) -> None:
-        """Try what failed of a job again: its error and the parts with failures are forgotten."""
-        await self._write("DELETE FROM parts WHERE job = ? AND json_array_length(results, '$[2]') > 0", job)
-        await self._write("UPDATE jobs SET done = 0, error = NULL, opened = NULL, total = NULL WHERE id = ?", job)
+        """Forget the error of a job and its batches with failures, so that they are tried again."""
+        await self._write(_FORGET_FAILED_BATCHES, job)
+        await self._write(_REOPEN_JOB, job)
 
     async def forget(self, job: int) -> None:
-        """Nothing that was saved of a job can be trusted."""
-        await self._write("DELETE FROM parts WHERE job = ?", job)
-        await self._write("DELETE FROM jobs WHERE id = ?", job)
+        """Forget a job and all of its batches, because the file changed while it was being read."""
+        await self._write(_FORGET_BATCHES, job)
+        await self._write(_FORGET_JOB, job)
 
-    async def set_run(self, state: dict[str, Any]) -> None:
-        """Save how the run gets on, for `read_run`."""
-        await self._write("INSERT OR REPLACE INTO run VALUES (1, ?)", json.dumps(state))
+    async def save_run_state(self, state: Mapping[str, Any]) -> None:
+        """Save how the run gets on, as JSON, for `LedgerReader.run_state`."""
+        await self._write(_SAVE_RUN_STATE, json.dumps(state))
 
-    async def _do(self, function: Callable[..., T], *arguments: Any) -> T:
-        with _told(self._path):
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        with _output_errors(self._path, "written"):
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _write(self, statement: str, *values: Any) -> None:
-        """Run a statement; all that come while the disk is busy share the next commit."""
-        saved = asyncio.get_running_loop().create_future()
-        self._waiting.append((statement, values, saved))
+        """Run a statement; all statements that arrive while the disk is busy share the next commit."""
+        write = _Write(statement, values, asyncio.get_running_loop().create_future())
+        self._waiting.append(write)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        with _told(self._path):
-            await asyncio.shield(saved)
+        with _output_errors(self._path, "written"):
+            await asyncio.shield(write.committed)
 
     async def _flush(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
+            writes, self._waiting = self._waiting, []
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, writes)
             except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-                for _, _, saved in batch:
-                    saved.set_exception(error)
-                    saved.exception()  # whoever waited may have been cancelled
+                for write in writes:
+                    write.committed.set_exception(error)
+                    write.committed.exception()  # whoever waited may have been cancelled
             else:
-                for _, _, saved in batch:
-                    saved.set_result(None)
+                for write in writes:
+                    write.committed.set_result(None)
 
     def _open(self) -> None:
         self._database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         try:
-            self._set_up()
+            version = _check_version(self._database, self._path)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            if version == 0:
+                self._database.executescript(f"BEGIN; {_CREATE_TABLES} COMMIT;")
         except (sqlite3.Error, OutputError):
             self._database.close()
             raise
-
-    def _set_up(self) -> None:
-        version = _check_version(self._database, self._path)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        if version == 0:
-            self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
 
     def _close(self) -> None:
         self._database.close()
@@ -235,11 +261,11 @@ class Ledger:
     def _select(self, statement: str, *values: Any) -> list[Any]:
         return self._database.execute(statement, values).fetchall()
 
-    def _commit(self, batch: list[tuple[str, tuple[Any, ...], asyncio.Future[None]]]) -> None:
+    def _commit(self, writes: list[_Write]) -> None:
         self._database.execute("BEGIN")
         try:
-            for statement, values, _ in batch:
-                self._database.execute(statement, values)
+            for write in writes:
+                self._database.execute(write.statement, write.values)
             self._database.execute("COMMIT")
         except sqlite3.Error:
             if self._database.in_transaction:
@@ -248,18 +274,25 @@ class Ledger:
 
 
 class LedgerReader:
-    """A ledger, read while a run may be writing it. Use it as a context manager, in one thread."""
+    """Reads a ledger, also while a run is writing it. Use it as a context manager; every method raises OutputError.
+
+    Any thread may use an open reader: a lock lets in one query at a time. Results are read a few batches at a time.
+    So little of a source is in memory at once, no query is under way between two batches, and several readings may
+    take turns: each sees all that was saved before its next query.
+    """
 
     def __init__(self, out: Path) -> None:
-        self._path = out / NAME
+        """Prepare to read the ledger in the folder `out`; it is opened when the block begins."""
+        self._path = out / _NAME
+        self._lock = Lock()
+        self._closed = False
 
-    def __enter__(self) -> LedgerReader:
+    def __enter__(self) -> Self:
         if not self._path.exists():
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
-        with _told(self._path, "read"):
-            self._database = sqlite3.connect(
-                f"{self._path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
-            )
+        with _output_errors(self._path, "read"):
+            address = f"{self._path.absolute().as_uri()}?mode=ro"
+            self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
             try:
                 _check_version(self._database, self._path)
             except BaseException:
@@ -270,68 +303,67 @@ class LedgerReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._database.close()
+        with self._lock:
+            self._closed = True
+            self._database.close()
 
-    def frames(self, job: int) -> Iterator[Caption | Failure]:
-        """What came of each chosen frame of a job, in order; little is in memory at a time."""
-        with _told(self._path, "read"):
-            yield from unfold(SavedFrameBatch.from_json(*row) for row in self._parts(job))
+    def frame_results(self, job: int) -> Iterator[FrameResult]:
+        """Yield the result of each chosen frame of a captioner's job, in the order of the frames."""
+        return frame_results(SavedFrameBatch.from_json(*row) for row in self._batches(job))
 
-    def sound(self, job: int) -> Iterator[Utterance | Silence | SpeechFailure]:
-        """What came of the sound of a job, in order; little is in memory at a time."""
-        with _told(self._path, "read"):
-            yield from timeline(SavedAudioBatch.from_json(*row) for row in self._parts(job))
+    def audio_results(self, job: int) -> Iterator[AudioResult]:
+        """Yield the results of the audio of a speech model's job, in the order of time."""
+        return audio_results(SavedAudioBatch.from_json(*row) for row in self._batches(job))
 
-    def _parts(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
-        return self._database.execute(
-            "SELECT first, stop, anchor, results FROM parts WHERE job = ? ORDER BY first", (job,)
-        )
+    def run_state(self) -> dict[str, Any] | None:
+        """Return the state that the latest run saved last; None if no run has saved any."""
+        rows = self._select(_FIND_RUN_STATE)
+        return json.loads(rows[0][0]) if rows else None
 
-    def run(self) -> dict[str, Any] | None:
-        """How the run that writes it got on when it last said so."""
-        with _told(self._path, "read"):
-            row = self._database.execute("SELECT state FROM run").fetchone()
-        return json.loads(row[0]) if row else None
+    def _batches(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
+        """The first number, the number after the last, the anchor and the results of each batch, in order."""
+        last = -1
+        while rows := self._select(_FIND_BATCHES, job, last, _BATCHES_READ_AT_ONCE):
+            yield from rows
+            last = rows[-1][0]
+
+    def _select(self, statement: str, *values: Any) -> list[Any]:
+        with _output_errors(self._path, "read"), self._lock:
+            if self._closed:
+                raise OutputError(f"{self._path}: closed; read the results of a record before its run ends")
+            return self._database.execute(statement, values).fetchall()
 
 
-_FAILURES = """
-    SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
-    WHERE job = ? GROUP BY 1 ORDER BY min(first)
-"""
-_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+@contextmanager
+def _output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[None]:
+    """Turn an error of the disk or of SQLite into an OutputError that says what to do."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if type(error) is sqlite3.DatabaseError:  # SQLite raises it for a file that is damaged or no database
+            advice = "choose another --out"
+        else:
+            advice = "what was saved before is kept, and the same command goes on from there"
+        raise OutputError(f"{path}: cannot be {action}: {error}; {advice}") from error
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> int:
-    """0 for a ledger that is just being made."""
+    """Return the version of a ledger, which is 0 for a new one. Raises OutputError for an unknown version."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, VERSION):
-        raise OutputError(f"{path}: expected a ledger of version {VERSION}, got {version}; choose another --out")
+    if version not in (0, _VERSION):
+        raise OutputError(f"{path}: expected a ledger of version {_VERSION}, got {version}; choose another --out")
     return int(version)
 
 
 def file_stat(path: str) -> str:
-    """What changes whenever somebody writes to a file or puts another in its place. Raises OSError."""
+    """Return a text that changes whenever somebody writes to a file or puts another file in its place.
+
+    Raises:
+        OSError: There is no such file, or its folder cannot be read.
+    """
     stat = os.stat(path)
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {stat.st_dev}"
 
 
-def _name(path: str) -> bytes:
+def _path_bytes(path: str) -> bytes:
     return os.fsencode(os.path.abspath(path))
-
-
-def _error(text: str | None) -> SourceError | None:
-    if text is None:
-        return None
-    return SourceError(*json.loads(text))
-
-
-def _missing(parts: Sequence[tuple[int, int, int | None]], total: int | None) -> list[Span]:
-    """The gaps between parts, and what comes after the last."""
-    spans, at, before = [], 0, None
-    for first, stop, anchor in parts:
-        if first > at:
-            spans.append(Span(at, first, before))
-        at, before = stop, anchor
-    if total is None or at < total:
-        spans.append(Span(at, total, before))
-    return spans

@@ -1,159 +1,182 @@
-"""The record of one source: a line of `annotations.jsonl`. docs/records.md describes every field."""
+"""Records: everything that a run knows of one source, as a line of `annotations.jsonl`.
+
+docs/records.md describes every field. The results of a source may be too many for memory: a record reads them from the
+ledger when it is written, and yields its line in pieces.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from reelscribe.contract.annotations import Caption, Failure, Segment, Silence, SpeechFailure, Utterance
+from reelscribe.contract.annotations import (
+    AudioResult,
+    Caption,
+    Failure,
+    FrameResult,
+    Segment,
+    Silence,
+    SourceError,
+    SpeechFailure,
+    Utterance,
+)
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
-
-
-class SourceError(NamedTuple):
-    """Why a source, or one half of its record, failed."""
-
-    type: str
-    message: str
-
-
-MISSING = ("NoPictures", "NoSound")
-"""Types of errors that say what a source does not have: another try would find it no more."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """Which weights were asked."""
+    """The model that made the annotations of a record."""
 
     name: str
+    """Name on the hub, or directory of the weights."""
     revision: str
+    """Commit on the hub, or a digest of the weights' own bytes."""
 
 
 @dataclass(frozen=True)
 class CaptionResult:
-    """What a captioner said of a source. Its frames are read when they are asked for: there may be very many."""
+    """The results of a captioner for one source. Each method reads them anew, as `results` does."""
 
     model: Model
     settings: Mapping[str, Any]
-    media: VideoInfo | None = None
+    """The JSON of everything else that decides the captions."""
+    video: VideoInfo | None = None
+    """None if the source could not be opened as a video."""
     end_seconds: float = 0.0
-    """When the last chosen frame has been shown."""
+    """Presentation time at which the last chosen frame ends, in seconds."""
     error: SourceError | None = None
-    frames: Callable[[], Iterable[Caption | Failure]] = field(default=tuple, repr=False)
-    """What came of each chosen frame, in order."""
+    """The error that the captioning of this source ended with; None if it went well."""
+    results: Callable[[], Iterable[FrameResult]] = field(default=tuple, repr=False)
+    """Reads the result of each chosen frame, in the order of the frames."""
 
     def captions(self) -> Iterator[Caption]:
-        """In order of their frames."""
-        return (frame for frame in self.frames() if isinstance(frame, Caption))
+        """Yield the captions, in the order of their frames."""
+        return (result for result in self.results() if isinstance(result, Caption))
 
     def failures(self) -> Iterator[Failure]:
-        """In order of their frames."""
-        return (frame for frame in self.frames() if isinstance(frame, Failure))
+        """Yield the failures, in the order of their frames."""
+        return (result for result in self.results() if isinstance(result, Failure))
 
     def segments(self) -> Iterator[Segment]:
-        """Equal captions in a row as one: from its first frame to the next other one, or to the end."""
+        """Yield equal captions in a row as one segment, which lasts until the next different frame or the end.
+
+        Frames with an empty caption, or with none, are in no segment.
+        """
         start, text = 0.0, ""
-        for frame in self.frames():
-            new = frame.text if isinstance(frame, Caption) else ""
-            if new != text:
+        for result in self.results():
+            next_text = result.text if isinstance(result, Caption) else ""
+            if next_text != text:
                 if text:
-                    yield Segment(start, frame.pts_seconds, text)
-                start, text = frame.pts_seconds, new
+                    yield Segment(start, result.pts_seconds, text)
+                start, text = result.pts_seconds, next_text
         if text:
             yield Segment(start, max(start, self.end_seconds), text)
 
-    def pieces(self) -> Iterator[str]:
-        """Its fields, bit by bit."""
-        yield f', "media": {_json(asdict(self.media) if self.media else None)}'
-        yield from _array("captions", map(_given, self.captions()))
-        yield from _array("segments", map(vars, self.segments()))
-        yield from _array("failures", map(vars, self.failures()))
+    def iter_json_fields(self) -> Iterator[str]:
+        """Yield the fields of the record that come from the captioner, in pieces of JSON."""
+        yield f', "media": {_json(asdict(self.video) if self.video else None)}'
+        yield from _iter_json_array("captions", map(_caption_to_json, self.captions()))
+        yield from _iter_json_array("segments", map(vars, self.segments()))
+        yield from _iter_json_array("failures", map(vars, self.failures()))
         yield f', "model": {_json(asdict(self.model))}'
         yield f', "settings": {_json(self.settings)}'
 
 
 @dataclass(frozen=True)
 class TranscriptResult:
-    """What a speech model heard of a source. Its words are read when they are asked for: there may be very many."""
+    """The results of a speech model for one source. Each method reads them anew, as `results` does."""
 
     model: Model
     settings: Mapping[str, Any]
+    """The JSON of everything else that decides the transcript."""
     audio: AudioInfo | None = None
-    seconds: float = 0.0
-    """Of sound that could be decoded, by its samples."""
+    """None if the source has no audio or could not be opened."""
+    decoded_seconds: float = 0.0
+    """Length of all decoded samples, in seconds; on an error, of the samples before the first that has no result."""
     error: SourceError | None = None
-    sound: Callable[[], Iterable[Utterance | Silence | SpeechFailure]] = field(default=tuple, repr=False)
-    """What came of all of it, in order."""
+    """The error that the transcription of this source ended with; None if it went well."""
+    results: Callable[[], Iterable[AudioResult]] = field(default=tuple, repr=False)
+    """Reads the results of the audio, in the order of time."""
 
-    def transcript(self) -> Iterator[Utterance]:
-        """What was said, in order."""
-        return (what for what in self.sound() if isinstance(what, Utterance))
+    def utterances(self) -> Iterator[Utterance]:
+        """Yield the segments of speech, in the order of time."""
+        return (result for result in self.results() if isinstance(result, Utterance))
 
     def silences(self) -> Iterator[Silence]:
-        """Sound that no model was asked about, in order."""
-        return (what for what in self.sound() if isinstance(what, Silence))
+        """Yield the stretches of audio that were silent, in the order of time."""
+        return (result for result in self.results() if isinstance(result, Silence))
 
     def failures(self) -> Iterator[SpeechFailure]:
-        """Sound of which nothing is known, in order."""
-        return (what for what in self.sound() if isinstance(what, SpeechFailure))
+        """Yield the stretches of audio that have no transcript because of an error, in the order of time."""
+        return (result for result in self.results() if isinstance(result, SpeechFailure))
 
-    def pieces(self) -> Iterator[str]:
-        """Its fields, bit by bit."""
-        audio = {**asdict(self.audio), "seconds": self.seconds} if self.audio else None
+    def iter_json_fields(self) -> Iterator[str]:
+        """Yield the fields of the record that come from the speech model, in pieces of JSON."""
+        audio = {**asdict(self.audio), "seconds": self.decoded_seconds} if self.audio else None
         yield f', "audio": {_json(audio)}'
-        yield from _array("transcript", map(_utterance, self.transcript()))
-        yield from _array("silences", map(vars, self.silences()))
-        yield from _array("transcript_failures", map(vars, self.failures()))
+        yield from _iter_json_array("transcript", map(_utterance_to_json, self.utterances()))
+        yield from _iter_json_array("silences", map(vars, self.silences()))
+        yield from _iter_json_array("transcript_failures", map(vars, self.failures()))
         yield f', "speech_model": {_json(asdict(self.model))}'
         yield f', "speech_settings": {_json(self.settings)}'
 
 
 @dataclass(frozen=True)
 class Record:
-    """All that is known of one source."""
+    """Everything that a run knows of one source."""
 
     source: Source
     caption_result: CaptionResult | None = None
-    """None where no captions were asked for."""
+    """None if the run makes no captions."""
     transcript_result: TranscriptResult | None = None
-    """None where no transcript was asked for."""
+    """None if the run makes no transcripts."""
 
     @property
     def status(self) -> Literal["ok", "error"]:
-        """Whether all that was asked for is there, and the file is whole."""
+        """Return "ok" if the record has no error."""
         return "error" if self.error else "ok"
 
     @property
     def error(self) -> SourceError | None:
-        """Of pictures or sound. One of the two may be missing, and a transcript may be of a video without sound."""
-        halves = [half.error for half in (self.caption_result, self.transcript_result) if half and half.error]
-        errors = [error for error in halves if error[0] not in MISSING]
-        if not errors and (len(halves) == 2 or not self.transcript_result):
-            errors = halves
+        """Return the error of the source, if it has one.
+
+        A source of a run with both models may lack one of the two streams, and a source of a run that makes transcripts
+        alone may be a video without audio: neither is an error. Two different errors become one of the first's type.
+        """
+        all_errors = [result.error for result in self._results() if result.error]
+        errors = [error for error in all_errors if not error.is_missing_stream]
+        if not errors and (len(all_errors) == 2 or not self.transcript_result):
+            errors = all_errors
         if len(set(errors)) < 2:
             return errors[0] if errors else None
-        (kind, pictures), (_, sound) = errors
-        return SourceError(kind, f"pictures: {pictures}; sound: {sound}")
+        of_video, of_audio = errors
+        return SourceError(of_video.type, f"pictures: {of_video.message}; sound: {of_audio.message}")
 
-    def pieces(self) -> Iterator[str]:
-        """One line of JSON without its line feed, bit by bit; the same record always gives the same line."""
+    def iter_json(self) -> Iterator[str]:
+        """Yield the record as one line of JSON without its line feed, in pieces; equal records give equal lines."""
         source = {**asdict(self.source), "sha256": self.source.sha256 or None}
         yield f'{{"source": {_json(source)}'
         yield f', "status": {_json(self.status)}'
-        for half in (self.caption_result, self.transcript_result):
-            if half:
-                yield from half.pieces()
+        for result in self._results():
+            yield from result.iter_json_fields()
         if self.error:
-            yield f', "error": {_json(dict(zip(("type", "message"), self.error, strict=True)))}'
+            yield f', "error": {_json(self.error._asdict())}'
         yield "}"
 
+    def _results(self) -> list[CaptionResult | TranscriptResult]:
+        return [result for result in (self.caption_result, self.transcript_result) if result]
 
-def _given(value: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(value).items() if value is not None}
+
+def _caption_to_json(caption: Caption) -> dict[str, Any]:
+    value = dict(vars(caption))
+    if caption.reused_from is None:
+        del value["reused_from"]
+    return value
 
 
-def _utterance(utterance: Utterance) -> dict[str, Any]:
+def _utterance_to_json(utterance: Utterance) -> dict[str, Any]:
     value = dict(vars(utterance))
     words = value.pop("words")
     return value if words is None else {**value, "words": [*map(vars, words)]}
@@ -163,7 +186,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _array(name: str, values: Iterable[Any]) -> Iterator[str]:
+def _iter_json_array(name: str, values: Iterable[Any]) -> Iterator[str]:
     separator = ""
     yield f', "{name}": ['
     for value in values:

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
-from reelscribe.results.ledger import Job, Ledger, file_stat
-from reelscribe.results.records import Record, SourceError
+from reelscribe.results.jobs import Job
+from reelscribe.results.ledger import Ledger, file_stat
+from reelscribe.results.records import Record
 from reelscribe.run.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
 
@@ -68,13 +70,13 @@ class Annotator:
 
     async def _digest(self, path: str, stat: str | None) -> Source:
         """Return size and digest, from the ledger if the file has not been touched since it was read for them."""
-        if stat and (sha256 := await self._ledger.recall(path, stat)):
+        if stat and (sha256 := await self._ledger.find_digest(path, stat)):
             return Source(path, int(stat.split()[0]), sha256)
         async with self._digesting:
             self._tracks[0].raise_if_stopping()
             source = await self._pool.digest_file(path)
         if stat:
-            await self._ledger.remember(path, stat, source)
+            await self._ledger.save_digest(path, stat, source)
         return source
 
     async def _finished_jobs(self, source: Source, stat: str | None) -> list[Job]:

@@ -140,10 +140,10 @@ class BulkRun:
             except (ReelscribeError, asyncio.CancelledError) as error:
                 state = f"ended: {error}" if isinstance(error, ReelscribeError) else state
                 with suppress(OutputError):
-                    await ledger.set_run(self._state(meter, state))
+                    await ledger.save_run_state(self._state(meter, state))
                 raise
             self._progress.show(meter.snapshot())
-            await ledger.set_run(self._state(meter, state))
+            await ledger.save_run_state(self._state(meter, state))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), state == "interrupted", replaced)
 
@@ -159,7 +159,7 @@ class BulkRun:
     async def _report(self, meter: Meter, ledger: Ledger) -> None:
         while True:
             self._progress.show(meter.snapshot())
-            await ledger.set_run(self._state(meter, "running"))
+            await ledger.save_run_state(self._state(meter, "running"))
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
     def _state(self, meter: Meter, state: str) -> dict[str, Any]:

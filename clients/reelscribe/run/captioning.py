@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.annotations import Caption, Failure, SourceError
 from reelscribe.contract.model import CaptionerDescription
-from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.results.batches import UNDECODABLE, SavedFrameBatch
-from reelscribe.results.ledger import Job
-from reelscribe.results.records import CaptionResult, Record, SourceError
+from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
+from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.records import CaptionResult, Record
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
@@ -46,14 +46,14 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def add_to(self, record: Record, job: Job) -> Record:
         """Return the record with the captions of a job that is done."""
-        opened = job.opened or {}
+        video = job.opened if isinstance(job.opened, SavedVideo) else None
         result = CaptionResult(
             self.model,
             self.settings,
-            media=VideoInfo(**opened["info"]) if opened else None,
-            end_seconds=opened.get("end_seconds", 0.0),
+            video=video.info if video else None,
+            end_seconds=video.end_seconds if video else 0.0,
             error=job.error,
-            frames=partial(self._reader.frames, job.id),
+            results=partial(self._reader.frame_results, job.id),
         )
         return replace(record, caption_result=result)
 
@@ -75,17 +75,18 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
-        failures = [(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
-        failures += [(index, seconds, UNDECODABLE) for index, seconds in batch.undecodable]
-        captions = [(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
-        return SavedFrameBatch(batch.first, batch.stop, batch.anchor, captions, batch.reused, sorted(failures))
+        captions = [Caption(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
+        failures = [Failure(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
+        failures += [Failure(index, seconds, UNDECODABLE) for index, seconds in batch.undecodable]
+        failures.sort(key=lambda failure: failure.frame_index)
+        reused = [ReusedFrame(*frame) for frame in batch.reused]
+        return SavedFrameBatch(batch.first, batch.stop, batch.anchor, captions, reused, failures)
 
     def _amount(self, saved: SavedFrameBatch) -> float:
         return len(saved.captions) + len(saved.reused)
 
-    def _opened_to_save(self, opened: OpenedVideo) -> tuple[dict[str, Any], int]:
-        value = {"info": asdict(opened.info), "end_seconds": opened.end_seconds, "cut": opened.cut}
-        return value, opened.chosen
+    def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
+        return SavedVideo(opened.info, opened.end_seconds, opened.cut), opened.chosen
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)
@@ -93,11 +94,11 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Every chosen frame is accounted for, and has a caption."""
-        if job.opened is None or job.total is None or job.missing:
+        if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "frames")
         if job.total == 0:
             return SourceError("MediaError", "no frame lies between --start and --end")
-        if reason := damage(job.opened["cut"], failures.pop(UNDECODABLE, 0), job.total):
+        if reason := damage(job.opened.cut, failures.pop(UNDECODABLE, 0), job.total):
             return SourceError("MediaError", reason)
         if failures:
             reason, _ = next(iter(failures.items()))

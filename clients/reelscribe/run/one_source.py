@@ -24,8 +24,15 @@ from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
 from reelscribe.errors import MediaError, RequestRefused, UsageError
-from reelscribe.results.batches import TOUCHING_SECONDS, UNDECODABLE, SavedAudioBatch, timeline, unfold
-from reelscribe.results.ledger import SavedBatch
+from reelscribe.results.batches import (
+    UNDECODABLE,
+    AudioTimeline,
+    FrameTimeline,
+    SavedAudioBatch,
+    SavedBatch,
+    TimedTranscript,
+    audio_results,
+)
 from reelscribe.run.captioning import CaptionTrack, damage
 from reelscribe.run.options import CaptionOptions, SpeechOptions
 from reelscribe.run.track import Track
@@ -55,14 +62,12 @@ async def caption_file(
     """
     track = CaptionTrack(client, replace(options or CaptionOptions(), decode_workers=1))
     opened: list[OpenedVideo] = []
-    last: Caption | None = None
+    timeline = FrameTimeline()
     undecodable = 0
     async with track, aclosing(_answers(track, path, opened)) as batches:
         async for batch in batches:
-            undecodable += sum(reason == UNDECODABLE for *_, reason in batch.failures)
-            for result in unfold([batch], last):
-                if isinstance(result, Caption) and result.reused_from is None:
-                    last = result
+            undecodable += sum(failure.error == UNDECODABLE for failure in batch.failures)
+            for result in timeline.add(batch):
                 yield result
     if opened and (reason := damage(opened[-1].cut, undecodable, opened[-1].chosen)):
         raise MediaError(f"{path}: {reason}")
@@ -88,23 +93,13 @@ async def transcribe_file(
     """
     track = TranscriptTrack(client, replace(options or SpeechOptions(), audio_workers=1))
     opened: list[OpenedAudio] = []
-    silence: Silence | None = None
+    timeline = AudioTimeline()
     async with track, aclosing(_answers(track, path, opened)) as batches:
         async for batch in batches:
-            for result in timeline([batch]):
-                if isinstance(result, Silence):
-                    if silence and abs(result.start - silence.end) < TOUCHING_SECONDS:
-                        result = Silence(silence.start, result.end)
-                    elif silence:
-                        yield silence
-                    silence = result
-                    continue
-                if silence:
-                    yield silence
-                    silence = None
+            for result in timeline.add(batch):
                 yield result
-    if silence:
-        yield silence
+    for result in timeline.end():
+        yield result
     if opened and opened[-1].cut:
         raise MediaError(f"{path}: {opened[-1].cut}")
 
@@ -172,17 +167,18 @@ async def transcribe_samples(
         )
     )
     transcripts = iter([transcript for answer in answers for transcript in answer])
-    heard, silent, failures, first = [], [], [], 0
+    transcribed, silences, failures, first = [], [], [], 0
     for chunk, is_loud in zip(chunks, loud, strict=True):
         start, end = round(first / sample_rate, 6), round((first + len(chunk)) / sample_rate, 6)
         first += len(chunk)
         if not is_loud:
-            silent.append((start, end))
+            silences.append(Silence(start, end))
         elif isinstance(transcript := next(transcripts), ChunkTranscript):
-            heard.append((start, end, transcript))
+            transcribed.append(TimedTranscript(start, end, transcript))
         else:
-            failures.append((start, end, str(transcript)))
-    return list(timeline([SavedAudioBatch(0, len(whole), heard, silent, failures)]))
+            failures.append(SpeechFailure(start, end, str(transcript)))
+    batch = SavedAudioBatch(0, len(whole), transcripts=transcribed, silences=silences, failures=failures)
+    return list(audio_results([batch]))
 
 
 def _int16(samples: NDArray[Any]) -> SampleArray:

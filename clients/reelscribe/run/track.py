@@ -17,14 +17,17 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from reelscribe.client.endpoint import Answer
 from reelscribe.client.models import ModelClient
+from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError
-from reelscribe.results.ledger import Job, Ledger, LedgerReader, SavedBatch
-from reelscribe.results.records import MISSING, Model, Record, SourceError
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.ledger import Ledger, LedgerReader
+from reelscribe.results.records import Model, Record
 from reelscribe.run.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
@@ -92,7 +95,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         )
         self._client.on_answer = self._count
         model = [self.model.name, self.model.revision]
-        self._settings_id = await ledger.settings({"model": model, **self.settings})
+        self._settings_id = await ledger.settings_id({"model": model, **self.settings})
 
     def stop(self) -> None:
         """Decode no more. Requests that are in flight are still answered and saved; other sources raise Stopped."""
@@ -112,7 +115,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source, begun anew if it failed in an earlier run and `retry_failed` is set."""
         job = await self.job(source)
-        failed = job.done and job.error and job.error.type not in MISSING
+        failed = job.done and job.error and not job.error.is_missing_stream
         if failed and self._retry_failed and job.id not in self._reopened:
             self._reopened.add(job.id)  # once in a run, however many copies of the file there are
             await self._ledger.reopen(job.id)
@@ -186,7 +189,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return how many frames, or seconds of audio, of a saved batch count as done."""
 
     @abstractmethod
-    def _opened_to_save(self, opened: Opened) -> tuple[dict[str, Any], int | None]:
+    def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
         """Return what the ledger keeps of an opened file, and its number of frames or samples if that is known."""
 
     @abstractmethod
@@ -221,7 +224,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             await sender.close()
 
     async def _save_opened(self, path: str, job: Job, opened: Opened) -> None:
-        await self._ledger.opened(job.id, *self._opened_to_save(opened))
+        await self._ledger.save_opened(job.id, *self._opened_to_save(opened))
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
@@ -231,7 +234,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save what came of a batch of an opened source; returns when it is on the disk."""
-        await self._ledger.add(job.id, saved)
+        await self._ledger.save_batch(job.id, saved)
         share, seconds = self._share(opened, saved.first, saved.stop)
         self._meter.saved(path, self._amount(saved), share, seconds)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.models import SpeechClient
+from reelscribe.contract.annotations import Silence, SourceError, SpeechFailure
 from reelscribe.contract.model import SpeechDescription
-from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.results.batches import SavedAudioBatch
-from reelscribe.results.ledger import Job
-from reelscribe.results.records import Record, SourceError, TranscriptResult
+from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
+from reelscribe.results.jobs import Job, SavedAudio
+from reelscribe.results.records import Record, TranscriptResult
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
@@ -47,10 +47,10 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         result = TranscriptResult(
             self.model,
             self.settings,
-            audio=AudioInfo(**job.opened["info"]) if job.opened else None,
-            seconds=samples / self._description.sample_rate,
+            audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
+            decoded_seconds=samples / self._description.sample_rate,
             error=job.error,
-            sound=partial(self._reader.sound, job.id),
+            results=partial(self._reader.audio_results, job.id),
         )
         return replace(record, transcript_result=result)
 
@@ -72,22 +72,22 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         return await self._speech.transcribe(batch.chunks, self._description.sample_rate, self.options.transcription)
 
     def _to_save(self, batch: DecodedAudioBatch, answers: Transcripts) -> SavedAudioBatch:
-        heard, failures = [], []
+        transcripts, failures = [], []
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = self._times(stretch)
             if isinstance(answer, ChunkTranscript):
-                heard.append((start, end, answer))
+                transcripts.append(TimedTranscript(start, end, answer))
             else:
-                failures.append((start, end, str(answer)))
-        silent = [self._times(stretch) for stretch in batch.silent]
-        return SavedAudioBatch(batch.first, batch.stop, heard, silent, failures)
+                failures.append(SpeechFailure(start, end, str(answer)))
+        silences = [Silence(*self._times(stretch)) for stretch in batch.silent]
+        return SavedAudioBatch(batch.first, batch.stop, transcripts=transcripts, silences=silences, failures=failures)
 
     def _amount(self, saved: SavedAudioBatch) -> float:
-        failed = sum(end - start for start, end, _ in saved.failures)
+        failed = sum(failure.end - failure.start for failure in saved.failures)
         return (saved.stop - saved.first) / self._description.sample_rate - failed
 
-    def _opened_to_save(self, opened: OpenedAudio) -> tuple[dict[str, Any], int | None]:
-        return {"info": asdict(opened.info), "cut": opened.cut}, opened.samples
+    def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
+        return SavedAudio(opened.info, opened.cut), opened.samples
 
     def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
         rate = self._description.sample_rate
@@ -99,10 +99,10 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
 
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Every sample is accounted for: it was transcribed, or is silent."""
-        if job.opened is None or job.total is None or job.missing:
+        if not isinstance(job.opened, SavedAudio) or job.total is None or job.missing:
             return incomplete(job, "samples")
-        if job.opened["cut"]:
-            return SourceError("MediaError", job.opened["cut"])
+        if job.opened.cut:
+            return SourceError("MediaError", job.opened.cut)
         if failures:
             reason, _ = next(iter(failures.items()))
             return SourceError(

@@ -1,0 +1,93 @@
+"""Jobs: what the ledger knows of one content under one model and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from reelscribe.contract.annotations import SourceError
+from reelscribe.contract.source import AudioInfo, Span, VideoInfo
+
+
+@dataclass(frozen=True)
+class SavedVideo:
+    """What the ledger keeps of a video that was opened."""
+
+    info: VideoInfo
+    end_seconds: float
+    """Presentation time at which the last chosen frame ends, in seconds."""
+    cut: str | None
+    """Why the file is not whole; None if it is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that the ledger keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned."""
+        return cls(VideoInfo(**value["info"]), value["end_seconds"], value["cut"])
+
+
+@dataclass(frozen=True)
+class SavedAudio:
+    """What the ledger keeps of the audio of a source that was opened."""
+
+    info: AudioInfo
+    cut: str | None
+    """Why the file is not whole, as far as it was read; None if it is."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that the ledger keeps."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned."""
+        return cls(AudioInfo(**value["info"]), value["cut"])
+
+
+SavedSource = SavedVideo | SavedAudio
+
+
+def saved_source_from_json(value: Mapping[str, Any]) -> SavedSource:
+    """Read what `to_json` of either kind of source returned; only a video has `end_seconds`."""
+    return SavedVideo.from_json(value) if "end_seconds" in value else SavedAudio.from_json(value)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One content under one model and its settings, as the ledger has it."""
+
+    id: int
+    opened: SavedSource | None
+    """What is known of the source; None until a run has opened it."""
+    total: int | None
+    """Number of its chosen frames or samples; None until it is known."""
+    done: bool
+    error: SourceError | None
+    """The error that the job ended with; None if it ended well or is not done."""
+    missing: Sequence[Span]
+    """The frames or samples that have no saved result yet, in order."""
+
+
+def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | None) -> list[Span]:
+    """Find the frames or samples that no saved batch holds.
+
+    Args:
+        saved: First number, number after the last, and anchor of each saved batch, in order.
+        total: Number of chosen frames or samples of the source; None if it is not known.
+
+    Returns:
+        The gaps between the batches and what follows the last batch, each with the anchor before it. The last span has
+        no end if `total` is None.
+    """
+    spans, stop, anchor = list[Span](), 0, None
+    for first, next_stop, next_anchor in saved:
+        if first > stop:
+            spans.append(Span(stop, first, anchor))
+        stop, anchor = next_stop, next_anchor
+    if total is None or stop < total:
+        spans.append(Span(stop, total, anchor))
+    return spans
