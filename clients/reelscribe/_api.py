@@ -97,8 +97,8 @@ def caption(
         options: Which frames of a file, and how; by default every frame.
 
     Returns:
-        Of a file, what came of each chosen frame: a Caption, or a Failure that says why there is none. Of an array, the
-        text for each frame, or why there is none.
+        For a file, a Caption for each chosen frame, or a Failure that says why there is none. For an array, the text
+        for each frame, or why there is none.
 
     Raises:
         MediaError: The file cannot be read, or is damaged or cut short.
@@ -145,8 +145,8 @@ def transcribe(
         options: Language, task, word times, where audio is cut; by default the language is detected.
 
     Returns:
-        What came of the audio, in order: an Utterance for each segment, a Silence where nothing is loud enough to be
-        heard, and a SpeechFailure where the model could not answer. Times are seconds of presentation time.
+        In order of time, an Utterance for each segment, a Silence where nothing is loud enough to be heard, and a
+        SpeechFailure where the model could not answer. Times are seconds of presentation time.
 
     Raises:
         MediaError: The file cannot be read, has no audio, or is damaged or cut short.
