@@ -98,7 +98,7 @@ class AudioReader:
         """Read the audio of one request.
 
         Raises:
-            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+            RequestError: The request cannot be answered.
         """
         body = request_body(row)
         if is_audio_file(body):

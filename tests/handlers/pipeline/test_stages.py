@@ -12,9 +12,9 @@ import torch
 import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
+from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.captioner import CaptionSettings
 from phrases import SAMPLE_RATE
-from pipeline.blip2 import Blip2FirstStage, Blip2SecondStage
 from pipeline.link import StageLink
 from pipeline.pair import join_pair
 from pipeline.remote import RemoteSecondStage, serve_second_stage
