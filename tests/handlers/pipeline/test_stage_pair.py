@@ -49,7 +49,7 @@ def test_stages_meet_in_a_folder_of_their_own_and_leave_nothing_there(tmp_path):
 class OneThatFails(ModelHandler[ModelSettings]):
     """A model of which one of two stages cannot be loaded."""
 
-    settings = ModelSettings
+    settings_class = ModelSettings
 
     def __init__(self, failing: int) -> None:
         self._failing = failing

@@ -12,13 +12,12 @@ import torch
 import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
+from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.captioner import CaptionSettings
 from phrases import SAMPLE_RATE
-from pipeline.blip2 import Blip2FirstStage, Blip2SecondStage
 from pipeline.link import StageLink
 from pipeline.pair import join_pair
 from pipeline.remote import RemoteSecondStage, serve_second_stage
-from pipeline.whisper import WhisperFirstStage, WhisperSecondStage
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
@@ -32,6 +31,7 @@ from support.stage_processes import PATIENCE, Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
 from support.videos import read
 from transcripts.settings import SpeechSettings
+from transcripts.whisper.model import WhisperFirstStage, WhisperSecondStage
 
 CPU = torch.device("cpu")
 HANDLERS = {"caption": caption_handler, "speech": speech_handler}
