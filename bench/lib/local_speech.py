@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class LocalSpeech:
         return [self._saved_batch(chunks, transcripts) for chunks in files]
 
     def _chunks(self, path: Path, options: SpeechOptions) -> list[AudioChunk]:
-        with Audio(replace(options.task(self.description), path=str(path))) as audio:
+        with Audio(options.task(str(path), self.description)) as audio:
             return list(audio.chunks())
 
     def _saved_batch(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:

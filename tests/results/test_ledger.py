@@ -46,9 +46,9 @@ VIDEO = SavedVideo(
         audio_codec=None,
     ),
     end_seconds=4.0,
-    cut=None,
+    why_incomplete=None,
 )
-AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), cut=None)
+AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), why_incomplete=None)
 TOTAL = 40
 
 
@@ -125,12 +125,12 @@ async def test_the_length_of_audio_may_be_saved_when_its_end_was_read(tmp_path):
         await ledger.save_opened(job, AUDIO, None)
         await ledger.save_batch(job, SavedAudioBatch(0, 30, silences=[Silence(0.0, 3.0)]))
         assert (await job_of(ledger)).missing == [Span(30, None)]
-        await ledger.save_opened(job, replace(AUDIO, cut="cut short"), 40)
+        await ledger.save_opened(job, replace(AUDIO, why_incomplete="cut short"), 40)
         assert (await job_of(ledger)).missing == [Span(30, 40)]
 
 
 async def test_a_saved_length_is_kept_when_another_run_opens_the_source_again(tmp_path):
-    cut = replace(AUDIO, cut="cut short")
+    cut = replace(AUDIO, why_incomplete="cut short")
     async with Ledger(tmp_path) as ledger:
         number = (await job_of(ledger)).id
         await ledger.save_opened(number, cut, 40)
