@@ -14,7 +14,7 @@ import jiwer
 import numpy as np
 import pytest
 
-from compare_with_truth import said_and_heard, scenes_with_captions, word_error_rate
+from compare_with_truth import scenes_with_captions, sources_with_transcripts, word_error_rate
 from e2e.conftest import ROOT, read_records, run_with_curl, wait_until
 from phrases import SAMPLE_RATE, recording
 from reelscribe.client.endpoint import Server
@@ -52,7 +52,7 @@ def test_captions_and_words_are_true(annotated):
     records = read_records(annotated)
     frames = sum(record["media"]["frames"] for record in records if record["media"])
     assert sum(captions[scene["caption"]] for scene, captions in scenes_with_captions(records)) / frames >= 0.95
-    texts = said_and_heard(records)
+    texts = sources_with_transcripts(records)
     assert {name for name, *_ in texts} == {"spoken.mp4", "phrases.ogg"}
     assert word_error_rate(texts) <= 0.1  # 136 words; scripts/bench speech_accuracy measures with thousands
 
