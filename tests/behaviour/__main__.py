@@ -37,7 +37,7 @@ def main() -> int:
         "--only", nargs="+", choices=CHECKS, default=list(CHECKS), metavar="CHECK", help=", ".join(CHECKS)
     )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and worktrees are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of servers and worktrees
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         scratch = Path(folder)
         commit = git("rev-parse", "--verify", f"{arguments.commit}^{{commit}}")
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: Path) -> None:
-    """Run those checks in a checkout of a commit whose outputs are not in its folder yet."""
+    """Run the checks that have no outputs in the folder of the commit yet, in a checkout of the commit."""
     missing = [name for name in names if not (reference / "outputs" / name).exists()]
     if not missing:
         return
@@ -67,7 +67,7 @@ def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: P
 
 
 def prepare(cache: Path, commit: str) -> Path:
-    """The folder of a commit's outputs; emptied if these checks or the folder are not those that made it."""
+    """Return the folder for a commit's outputs, and empty it if other checks, or checks in another place, filled it."""
     folder = cache / commit
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")))
     key = f"{folder} {sys.version} {hashlib.sha256(sources).hexdigest()}"
@@ -79,7 +79,7 @@ def prepare(cache: Path, commit: str) -> Path:
 
 
 def make_inputs(root: Path, reference: Path) -> None:
-    """Copy the demo of a tree, and make the odd library, for both trees to be run with."""
+    """Copy the demo media and models of a tree, and make the odd library. Both trees use these inputs."""
     inputs = reference / "inputs"
     if not inputs.exists():
         partial = reference / "inputs.partial"
@@ -89,16 +89,25 @@ def make_inputs(root: Path, reference: Path) -> None:
         python_path = (root / "tests", root / "demo")
         with ExitStack() as stack:
             tree = Checkout(root, partial, reference, partial, stack)
-            tree.probe("make_library", partial / "library", partial / SOURCES, python_path=python_path)
+            tree.probe("make_library", partial / "library", partial / SOURCES, root / "tests", python_path=python_path)
         partial.rename(inputs)
 
 
 def collect(
     root: Path, reference: Path, names: Iterable[str], out: Path, scratch: Path, *, strict: bool
 ) -> Iterator[tuple[str, float]]:
-    """Run checks in a tree, each into its folder of `out`; yields each name when it is done, and how long it took.
+    """Run checks in a tree; each writes its outputs into its own folder in `out`.
 
-    With `strict` a check that fails ends the comparison; otherwise its error is an output, as the others still count.
+    Args:
+        root: The tree.
+        reference: Folder with the inputs of both trees and the outputs of the other commit.
+        names: Names of the checks.
+        out: Folder for the outputs.
+        scratch: Folder for temporary files; it must not exist.
+        strict: Whether a check that fails ends the comparison. Otherwise its error is its output.
+
+    Yields:
+        The name of each check, and how many seconds it took.
     """
     scratch.mkdir()
     with ExitStack() as stack:
@@ -110,7 +119,7 @@ def collect(
             partial.mkdir(parents=True)
             try:
                 CHECKS[name](tree, partial)
-            except Exception as error:  # a changed tree may break in any way
+            except Exception as error:  # a changed tree may raise anything
                 if strict:
                     raise
                 (partial / "error").write_text(f"{type(error).__name__}: {error}")
@@ -119,7 +128,7 @@ def collect(
 
 
 def differences(expected: Path, actual: Path) -> Iterator[str]:
-    """A few lines for each of the first files that differ; the error alone where the check failed."""
+    """Yield a few lines for each of the first files that differ; only the error if the check failed."""
     if (error := actual / "error").exists():
         yield from read_lines(error)
         return
@@ -137,14 +146,14 @@ def differences(expected: Path, actual: Path) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, whatever its bytes; one that says so if it is missing."""
+    """Return the lines of a file, also if it is not text. A missing file has one line that says so."""
     return (
         path.read_bytes().decode("utf-8", "backslashreplace").split("\n") if path.exists() else ["(there is no file)"]
     )
 
 
 def changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """A line of each side in turn; of long ones, what is around their first difference."""
+    """Yield the lines that differ, of both sides in turn; of long lines, the text around the first difference."""
     for kind, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         for old, new in zip_longest(before[i:i_end], after[j:j_end]) if kind != "equal" else ():
             a, b = old or "", new or ""
@@ -158,7 +167,7 @@ def changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def worktree(commit: str, path: Path) -> Iterator[Path]:
-    """A temporary checkout of a commit."""
+    """Check out a commit into a temporary git worktree until the `with` block ends."""
     git("worktree", "add", "--quiet", "--detach", str(path), commit)
     try:
         yield path
@@ -167,7 +176,7 @@ def worktree(commit: str, path: Path) -> Iterator[Path]:
 
 
 def git(*words: str) -> str:
-    """The output of a git command. Raises CalledProcessError, after git said why."""
+    """Return the output of a git command. Raises CalledProcessError if it fails; git prints the reason."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *words], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()
