@@ -79,14 +79,14 @@ class Corpus:
         return cls([one.write(folder / f"{k}.flac") for k, one in enumerate(recordings)], recordings)
 
 
-def tally(recording: Recording, batch: SavedAudioBatch, examples: list[str]) -> Tally:
+def tally(recording: Recording, part: SavedAudioBatch, examples: list[str]) -> Tally:
     """Count the errors of a transcript; those at cuts are described in `examples`."""
     expected = recording.words
-    words = [word for utterance in utterances(batch) for word in utterance.text.split()]
+    words = [word for utterance in utterances(part) for word in utterance.text.split()]
     outcome = jiwer.process_words(" ".join(expected), " ".join(words))
-    counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in batch.transcripts]
+    counts = [sum(len(segment.text.split()) for segment in transcript.segments) for *_, transcript in part.transcripts]
     ends = list(accumulate(counts))
-    cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], batch.transcripts, strict=False)}
+    cuts = {end: stop for end, (_, stop, _) in zip(ends[:-1], part.transcripts, strict=False)}
     at_cuts = 0
     for chunk in outcome.alignments[0]:
         first, stop = chunk.hyp_start_idx, chunk.hyp_end_idx
@@ -139,7 +139,7 @@ def compare_words(models: Sequence[Path], short: Corpus, long: Corpus, examples_
 
 
 def phrase_starts(
-    recording: Recording, batch: SavedAudioBatch, word_times: bool
+    recording: Recording, part: SavedAudioBatch, word_times: bool
 ) -> tuple[NDArray[np.float64], int, int]:
     """Find the phrases of a recording in its transcript.
 
@@ -148,7 +148,7 @@ def phrase_starts(
         the number of phrases with another first or second word; the number of those that begin within a segment.
     """
     transcript: list[tuple[str, float | None]] = []
-    for utterance in utterances(batch):
+    for utterance in utterances(part):
         if word_times:
             transcript += [(word.text, word.start) for word in utterance.words or ()]
         else:

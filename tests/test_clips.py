@@ -13,7 +13,7 @@ def test_a_clip_that_is_repeated_is_one_whole_file_of_so_many_times_its_frames(t
     repeat_clip(tmp_path / "clip.mp4", tmp_path / "longer.mp4", times)
     with Video(VideoTask(str(tmp_path / "longer.mp4"), InputSize(32, 32))) as video:
         frames = list(video.frames(range(len(video.chosen))))
-    assert video.cut is None
+    assert video.why_incomplete is None
     assert [frame.pts_seconds for frame in frames] == [round(k / 25, 6) for k in range(5 * times)]
     assert all(frame.image is not None for frame in frames)
 

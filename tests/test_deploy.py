@@ -23,7 +23,6 @@ from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 OPERATIONS = ROOT / "docs" / "operations.md"
-SECURITY = ROOT / "docs" / "security.md"
 CONFIG = read_properties((ROOT / "config.properties").read_text())
 PROMQL = {"sum", "by", "rate", "__rate_interval", "e6"}
 
@@ -85,20 +84,6 @@ def test_every_metric_of_the_handlers_is_on_the_dashboard_and_in_the_manual():
 def test_the_manual_knows_no_other_metrics():
     named = set(re.findall(r"`((?:reelscribe|ts)_\w+)`", OPERATIONS.read_text()))
     assert named <= METRICS.keys()
-
-
-@pytest.mark.parametrize(("manual", "least"), [(OPERATIONS, 20), (SECURITY, 3)], ids=["operations", "security"])
-def test_commands_and_options_of_the_manual_exist(manual, least):
-    lines = re.findall(r"^\s*(?:\S*/)?reelscribe ([a-z].*)$", manual.read_text(), re.M)
-    lines += re.findall(r"`reelscribe ([a-z][^`]*)`", manual.read_text())
-    assert len(lines) > least
-    commands = command_names()
-    for line in lines:
-        words = shlex.split(line, comments=True)
-        name = max((name for name in commands if words[: len(name.split())] == name.split()), key=len)
-        assert name, line
-        options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert options <= commands[name], line
 
 
 def test_prometheus_asks_the_server_where_its_metrics_are():

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from reelscribe._files import FolderLock, atomic_file, is_locked
-from reelscribe.errors import OutputError, UsageError
+from reelscribe.errors import OutputError
 
 
 def test_only_one_run_at_a_time_can_lock_a_folder(tmp_path):
@@ -43,32 +43,22 @@ def test_a_disk_without_locks_gets_another_error_than_a_folder_that_cannot_be_wr
         FolderLock(tmp_path).__enter__()
 
 
-def test_an_atomic_file_appears_when_its_block_ends(tmp_path):
-    path, written = tmp_path / "new" / "table.csv", []
-    with atomic_file(path, written) as partial:
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_atomic_file_appears_when_its_block_ends(tmp_path, durable):
+    path = tmp_path / "table.csv"
+    with atomic_file(path, durable=durable) as partial:
         partial.write_text("content")
         assert not path.exists()
-        assert written == []
     assert path.read_text() == "content"
-    assert written == [path]
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path):
-    path, written = tmp_path / "table.csv", []
-    path.write_text("old")
-    with pytest.raises(ZeroDivisionError), atomic_file(path, written) as partial:
-        partial.write_text("new")
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    assert written == []
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_atomic_file_that_cannot_be_written_is_a_usage_error(tmp_path):
-    (tmp_path / "file").touch()
-    with (
-        pytest.raises(UsageError, match=r"file cannot be written to: File exists"),
-        atomic_file(tmp_path / "file" / "table.csv", []),
-    ):
-        pytest.fail("the block must not run")
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path, durable):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic_file(path, durable=durable) as partial:
+        partial.write_text("new")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    assert partial.exists() == durable

@@ -46,24 +46,21 @@ class LocalSpeech:
         files = [self._chunks(path, options) for path in paths]
         samples = [chunk.samples for chunks in files for chunk in chunks if not chunk.silent]
         transcripts = self.transcribe_chunks(samples, options)
-        return [self._batch(chunks, transcripts) for chunks in files]
+        return [self._part(chunks, transcripts) for chunks in files]
 
     def _chunks(self, path: Path, options: SpeechOptions) -> list[AudioChunk]:
         with Audio(replace(options.task(self.description), path=str(path))) as audio:
             return list(audio.chunks())
 
-    def _batch(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
+    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
-        return SavedAudioBatch(
-            chunks[0].first,
-            chunks[-1].stop,
-            transcripts=[TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent],
-            silences=[Silence(*times(chunk)) for chunk in chunks if chunk.silent],
-        )
+        transcribed = [TimedTranscript(*times(chunk), next(transcripts)) for chunk in chunks if not chunk.silent]
+        silences = [Silence(*times(chunk)) for chunk in chunks if chunk.silent]
+        return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcripts=transcribed, silences=silences)
 
 
-def utterances(batch: SavedAudioBatch) -> list[Utterance]:
+def utterances(part: SavedAudioBatch) -> list[Utterance]:
     """The utterances of a file on its timeline."""
-    return [event for event in audio_results([batch]) if isinstance(event, Utterance)]
+    return [result for result in audio_results([part]) if isinstance(result, Utterance)]

@@ -67,7 +67,7 @@ class LoopPool(DecodePool):
                 if chunks:
                     yield await self._batch(chunks)
                 self._decoded += audio.read_seconds
-                yield OpenedAudio(audio.info, audio.samples, audio.cut)
+                yield OpenedAudio(audio.info, audio.samples_read, audio.why_incomplete)
 
     async def _batch(self, chunks: Sequence[AudioChunk]) -> DecodedAudioBatch:
         audible = [chunk for chunk in chunks if not chunk.silent]

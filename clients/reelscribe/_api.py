@@ -31,18 +31,14 @@ from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
 from reelscribe.run.options import CaptionOptions, SpeechOptions
 from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.server.options import DIRECTORY
+from reelscribe.server.settings import read_properties
 
 LOCAL_SERVER = "http://127.0.0.1:8080"
 LOCAL_MANAGEMENT = "http://127.0.0.1:8081"
-LOCAL_KEYS = Path(".server/key_file.json")
 
 T = TypeVar("T")
 SourcePath = str | os.PathLike[str]
-
-
-def local_server() -> Server:
-    """Return the server that `scripts/start` starts here, with its key if `.server` holds one."""
-    return Server(LOCAL_SERVER, Credentials(LOCAL_KEYS, LOCAL_MANAGEMENT) if LOCAL_KEYS.exists() else None)
 
 
 @overload
@@ -101,8 +97,8 @@ def caption(
         options: Which frames of a file, and how; by default every frame.
 
     Returns:
-        Of a file, what came of each chosen frame: a Caption, or a Failure that says why there is none. Of an array, the
-        text for each frame, or why there is none.
+        For a file, a Caption for each chosen frame, or a Failure that says why there is none. For an array, the text
+        for each frame, or why there is none.
 
     Raises:
         MediaError: The file cannot be read, or is damaged or cut short.
@@ -149,8 +145,8 @@ def transcribe(
         options: Language, task, word times, where audio is cut; by default the language is detected.
 
     Returns:
-        What came of the audio, in order: an Utterance for each segment, a Silence where nothing is loud enough to be
-        heard, and a SpeechFailure where the model could not answer. Times are seconds of presentation time.
+        In order of time, an Utterance for each segment, a Silence where nothing is loud enough to be heard, and a
+        SpeechFailure where the model could not answer. Times are seconds of presentation time.
 
     Raises:
         MediaError: The file cannot be read, has no audio, or is damaged or cut short.
@@ -235,10 +231,50 @@ def annotate(
     )
 
 
+def find_servers(
+    urls: Sequence[str] | None = None, key_files: Sequence[Path] | None = None, management: str | None = None
+) -> list[Server]:
+    """Return servers, each with the credentials for it.
+
+    Args:
+        urls: Inference addresses; None for the server on this machine.
+        key_files: One for all servers or one for each; None for none, or that of the server on this machine.
+        management: Where the keys of a single server are renewed; None if they are not.
+
+    Raises:
+        UsageError: A key file or an address cannot be used, or their numbers do not fit together.
+    """
+    local_url, local_management, local_keys = _local_server()
+    urls = list(urls or [local_url])
+    if key_files is None:
+        key_files = []
+        if urls == [local_url] and local_keys.exists():  # this key is for no other server
+            key_files, management = [local_keys], management or local_management
+    if management and len(urls) > 1:
+        raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
+    if len(key_files) not in (0, 1, len(urls)):
+        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
+    keys = [Credentials(path, management) for path in key_files]
+    return [Server(url, keys[k % len(keys)] if keys else None) for k, url in enumerate(urls)]
+
+
+def _local_server() -> tuple[str, str, Path]:
+    """Inference address, management address and key file of the server in .server, which runs while it has keys."""
+    config, key_file = DIRECTORY / "config.properties", DIRECTORY / "key_file.json"
+    if not (config.exists() and key_file.exists()):
+        return LOCAL_SERVER, LOCAL_MANAGEMENT, key_file
+    settings = read_properties(config.read_text())
+    inference, management = (
+        settings[name].replace("//0.0.0.0:", "//127.0.0.1:")  # where it listens, but nobody connects to
+        for name in ("inference_address", "management_address")
+    )
+    return inference, management, key_file
+
+
 def _server(server: Server | str | None) -> Server:
     if isinstance(server, Server):
         return server
-    return local_server() if server is None else Server(server)
+    return find_servers(None if server is None else [server])[0]
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import shutil
 import signal
@@ -41,8 +42,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         scratch = Path(folder)
         commit = git("rev-parse", "--verify", f"{arguments.commit}^{{commit}}")
-        reference = prepare((arguments.cache or scratch / "cache").resolve(), commit)
-        run_reference(commit, reference, arguments.only, scratch)
+        reference = reference_folder((arguments.cache or scratch / "cache").resolve(), commit)
+        with locked(reference):
+            run_reference(commit, reference, arguments.only, scratch)
         different = 0
         for name, seconds in collect(
             ROOT, reference, arguments.only, scratch / "outputs", scratch / "own", strict=False
@@ -66,16 +68,24 @@ def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: P
             print(f"{commit:.7}: ran {name} ({seconds:.0f} s)", file=sys.stderr, flush=True)
 
 
-def prepare(cache: Path, commit: str) -> Path:
-    """Return the folder for a commit's outputs, and empty it if other checks, or checks in another place, filled it."""
-    folder = cache / commit
+def reference_folder(cache: Path, commit: str) -> Path:
+    """Return the folder for a commit's outputs.
+
+    Its name depends on the checks, on Python's version, and on the path of the cache: records contain the paths of
+    models, so a cache that was moved is of no use.
+    """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")))
-    key = f"{folder} {sys.version} {hashlib.sha256(sources).hexdigest()}"
-    if not (folder / "key").exists() or (folder / "key").read_text() != key:
-        shutil.rmtree(folder, ignore_errors=True)
-        (folder / "outputs").mkdir(parents=True)
-        (folder / "key").write_text(key)
-    return folder
+    version = hashlib.sha256(f"{cache} {sys.version}".encode() + sources).hexdigest()
+    return cache / f"{commit:.12}-{version:.12}"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder until the `with` block ends; wait if another comparison writes to it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def make_inputs(root: Path, reference: Path) -> None:
@@ -122,15 +132,15 @@ def collect(
             except Exception as error:  # a changed tree may raise anything
                 if strict:
                     raise
-                (partial / "error").write_text(f"{type(error).__name__}: {error}")
+                (partial / "error").write_text(f"{type(error).__name__}: {str(error).strip()}")
             partial.rename(out / name)
             yield name, time.monotonic() - began
 
 
 def differences(expected: Path, actual: Path) -> Iterator[str]:
-    """Yield a few lines for each of the first files that differ; only the error if the check failed."""
+    """Yield a few lines for each of the first files that differ; only the end of the error if the check failed."""
     if (error := actual / "error").exists():
-        yield from read_lines(error)
+        yield from read_lines(error)[-SHOWN_LINES:]
         return
     names = {path.relative_to(top) for top in (expected, actual) for path in top.rglob("*") if path.is_file()}
     lines = {name: (read_lines(expected / name), read_lines(actual / name)) for name in sorted(names)}

@@ -114,7 +114,7 @@ class Checkout:
         settings["metrics_config"] = str(self.root / settings["metrics_config"])
         config, directory = self.scratch / "config.properties", self.scratch / "server"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        self.stack.callback(self.reelscribe, "server", "stop", "--directory", directory)
+        self.stack.callback(self.reelscribe, "server", "stop", "--directory", directory, cwd=self.scratch)
         options = ("--directory", directory, "--config", config, "--model-store", self.store)
         self.reelscribe("server", "start", *options)
         return directory

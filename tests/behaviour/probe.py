@@ -22,7 +22,9 @@ def print_options() -> None:
     from reelscribe.cli import app
 
     def lines(command: Any, words: list[str]) -> Iterator[str]:
-        for parameter in command.params:
+        arguments = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
+        yield " ".join([*words, "arguments:", *arguments])
+        for parameter in sorted(command.params, key=lambda parameter: parameter.opts):  # panels of --help have no order
             names = [*words, *parameter.opts, *parameter.secondary_opts]
             yield f"{' '.join(names)} {json.dumps(_properties(parameter))}"
         for name, subcommand in getattr(command, "commands", {}).items():

@@ -60,18 +60,18 @@ def local_server(tmp_path, monkeypatch) -> Path:
 
 
 def test_by_default_the_server_in_the_working_directory_is_used_with_its_key(local_server):
-    (server,) = ServerOptions().endpoints()
+    (server,) = ServerOptions().find()
     assert (server.url, server.credentials.token) == ("http://127.0.0.1:9080", "secret")
 
 
 def test_its_key_is_sent_to_no_other_server(local_server):
-    (server,) = ServerOptions(servers=["http://127.0.0.1:8080"]).endpoints()
+    (server,) = ServerOptions(servers=["http://127.0.0.1:8080"]).find()
     assert server.credentials is None
 
 
 def test_a_stopped_server_is_not_used(local_server):
     (local_server / "key_file.json").unlink()
-    (server,) = ServerOptions().endpoints()
+    (server,) = ServerOptions().find()
     assert (server.url, server.credentials) == ("http://127.0.0.1:8080", None)
 
 
@@ -79,8 +79,8 @@ def test_keys_and_servers_must_fit_together(local_server):
     key_file = local_server / "key_file.json"
     urls = [f"http://127.0.0.1:{port}" for port in (1, 2, 3)]
     one, two = ServerOptions(servers=urls, key_files=[key_file]), ServerOptions(servers=urls, key_files=[key_file] * 2)
-    assert [server.credentials.token for server in one.endpoints()] == ["secret"] * 3
+    assert [server.credentials.token for server in one.find()] == ["secret"] * 3
     with pytest.raises(UsageError, match="expected one for all, or one for each --server, got 2"):
-        two.endpoints()
+        two.find()
     with pytest.raises(UsageError, match="expected a single --server"):
-        ServerOptions(servers=urls, management="http://127.0.0.1:9081").endpoints()
+        ServerOptions(servers=urls, management="http://127.0.0.1:9081").find()

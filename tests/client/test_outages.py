@@ -342,4 +342,4 @@ async def test_an_interrupt_ends_a_run_that_waits_for_a_server(media, tmp_path):
         output = await asyncio.wait_for(run.stderr.read(), 30)
         assert await run.wait() == 130
         await server.start()
-    assert b"the same command goes on" in output
+    assert b"run the same command again" in output

@@ -1,4 +1,4 @@
-"""Which sound of a file is read, and files that are cut, damaged, or cannot be true."""
+"""Which audio stream of a file is read, and what is said about truncated, damaged and impossible files."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from reelscribe.errors import MediaError
 from support.sounds import CHUNK, RATE, caf, frames, read, tone, wav, write
 
 
-def test_channels_in_an_unusual_order_do_not_end_the_process(tmp_path):
+def test_channels_in_an_unusual_order_do_not_crash_the_process(tmp_path):
     path = tmp_path / "right-left.caf"
     sound = np.array([[1000, 3000]], np.int16) * np.ones((RATE, 1), np.int16)
     path.write_bytes(caf(sound, labels=(2, 1)))
     assert set(read(path).samples) == {2000}
 
 
-def test_the_stream_that_players_choose_is_read(tmp_path):
+def test_the_default_stream_is_read(tmp_path):
     path = tmp_path / "languages.mkv"
     with av.open(str(path), "w") as file:
         first, second = (file.add_stream("pcm_s16le", rate=RATE, layout="mono") for _ in range(2))
@@ -29,7 +29,7 @@ def test_the_stream_that_players_choose_is_read(tmp_path):
     assert int(np.argmax(np.abs(np.fft.rfft(read(path).samples)))) == 880
 
 
-def test_pictures_beside_the_sound_are_not_read(tmp_path):
+def test_the_video_of_an_mp4_file_is_not_read(tmp_path):
     path = tmp_path / "both.mp4"
     grain = np.random.default_rng(0).integers(0, 256, (20, 240, 320, 3), np.uint8)
     with av.open(str(path), "w") as file:
@@ -44,24 +44,24 @@ def test_pictures_beside_the_sound_are_not_read(tmp_path):
             file.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         file.mux([*video.encode(), *sound.encode(frame), *sound.encode()])
     before = bytes_read()
-    assert read(path).cut is None
+    assert read(path).why_incomplete is None
     assert bytes_read() - before < path.stat().st_size / 2
 
 
 def bytes_read() -> int:
-    """By this process so far."""
+    """How many bytes this process has read so far."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
-def test_reading_tells_that_it_gets_on(tmp_path):
+def test_reading_calls_the_heartbeat(tmp_path):
     path = tmp_path / "long.flac"
     write(path, tone(440, 60, 48_000), 48_000, "flac")
     with av.open(str(path)) as file:
         packets = sum(1 for packet in file.demux() if packet.size)
-    beats = []
-    with Audio(AudioTask(str(path), RATE, CHUNK), lambda: beats.append(None)) as audio:
+    heartbeats = []
+    with Audio(AudioTask(str(path), RATE, CHUNK), lambda: heartbeats.append(None)) as audio:
         assert len(list(audio.chunks())) > 5
-    assert len(beats) >= packets // 100
+    assert len(heartbeats) >= packets // 100
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_reading_tells_that_it_gets_on(tmp_path):
     ],
 )
 @pytest.mark.parametrize("share", [0.3, 0.8])
-def test_a_file_that_was_cut_gives_what_is_left_and_says_so(tmp_path, name, codec, container, share):
+def test_a_truncated_file_gives_the_audio_that_is_left_and_the_reason(tmp_path, name, codec, container, share):
     path = tmp_path / name
     write(path, tone(440, 20), RATE, codec, container=container)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-    sound = read(path)
-    assert sound.cut.startswith("cut short: it ends ")
-    assert 0.15 < len(sound.samples) / (20 * RATE) < 0.9
+    audio = read(path)
+    assert audio.why_incomplete.startswith("cut short: it ends ")
+    assert 0.15 < len(audio.samples) / (20 * RATE) < 0.9
 
 
-def test_a_video_that_was_cut_says_so_too(media, tmp_path):
+def test_a_truncated_video_gives_the_reason(media, tmp_path):
     path = tmp_path / "cut.mkv"
     with av.open(str(media / "spoken.mp4")) as whole, av.open(str(path), "w") as file:
         streams = {stream.index: file.add_stream_from_template(stream) for stream in whole.streams}
@@ -93,12 +93,12 @@ def test_a_video_that_was_cut_says_so_too(media, tmp_path):
             if packet.dts is not None:
                 packet.stream = streams[packet.stream.index]
                 file.mux(packet)
-    assert read(path).cut is None
+    assert read(path).why_incomplete is None
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert read(path).cut.startswith("cut short: it ends ")
+    assert read(path).why_incomplete.startswith("cut short: it ends ")
 
 
-def test_sound_that_ends_before_the_pictures_is_whole(tmp_path):
+def test_audio_that_ends_before_the_video_is_complete(tmp_path):
     path = tmp_path / "short-sound.mkv"
     with av.open(str(path), "w") as file:
         video, sound = file.add_stream("mpeg4", rate=10), file.add_stream("pcm_s16le", rate=RATE, layout="mono")
@@ -110,10 +110,10 @@ def test_sound_that_ends_before_the_pictures_is_whole(tmp_path):
             picture = np.full((48, 64, 3), level, np.uint8)
             file.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         file.mux(video.encode())
-    assert read(path).cut is None
+    assert read(path).why_incomplete is None
 
 
-def test_a_length_that_was_only_guessed_is_no_reason_to_call_a_file_cut(tmp_path):
+def test_a_file_is_not_truncated_because_it_is_shorter_than_an_estimate(tmp_path):
     path = tmp_path / "joined.mp3"
     with path.open("wb") as file:
         for rate in (32_000, 320_000):
@@ -127,15 +127,15 @@ def test_a_length_that_was_only_guessed_is_no_reason_to_call_a_file_cut(tmp_path
             file.write(part.read_bytes())
     with av.open(str(path)) as sound:
         assert sound.duration / 1e6 > 150  # what FFmpeg guesses
-    sound = read(path)
-    assert len(sound.samples) / RATE == pytest.approx(40, abs=0.2)
-    assert sound.cut is None
+    audio = read(path)
+    assert len(audio.samples) / RATE == pytest.approx(40, abs=0.2)
+    assert audio.why_incomplete is None
 
 
 @pytest.mark.parametrize(
-    ("damaged", "cut"), [([7], None), (range(5, 35), "damaged: 30 of 140 packets cannot be decoded")]
+    ("damaged", "reason"), [([7], None), (range(5, 35), "damaged: 30 of 140 packets cannot be decoded")]
 )
-def test_damage_costs_those_samples_only_and_moves_no_others(tmp_path, damaged, cut):
+def test_damaged_packets_cost_their_own_samples_and_shift_no_others(tmp_path, damaged, reason):
     path = tmp_path / "damaged.mka"
     rustle = np.random.default_rng(0).normal(0, 0.01, 8 * RATE).astype(np.float32)
     sound = np.concatenate([rustle, tone(880, 2)])
@@ -148,21 +148,21 @@ def test_damage_costs_those_samples_only_and_moves_no_others(tmp_path, damaged, 
         content = content.replace(packets[number], bytes(len(packets[number])))
     path.write_bytes(content)
     broken = read(path)
-    assert broken.cut == (cut and cut.replace("140", str(len(packets))))
+    assert broken.why_incomplete == (reason and reason.replace("140", str(len(packets))))
     last = broken.chunks[-1]
     tone_seconds = last.start_seconds + np.argmax(np.abs(last.samples) > 10_000) / RATE
     assert tone_seconds == pytest.approx(8, abs=0.1)
 
 
 @pytest.mark.parametrize(("name", "codec"), [("hole.mp3", "libmp3lame"), ("hole.flac", "flac")])
-def test_a_hole_in_a_file_of_bare_frames_is_damage(tmp_path, name, codec):
+def test_a_hole_in_a_file_without_a_container_is_damage(tmp_path, name, codec):
     path = tmp_path / name
     rustle = np.random.default_rng(0).normal(0, 0.1, 20 * RATE).astype(np.float32)
     write(path, rustle, RATE, codec)
     content = path.read_bytes()
     start, hole = len(content) // 3, len(content) // 5
     path.write_bytes(content[:start] + bytes(hole) + content[start + hole :])
-    assert read(path).cut.startswith("damaged: ")
+    assert read(path).why_incomplete.startswith("damaged: ")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_hole_in_a_file_of_bare_frames_is_damage(tmp_path, name, codec):
         (wav(bytes(4000), kind=0x7FFF), "expected sound in a codec that FFmpeg can decode, got one that it does not"),
     ],
 )
-def test_files_that_cannot_be_sound_say_so(tmp_path, content, reason):
+def test_files_that_cannot_be_audio_are_media_errors(tmp_path, content, reason):
     path = tmp_path / "x.wav"
     path.write_bytes(content)
     with pytest.raises(MediaError, match=reason) as error:
@@ -189,7 +189,7 @@ def test_files_that_cannot_be_sound_say_so(tmp_path, content, reason):
     assert str(path) not in str(error.value)  # whoever shows it knows which file it was
 
 
-def test_sound_that_is_nothing_but_noise_to_its_decoder_says_so(tmp_path):
+def test_audio_of_which_no_packet_can_be_decoded_is_damaged(tmp_path):
     path = tmp_path / "destroyed.mka"
     write(path, tone(440, 5), RATE, "flac")
     with av.open(str(path)) as file:
@@ -198,6 +198,6 @@ def test_sound_that_is_nothing_but_noise_to_its_decoder_says_so(tmp_path):
     for packet in packets:
         content = content.replace(packet, bytes(len(packet)))
     path.write_bytes(content)
-    sound = read(path)
-    assert (sound.info.sample_rate, sound.chunks) == (RATE, [])
-    assert sound.cut == f"damaged: {len(packets)} of {len(packets)} packets cannot be decoded"
+    audio = read(path)
+    assert (audio.info.sample_rate, audio.chunks) == (RATE, [])
+    assert audio.why_incomplete == f"damaged: {len(packets)} of {len(packets)} packets cannot be decoded"

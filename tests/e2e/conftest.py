@@ -134,7 +134,7 @@ def run_with_curl(script: str, directory: Path) -> str:
     tools = directory / "bin"
     tools.mkdir()
     if shutil.which("curl") is None:
-        (tools / "curl").symlink_to(Path(__file__).parent / "curl")
+        (tools / "curl").symlink_to(ROOT / "tests/support/curl")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euc", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -179,8 +179,8 @@ def test_what_cannot_be_done_is_said_before_anything_is_done(both, media, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_the_readmes_curl_calls(both, media, annotated, tmp_path):
-    (block,) = re.findall(r"```sh\n([^`]*predictions/speech\n.+?)```", (ROOT / "README.md").read_text(), re.S)
+def test_a_file_sent_with_curl_has_the_transcript_of_a_run(both, media, annotated, tmp_path):
+    (block,) = re.findall(r"```sh\n([^`]*predictions/speech\n.+?)```", (ROOT / "docs/http-api.md").read_text(), re.S)
     header = tmp_path / "header"
     header.write_text(f"Authorization: Bearer {both.token}\n")
     script = block.replace("http://127.0.0.1:8080", both.url).replace(".server/header", str(header))

@@ -5,7 +5,6 @@ import http.client
 import io
 import json
 import pickle
-import re
 import resource
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from e2e.conftest import ROOT, Running, post, run_with_curl
+from e2e.conftest import Running, post
 from e2e.scraping import growth, scrape
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
@@ -154,17 +153,6 @@ def test_one_byte_over_the_limit_is_413(running):
             connection.putheader(name, value)
         connection.endheaders()
         assert connection.getresponse().status == 413
-
-
-def test_the_readmes_curl_calls(running, tmp_path):
-    """Each is followed by its answer, as a comment."""
-    (block,) = re.findall(r"```sh\n([^`]*predictions/captioner\n.+?)```", (ROOT / "README.md").read_text(), re.S)
-    calls = re.findall(r"^(curl .*?'\\n') +# (.*)$", block, re.M)
-    assert len(calls) == 4
-    script = block.replace("http://127.0.0.1:8080", running.url).replace(".server", str(running.instance.directory))
-    told = run_with_curl(script.replace(".venv/bin/python", "python3"), tmp_path)
-    answers = " ".join(told.split()).replace("[ ", "[").replace(" ]", "]")
-    assert answers == " ".join(answer for _, answer in calls)
 
 
 def frames_with_captions(media: Path, name: str, width: int, height: int, count: int) -> tuple[np.ndarray, list[str]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reelscribe.run.single_file import caption_file
 from typer.testing import CliRunner
 
 from e2e.conftest import CONFIG, Running, read_records, serving, wait_until
@@ -28,6 +27,7 @@ from reelscribe.errors import MediaError, OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.one_source import caption_file
 from reelscribe.run.options import CaptionOptions
 from support.odd_library import write
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import re
 import subprocess
 import sys
 
@@ -52,22 +51,6 @@ async def test_the_wrong_key_does_not_manage(running):
     async with ManagementClient(running.instance.address("management_address"), running.token) as management:
         with pytest.raises(AccessRefused, match="status 400"):
             await management.models()
-
-
-def test_the_examples_of_the_readme(running, media, tmp_path):
-    outputs = []
-    for code in re.findall(r"```python\n(.+?)```", (ROOT / "README.md").read_text(), re.S):
-        code = code.replace("http://127.0.0.1:8080", running.url).replace("out/python", str(tmp_path))
-        code = code.replace(".server/key_file.json", str(running.instance.key_file))
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-        outputs.append(done.stdout)
-    client, request = outputs
-    assert request == "['a plain black background', 'a plain black background']\n"
-    lines = client.splitlines()
-    assert lines[0].startswith("0.0 a")
-    videos = [path for path in media.iterdir() if path.suffix not in (".jsonl", ".ogg")]
-    assert lines[2:-1] == sorted(str(path.relative_to(ROOT)) for path in videos)
-    assert lines[-1].startswith("9 of 9 sources, 0 failed")
 
 
 async def test_without_a_token_nothing_is_answered(running):

@@ -24,7 +24,7 @@ class Read(NamedTuple):
     info: AudioInfo | None
     chunks: list[AudioChunk]
     samples: np.ndarray
-    cut: str | None
+    why_incomplete: str | None
 
 
 def read(path: Path, first: int = 0, chunk_samples: int = CHUNK, **options) -> Read:
@@ -32,7 +32,7 @@ def read(path: Path, first: int = 0, chunk_samples: int = CHUNK, **options) -> R
     with Audio(AudioTask(str(path), RATE, chunk_samples, **options)) as audio:
         chunks = list(audio.chunks(first))
         samples = np.concatenate([np.empty(0, np.int16), *(chunk.samples for chunk in chunks)])
-        return Read(audio.info, chunks, samples, audio.cut)
+        return Read(audio.info, chunks, samples, audio.why_incomplete)
 
 
 def tone(hertz: float, seconds: float, rate: int = RATE, level: float = 0.5) -> np.ndarray:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 import typer
 
 from reelscribe.errors import UsageError
-from reelscribe.server.options import DIRECTORY
-from reelscribe.server.settings import read_properties
 
 if TYPE_CHECKING:
     from reelscribe.client.endpoint import Server
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INFERENCE_ADDRESS = "http://127.0.0.1:8080"
-MANAGEMENT_ADDRESS = "http://127.0.0.1:8081"
 
 server_option = partial(typer.Option, rich_help_panel="Servers and models")
 frame_option = partial(typer.Option, rich_help_panel="Frames")
@@ -103,13 +100,15 @@ class ServerOptions:
         ),
     ] = 32
 
-    def endpoints(self) -> list[Server]:
+    def find(self) -> list[Server]:
         """Return the servers, each with the credentials for it.
 
         Raises:
             UsageError: A key file or an address cannot be used, or their numbers do not fit together.
         """
-        return endpoints(self.servers, self.key_files, self.management)
+        from reelscribe._api import find_servers
+
+        return find_servers(self.servers, self.key_files, self.management)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,44 +266,3 @@ def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
         if value == choice:
             return choice
     raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")
-
-
-def endpoints(urls: list[str] | None, key_files: list[Path] | None, management: str | None) -> list[Server]:
-    """Return servers, each with the credentials for it.
-
-    Args:
-        urls: Inference addresses; None for the server on this machine.
-        key_files: One for all servers or one for each; None for none, or that of the server on this machine.
-        management: Where the keys of a single server are renewed; None if they are not.
-
-    Raises:
-        UsageError: A key file or an address cannot be used, or their numbers do not fit together.
-    """
-    from reelscribe.client.credentials import Credentials
-    from reelscribe.client.endpoint import Server
-
-    local_url, local_management, local_keys = _local_server()
-    urls = urls or [local_url]
-    if key_files is None:
-        key_files = []
-        if urls == [local_url] and local_keys.exists():  # this key is for no other server
-            key_files, management = [local_keys], management or local_management
-    if management and len(urls) > 1:
-        raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
-    if len(key_files) not in (0, 1, len(urls)):
-        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
-    keys = [Credentials(path, management) for path in key_files]
-    return [Server(url, keys[k % len(keys)] if keys else None) for k, url in enumerate(urls)]
-
-
-def _local_server() -> tuple[str, str, Path]:
-    """Inference address, management address and key file of the server in .server, which runs while it has keys."""
-    config, key_file = DIRECTORY / "config.properties", DIRECTORY / "key_file.json"
-    if not (config.exists() and key_file.exists()):
-        return INFERENCE_ADDRESS, MANAGEMENT_ADDRESS, key_file
-    settings = read_properties(config.read_text())
-    inference, management = (
-        settings[name].replace("//0.0.0.0:", "//127.0.0.1:")  # where it listens, but nobody connects to
-        for name in ("inference_address", "management_address")
-    )
-    return inference, management, key_file

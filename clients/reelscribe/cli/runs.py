@@ -15,7 +15,6 @@ from reelscribe.cli._options import (
     RunOptions,
     ServerOptions,
     SpeechModel,
-    endpoints,
     server_option,
 )
 from reelscribe.cli._run import ServedModel, run_command
@@ -35,7 +34,7 @@ def caption(run: RunOptions, servers: ServerOptions, frames: FrameOptions, model
     """
     with errors_as_one_line():
         options = frames.caption_options(run)
-        captioner = ServedModel(model, servers.endpoints(), servers.requests_in_flight)
+        captioner = ServedModel(model, servers.find(), servers.requests_in_flight)
         run_command(run, "captions", captions=(captioner, options))
 
 
@@ -48,7 +47,7 @@ def transcribe(run: RunOptions, servers: ServerOptions, audio: AudioOptions, mod
     """
     with errors_as_one_line():
         options = audio.speech_options(run)
-        speech_model = ServedModel(model, servers.endpoints(), servers.requests_in_flight)
+        speech_model = ServedModel(model, servers.find(), servers.requests_in_flight)
         run_command(run, "transcript", speech=(speech_model, options))
 
 
@@ -74,11 +73,13 @@ def annotate(
     Runs, interrupts and exit statuses are those of `reelscribe caption`. A source may lack either video or audio.
     """
     with errors_as_one_line():
+        from reelscribe._api import find_servers
+
         caption_options, speech_options = frames.caption_options(run), audio.speech_options(run)
-        at = servers.endpoints()
+        at = servers.find()
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
-        speech_at = endpoints(speech_server, speech_key_file, None) if speech_server else at
+        speech_at = find_servers(speech_server, speech_key_file) if speech_server else at
         run_command(
             run,
             cues,

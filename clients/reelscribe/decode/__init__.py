@@ -1,4 +1,5 @@
-"""One source file -> its description and its chosen frames, or its audio in chunks.
+"""Read one source file: its description, and the chosen frames of its video or its audio in chunks.
 
-A path and a task come in; arrays with their presentation times go out. All of it runs inside decode processes.
+A task with the path comes in; arrays with their presentation times go out. All of this runs inside decode processes,
+which may be lost, because FFmpeg hangs or crashes on some damaged files.
 """

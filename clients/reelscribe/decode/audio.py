@@ -1,4 +1,4 @@
-"""One media file -> the description of its sound, and its samples in chunks. Runs inside decode processes."""
+"""Read the audio of one media file: its description, and mono samples in chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import av
 from av.container import InputContainer
@@ -20,29 +20,35 @@ from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio_reader import AudioReader
 from reelscribe.decode.mono import MonoResampler
-from reelscribe.decode.source_file import first_line, open_file
-from reelscribe.decode.vad import VoiceActivity, check_vad
+from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
+from reelscribe.decode.vad import VoiceActivityDetector, check_vad
 from reelscribe.errors import MediaError
 
 JUMP_SECONDS = 0.1
-"""Where presentation times differ by more than this from what the samples before them tell, they are believed."""
+"""Largest difference, in seconds, between the presentation time of a frame and the time that follows from the samples
+before it. If the difference is larger, the presentation time is right and the count of samples is not."""
 
 
 @dataclass(frozen=True)
 class AudioTask:
-    """What to read: the sound of the file at `path`, mono at `sample_rate`, in chunks of up to `chunk_samples`.
+    """Which audio to read, and how.
 
-    A chunk counts as silent if nothing in it is as loud as `silence_db` (None: none does), or, with `vad`, if a model
-    of voice activity hears no speech in it. Raises UsageError if the chunks are too short for how they are to be cut,
-    or there is no such model.
+    Raises:
+        UsageError: The chunks are too short for `cutting`, or voice activity cannot be detected at `sample_rate`.
     """
 
     path: str
+    """Path of the media file."""
     sample_rate: int
+    """Sample rate to convert to, in Hz."""
     chunk_samples: int
+    """Largest number of samples in a chunk."""
     cutting: Cutting = field(default_factory=Cutting)
+    """Where audio is cut into chunks."""
     silence_db: float | None = SILENCE_DB
+    """Level in dB of full scale below which a chunk is silent; None: no chunk is silent because of its level."""
     vad: bool = False
+    """Whether a chunk is also silent if voice-activity detection finds no speech in it."""
 
     def __post_init__(self) -> None:
         self.chunker()
@@ -50,66 +56,80 @@ class AudioTask:
             check_vad(self.sample_rate)
 
     def chunker(self) -> Chunker:
-        """What cuts its sound."""
+        """Make a chunker with these settings."""
         return Chunker(self.chunk_samples, self.sample_rate, self.cutting)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> AudioTask:
-        """What `to_json` made. Raises TypeError, KeyError or UsageError."""
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Raises:
+            TypeError: The fields are others, or one is missing; likewise KeyError.
+            UsageError: A value is out of its range.
+        """
         return cls(**{**value, "cutting": Cutting(**value["cutting"])})
 
 
 class AudioChunk(NamedTuple):
-    """Some of the sound that lies in one piece."""
+    """Consecutive samples without a gap in their presentation times. Samples are counted at the task's sample rate."""
 
     first: int
-    """Number of its first sample, at the wanted rate, from the first of the stream."""
+    """Number of the first sample in the stream, from 0."""
     stop: int
-    """Number of the sample after its last."""
+    """Number of the sample after the last one."""
     start_seconds: float
-    """Presentation time of its first sample."""
+    """Presentation time of the first sample, in seconds."""
     samples: SampleArray
     """(stop - first,) int16, mono."""
     silent: bool = False
-    """Whether there is nothing to hear in it."""
+    """Whether the chunk is silent, as the task defines it."""
 
 
 class Audio:
-    """An open media file's sound; use it as a context manager.
+    """The audio of an open media file, as a context manager that closes it.
 
-    It is the stream that players choose: the first that is marked as default, or else the first. Calls `heartbeat` whenever
-    it gets on. Raises MediaError for what is no media file, for headers that cannot be true, and for unknown codecs.
+    It is the stream that players choose: the first one that is marked as default, or else the first.
+
+    Args:
+        task: Which file to read, and how.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: It is not a media file, its header cannot be true, or the codec is unknown.
     """
 
     info: AudioInfo | None = None
-    """None: there is no sound."""
-    pictures: bool
-    """Whether it is a video: the picture on a record's cover is none."""
-    samples: int = 0
-    """How many were read so far, at the wanted rate."""
+    """Description of the stream; None if the file has no audio."""
+    has_video: bool
+    """Whether the file has a video stream other than a cover picture."""
+    samples_read: int = 0
+    """Number of samples up to the end of the last chunk that was read, at the task's sample rate."""
 
     def __init__(self, task: AudioTask, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._task = task
-        self._voice = VoiceActivity(task.sample_rate) if task.vad else None
+        self._detector = VoiceActivityDetector(task.sample_rate) if task.vad else None
         self._reader: AudioReader | None = None
         self._frames: Iterator[av.AudioFrame] = iter(())
         with ExitStack() as stack:
-            name = stack.enter_context(open_file(task.path))
+            name = stack.enter_context(open_for_ffmpeg(task.path))
             try:
                 container = stack.enter_context(av.open(name))
             except (av.FFmpegError, UnicodeError) as error:
-                raise MediaError(f"not a media file that can be read: {first_line(error)}") from None
-            self.pictures = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)
+                raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+            self.has_video = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)
             if container.streams.audio:
                 self._reader = AudioReader(container, heartbeat)
-                self._open(self._reader, container)
+                self._read_info(self._reader, container)
             self._close = stack.pop_all().close
 
-    def __enter__(self) -> Audio:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -117,8 +137,8 @@ class Audio:
     ) -> None:
         self._close()
 
-    def _open(self, reader: AudioReader, container: InputContainer) -> None:
-        """Decode the first frame: headers do not know about priming, nor all codecs their own rate."""
+    def _read_info(self, reader: AudioReader, container: InputContainer) -> None:
+        """Set `info`, for which the first frame is decoded: a header lacks priming and, for some codecs, the rate."""
         frames = reader.frames()
         first = next(frames, None)
         codec = reader.stream.codec_context
@@ -135,30 +155,38 @@ class Audio:
         self._frames = chain([first] if first else [], frames)
 
     @property
-    def cut(self) -> str | None:
-        """Why the sound is not whole, if it is not; known when all chunks have been read."""
-        return self._reader.cut if self._reader else None
+    def why_incomplete(self) -> str | None:
+        """Why audio is missing or damaged; None if it is complete. Known when all chunks have been read."""
+        return self._reader.why_incomplete if self._reader else None
 
     @property
     def read_seconds(self) -> float:
-        """How much was decoded so far."""
-        return self.samples / self._task.sample_rate
+        """Length of the audio up to the end of the last chunk that was read, in seconds."""
+        return self.samples_read / self._task.sample_rate
 
     def chunks(self, first: int = 0) -> Iterator[AudioChunk]:
-        """All that can be decoded from sample `first` on, in order; to be called once.
+        """Read the chunks from one sample on, in order; call this once.
 
-        `first` is the `stop` of a chunk of another reading, and then the chunks are those that came after it there.
+        Args:
+            first: Number of the first sample. If it is the `stop` of a chunk of an earlier reading, the chunks are
+                those that came after it there.
+
+        Yields:
+            Chunks of at most `chunk_samples` samples.
+
+        Raises:
+            MediaError: The file cannot be read any further.
         """
-        # Decoders and the resampler remember what came before, so reading begins where it always does: samples after a
-        # seek are nearly the same, but a chunk must be the same to the bit, or its transcript might be another.
+        # Decoders and the resampler depend on what came before. After a seek, samples would be almost the same, but a
+        # chunk must be exactly the same, or its transcript might differ. So every reading decodes from the beginning.
         for chunk in self._all_chunks():
-            self.samples = chunk.stop
+            self.samples_read = chunk.stop
             if chunk.stop > first:
-                wanted = self._without_its_start(chunk, first) if chunk.first < first else chunk
+                wanted = self._cut_before(chunk, first) if chunk.first < first else chunk
                 yield wanted._replace(silent=self._is_silent(wanted.samples))
 
-    def _without_its_start(self, chunk: AudioChunk, first: int) -> AudioChunk:
-        """Where another version of the decoders made `first` a cut, nothing is told twice, and nothing is left out."""
+    def _cut_before(self, chunk: AudioChunk, first: int) -> AudioChunk:
+        """Drop the samples before `first`, which another version of the decoders put into the chunk before."""
         seconds = round(chunk.start_seconds + (first - chunk.first) / self._task.sample_rate, 6)
         return chunk._replace(first=first, start_seconds=seconds, samples=chunk.samples[first - chunk.first :])
 
@@ -166,14 +194,14 @@ class Audio:
         rate, threshold = self._task.sample_rate, self._task.silence_db
         if threshold is not None and is_silent(samples, rate, threshold):
             return True
-        return self._voice is not None and not self._voice.hears_speech(samples)
+        return self._detector is not None and not self._detector.has_speech(samples)
 
     def _all_chunks(self) -> Iterator[AudioChunk]:
         stretch: _Stretch | None = None
         for frame in self._frames:
             if stretch is None:
                 stretch = _Stretch(self._task, 0, _time(frame) or Fraction(0), frame.sample_rate)
-            elif not stretch.goes_on_with(frame):
+            elif not stretch.continues_with(frame):
                 yield from stretch.finish()
                 start = _time(frame)
                 start = stretch.end if start is None else start
@@ -184,31 +212,32 @@ class Audio:
 
 
 class _Stretch:
-    """Sound at one sample rate and without a jump in its presentation times; chunks never go beyond it.
+    """Audio of one sample rate without a jump in its presentation times; no chunk goes beyond it.
 
-    So where sound is missing, or comes twice, none is made up and none is dropped. Presentation times that drift away
-    from the count of samples are no jump: chunks begin when they say.
+    So where a file lacks audio or has it twice, nothing is invented and nothing is dropped. A slow drift of the
+    presentation times away from the count of samples is no jump; a chunk starts when the file says that it does.
     """
 
     def __init__(self, task: AudioTask, first: int, start: Fraction, sample_rate: int) -> None:
         self.stop = first
-        """Number of the sample after the last chunk."""
+        """Number of the sample after the last chunk, at the task's rate."""
         self._task, self._first, self._sample_rate = task, first, sample_rate
         self._read = 0
-        # What comes next is heard then, as the last frame says, and as the samples since the last anchor say. Floating
-        # point, as frames are many, and a jump is far larger than its errors.
+        # The presentation time of the next frame: by the frame before it, and by the samples since the last anchor.
+        # Floats are quick, as they have to be for many frames, and a jump is far larger than their rounding errors.
         self._next_time = self._counted_time = float(start)
-        self._anchors = deque([(0, start)])  # samples that were read, and when the next one is heard
+        # Anchors: a number of samples that were read, and the presentation time of the sample after them.
+        self._anchors = deque([(0, start)])
         self._resampler = MonoResampler(sample_rate, task.sample_rate)
         self._chunker = task.chunker()
 
     @property
     def end(self) -> Fraction:
-        """Presentation time of what comes next, if nothing is missing."""
+        """Presentation time of the next sample if there is no gap, in seconds."""
         read, time = self._anchors[-1]
         return time + Fraction(self._read - read, self._sample_rate)
 
-    def goes_on_with(self, frame: av.AudioFrame) -> bool:
+    def continues_with(self, frame: av.AudioFrame) -> bool:
         if frame.sample_rate != self._sample_rate:
             return False
         return frame.time is None or abs(frame.time - self._next_time) <= JUMP_SECONDS
@@ -232,12 +261,12 @@ class _Stretch:
 
     def _chunk(self, samples: SampleArray) -> AudioChunk:
         first, self.stop = self.stop, self.stop + len(samples)
-        start = round(float(self._heard(Fraction(first - self._first, self._task.sample_rate))), 6)
+        start = round(float(self._time_at(Fraction(first - self._first, self._task.sample_rate))), 6)
         return AudioChunk(first, self.stop, start, samples)
 
-    def _heard(self, since_first: Fraction) -> Fraction:
-        """Presentation time of what comes so many seconds of sound after the first sample; later and later ones."""
-        read = since_first * self._sample_rate
+    def _time_at(self, seconds: Fraction) -> Fraction:
+        """Return the presentation time after that many seconds of the stretch; later calls must not go back."""
+        read = seconds * self._sample_rate
         while len(self._anchors) > 1 and self._anchors[1][0] <= read:
             self._anchors.popleft()
         anchor, time = self._anchors[0]
@@ -245,5 +274,5 @@ class _Stretch:
 
 
 def _time(frame: av.AudioFrame) -> Fraction | None:
-    """Presentation time in seconds."""
+    """Return the presentation time of a frame in seconds."""
     return None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base

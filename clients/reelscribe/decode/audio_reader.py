@@ -1,4 +1,4 @@
-"""The sound of an open file, decoded by PyAV frame by frame; what cannot be decoded is left out and counted."""
+"""Decode the audio of an open file with PyAV, frame by frame; leave out and count what cannot be decoded."""
 
 from __future__ import annotations
 
@@ -12,89 +12,94 @@ import av
 from av.audio.stream import AudioStream
 from av.stream import Discard, Disposition, Stream
 
-from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, first_line
+from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, ffmpeg_reason
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
-"""That FFmpeg can mix."""
+"""Numbers of channels that FFmpeg can mix."""
 
 SAMPLE_RATES = range(1_000, 3_072_001)
-"""From less than telephones to more than DSD; a header that says anything else was made up."""
+"""Sample rates in Hz that a true header may state: from below those of telephones to above that of DSD."""
 
 UNDECODABLE_SHARE = 0.02
-"""Decoders refuse a packet now and then, often the first; a file with more of them, and one, is damaged."""
+"""A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Now and then a decoder
+refuses a packet of an undamaged file, often the first."""
 
-GUESSED = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
-"""Formats of bare frames: unless a header tells it, FFmpeg guesses the length from the first frames' bit rate."""
+ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
+"""Formats of frames without a container. If no header states the duration, FFmpeg estimates it from the file size and
+the bit rate of the first frames."""
 
-GUESSED_WITHIN = 0.01
-"""Of the bytes."""
+ESTIMATE_TOLERANCE = 0.01
+"""A duration is an estimate if the bytes that it implies differ from those of the file by less than this share."""
 
-_RIFF_UNKNOWN = 0x7FFF0000
-"""Programs that write to a pipe claim the largest size that they can think of."""
+_RIFF_UNKNOWN_SIZE = 0x7FFF0000
+"""Sizes from this on say nothing: programs that write a WAV file to a pipe state the largest size they know."""
 
 
 class AudioReader:
-    """Reads the sound that players choose: the first stream that is marked as default, or else the first.
+    """Decode the audio stream that players choose: the first one that is marked as default, or else the first.
 
-    Calls `heartbeat` now and then. Raises MediaError for a codec that nobody knows and for a header that cannot be true.
+    Args:
+        container: The open file, which has an audio stream.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The codec is unknown, or the header cannot be true.
     """
 
     stream: AudioStream
-    packets: int = 0
-    """That were read of it."""
-    undecodable: int = 0
-    """Of them."""
-    seconds: float = 0.0
-    """That were decoded."""
-    cut: str | None = None
-    """Why the sound is not whole, as far as it was read."""
+    """The audio stream."""
+    why_incomplete: str | None = None
+    """Why audio is missing or damaged; None if it is complete. Known when all frames have been read."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
-        self._container, self._beat = container, heartbeat
-        sounds = container.streams.audio
-        self.stream = next((sound for sound in sounds if sound.disposition & Disposition.default), sounds[0])
+        self._container, self._heartbeat = container, heartbeat
+        streams = container.streams.audio
+        self.stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
         codec = self.stream.codec_context
         if codec is None:
             raise MediaError("expected sound in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
-        if unlikely := _unlikely(layout.nb_channels, codec.sample_rate):
-            raise MediaError(unlikely)
+        if problem := _header_problem(layout.nb_channels, codec.sample_rate):
+            raise MediaError(problem)
         if " channels" in layout.name:
-            # PyAV frees an unusual order of channels twice, which ends the process. With no order, none is freed.
+            # PyAV frees an unusual order of channels twice, which ends the process. A layout without an order is never
+            # freed.
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
         self._bit_rate = codec.bit_rate or 0
+        self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
-        self._ends = [0] * len(container.streams)  # of each stream, in its ticks
-        # MP4 finds the sound by its index, and then reads nothing else. Other containers are read from end to end
-        # anyway; there the pictures tell that reading gets on, and where the file ends.
-        self._sound_alone = "mp4" in container.format.name
+        self._decoded_seconds = 0.0
+        self._ends = [0] * len(container.streams)  # latest presentation time in each stream, in its time base
+        # In MP4 the audio packets are found by an index, and nothing else needs to be read. Other containers are read
+        # from end to end anyway; there the other streams show progress, and where the file ends.
+        self._reads_audio_only = "mp4" in container.format.name
         for other in container.streams:
-            if self._sound_alone and other is not self.stream:
+            if self._reads_audio_only and other is not self.stream:
                 other.discard = Discard.all
 
     def frames(self) -> Iterator[av.AudioFrame]:
-        """All that can be decoded, in order. Once: then `cut` is known."""
-        for packet in self._read():
-            self.packets += 1
+        """Decode all frames that can be decoded, in order; call this once. Afterwards `why_incomplete` is known."""
+        for packet in self._demux():
+            self._packets += 1
             try:
                 frames = packet.decode()
             except av.FFmpegError:
-                self.undecodable += 1
+                self._undecodable_packets += 1
                 self._undecodable_bytes += packet.size
                 continue
             for frame in frames:
-                if unlikely := _unlikely(frame.layout.nb_channels, frame.sample_rate):
-                    self.cut = f"cut short: {unlikely} further on"
+                if problem := _header_problem(frame.layout.nb_channels, frame.sample_rate):
+                    self.why_incomplete = f"cut short: {problem} further on"
                     return
-                self.seconds += frame.samples / frame.sample_rate
+                self._decoded_seconds += frame.samples / frame.sample_rate
                 yield frame
         with suppress(av.FFmpegError):
-            yield from self.stream.decode(None)  # what the decoder still holds
-        self.cut = self.cut or self._why_not_whole()
+            yield from self.stream.decode(None)  # frames that the decoder still holds
+        self.why_incomplete = self.why_incomplete or self._find_damage()
 
-    def _read(self) -> Iterator[av.Packet[AudioStream]]:
+    def _demux(self) -> Iterator[av.Packet[AudioStream]]:
         packets = enumerate(self._container.demux())
         while True:
             try:
@@ -102,62 +107,66 @@ class AudioReader:
             except StopIteration:
                 return
             except (av.FFmpegError, UnicodeError) as error:
-                self.cut = f"cut short: it cannot be read any further: {first_line(error)}"
+                self.why_incomplete = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
                 return
             if count % PACKETS_PER_HEARTBEAT == 0:
-                self._beat()
+                self._heartbeat()
             if packet.size == 0:
-                continue  # the end of a stream; a decoder would take it for the end of all
+                continue  # marks the end of one stream; a decoder would take it for the end of the file
             if packet.pts is not None:
                 index = packet.stream_index
                 self._ends[index] = max(self._ends[index], packet.pts + (packet.duration or 0))
-            if _is_of(packet, self.stream):
+            if _belongs_to(packet, self.stream):
                 self._bytes += packet.size
                 yield packet
 
-    def _why_not_whole(self) -> str | None:
-        """The packets are held against what the header says."""
+    def _find_damage(self) -> str | None:
+        """Compare what was read with what the header states."""
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
-        if self.undecodable > 1 + UNDECODABLE_SHARE * self.packets or self.undecodable == self.packets > 0:
-            return f"damaged: {self.undecodable} of {self.packets} packets cannot be decoded"
-        # What lies between two frames that can be found is one packet, however much it is.
-        if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, self.packets):
+        undecodable, packets = self._undecodable_packets, self._packets
+        if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
+            return f"damaged: {undecodable} of {packets} packets cannot be decoded"
+        # Without a container, everything between two frames that can be found is one packet, whatever its size.
+        if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, packets):
             return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of sound cannot be decoded"
         if self._container.format.name == "flac" and self.stream.duration:
-            said = float(self.stream.duration * (self.stream.time_base or 0))
-            if said - self.seconds > max(MISSING_SECONDS, UNDECODABLE_SHARE * said):
-                return f"damaged: {said - self.seconds:.1f} of {said:.1f} s of sound cannot be found"
+            stated = float(self.stream.duration * (self.stream.time_base or 0))
+            missing = stated - self._decoded_seconds
+            if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
+                return f"damaged: {missing:.1f} of {stated:.1f} s of sound cannot be found"
         return None
 
     def _missing_seconds(self) -> float:
+        """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
         if self._container.format.name == "wav" and self._bit_rate:
             return self._missing_bytes_of_riff() * 8 / self._bit_rate
         ends = [float(end * (s.time_base or 0)) for end, s in zip(self._ends, self._container.streams, strict=True)]
         if self.stream.duration:
             tick = float(self.stream.time_base or 0)
-            guessed = (
-                self._container.format.name in GUESSED
-                and abs(self.stream.duration * tick * self._bit_rate / 8 - self._bytes) < GUESSED_WITHIN * self._bytes
+            implied_bytes = self.stream.duration * tick * self._bit_rate / 8
+            estimated = (
+                self._container.format.name in ESTIMATED_FORMATS
+                and abs(implied_bytes - self._bytes) < ESTIMATE_TOLERANCE * self._bytes
             )
-            said = ((self.stream.start_time or 0) + self.stream.duration) * tick
-            return 0.0 if guessed else said - ends[self.stream.index]
-        if self._sound_alone and len(ends) > 1:
-            return 0.0  # what was not read may be longer
-        said = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
-        return said - max(ends)
+            stated = ((self.stream.start_time or 0) + self.stream.duration) * tick
+            return 0.0 if estimated else stated - ends[self.stream.index]
+        if self._reads_audio_only and len(ends) > 1:
+            return 0.0  # another stream, which was not read, may be the longest
+        stated = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
+        return stated - max(ends)
 
     def _missing_bytes_of_riff(self) -> int:
-        """FFmpeg shortens the length that a WAV file says to what is there."""
+        """Return how much larger a WAV file should be; FFmpeg itself reduces the stated size to the actual one."""
         with Path(self._container.name).open("rb") as file:
             kind, size = struct.unpack("<4sI", file.read(8))
-        known = kind == b"RIFF" and size < _RIFF_UNKNOWN
+        known = kind == b"RIFF" and size < _RIFF_UNKNOWN_SIZE
         return size + 8 - self._container.size if known else 0
 
 
-def _unlikely(channels: int, sample_rate: int) -> str | None:
-    """What is wrong with them."""
+def _header_problem(channels: int, sample_rate: int) -> str | None:
+    """Return what is wrong with a header, or None."""
     if channels not in CHANNELS:
         return f"expected sound of {CHANNELS[0]} to {CHANNELS[-1]} channels, got {channels}"
     if sample_rate not in SAMPLE_RATES:
@@ -165,5 +174,5 @@ def _unlikely(channels: int, sample_rate: int) -> str | None:
     return None
 
 
-def _is_of(packet: av.Packet[Stream], sound: AudioStream) -> TypeGuard[av.Packet[AudioStream]]:
-    return packet.stream is sound
+def _belongs_to(packet: av.Packet[Stream], stream: AudioStream) -> TypeGuard[av.Packet[AudioStream]]:
+    return packet.stream is stream

@@ -1,7 +1,8 @@
-"""Frames by their numbers, decoded by PyAV; those that nobody wants are not decoded where a keyframe allows it.
+"""Decode frames by their index, with PyAV or with decord.
 
-Frames are told apart by their presentation times, so a packet that cannot be decoded costs its own frame and moves no
-other. Where times are missing or come twice, frames are counted from the beginning instead.
+With PyAV, unwanted frames are not decoded as far as keyframes allow it. Frames are identified by their presentation
+times, so that a packet that cannot be decoded costs its own frame and shifts no other. If presentation times are
+missing or not unique, frames are counted from the beginning of the file instead.
 """
 
 from __future__ import annotations
@@ -17,222 +18,274 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.packets import Packets, is_shown
+from reelscribe.decode.packets import PacketIndex, is_shown
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100
-"""Fewer are read and thrown away: that is quick, and right in every container."""
+"""Up to this many packets are read and dropped instead of seeking: that is quick, and correct in every container."""
 
-EARLY_SECONDS = 1.0
-"""Seeking aims so much before a keyframe, as containers without an index are searched by times of decoding."""
+SEEK_MARGIN_SECONDS = 1.0
+"""Time before a keyframe at which a seek aims, because containers without an index are searched by decoding times."""
 
+DECORD_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
+"""FFmpeg's names of the container formats, all with an index, that decord reads correctly."""
 
-class Run(NamedTuple):
-    """Wanted frames that are decoded in one go."""
-
-    key: int
-    """Index of the keyframe to begin with; -1: the beginning of the file."""
-    first: int
-    stop: int
-    """Which of the wanted ones: from `first` to before `stop`."""
-    last: int
-    """Index of the one that comes last in the file: what is behind it is not needed."""
-
-
-def runs(wanted: Sequence[int], keys: NDArray[np.bool_], order: NDArray[np.int64]) -> Iterator[Run]:
-    """`wanted` (ascending indices, at least one) as runs, each behind the one before it in the file.
-
-    `keys` and `order` are those of `Packets`.
-    """
-    starts = np.append(-1, np.flatnonzero(keys))
-    starts = starts[np.searchsorted(starts, np.asarray(wanted), "right") - 1]
-    first, last = 0, wanted[0]
-    for at in range(1, len(wanted)):
-        index, start = wanted[at], int(starts[at])
-        if start > wanted[at - 1] + 1 and order[start] > order[last]:
-            yield Run(int(starts[first]), first, at, last)
-            first, last = at, index
-        elif order[index] > order[last]:
-            last = index
-    yield Run(int(starts[first]), first, len(wanted), last)
-
-
-class _Missed(Exception):
-    """The keyframe of a run was not found where it should be, or its frames did not come out."""
+DECORD_TOLERANCE_SECONDS = 1e-3
+"""Largest difference between a presentation time of decord and that of the packet, in seconds."""
 
 
 class FrameReader:
-    """Reads frames of the file `name`, whose packets are `packets`; calls `heartbeat` whenever it gets on."""
+    """Decode frames of a video file with PyAV.
 
-    def __init__(self, name: str, packets: Packets, heartbeat: Callable[[], None]) -> None:
-        self._name, self._packets, self._beat = name, packets, heartbeat
-        self.decoded = 0
-        """Frames that came out of the decoder, wanted or not."""
-        self._may_skip = self._may_seek = bool(len(packets.stamps))
+    Args:
+        name: Name under which FFmpeg opens the file.
+        packets: The index of the file.
+        heartbeat: Called regularly while reading makes progress.
+    """
+
+    decoded: int = 0
+    """Number of frames that the decoder returned, wanted or not."""
+
+    def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
+        self._name, self._packets, self._heartbeat = name, packets, heartbeat
+        self._may_skip = self._may_seek = bool(len(packets.pts))
 
     def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
-        """(index, frame) of those of `wanted`, ascending indices, that can be decoded, in this order."""
+        """Decode the wanted frames.
+
+        Args:
+            wanted: Indices of frames, ascending.
+
+        Yields:
+            (index, frame) for each wanted frame that can be decoded, in order.
+
+        Raises:
+            MediaError: The file cannot be opened again.
+        """
         done = 0
         while done < len(wanted):
-            left = wanted[done:]
+            remaining = wanted[done:]
             try:
                 with av.open(self._name) as container:
-                    demuxer = _Demuxer(container, self._packets, self._beat, may_seek=self._may_seek)
+                    decoder = _Decoder(container, self._packets, self._heartbeat, may_seek=self._may_seek)
                     try:
-                        for at, frame in self._read_once(left, demuxer):
-                            done = len(wanted) - len(left) + at + 1
-                            yield left[at], frame
+                        for position, frame in self._read_once(remaining, decoder):
+                            done = len(wanted) - len(remaining) + position + 1
+                            yield remaining[position], frame
                     finally:
-                        self.decoded += demuxer.decoded
+                        self.decoded += decoder.decoded
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
-            except _Missed:
-                # Once more from the beginning, first without seeking, and then without leaving anything out.
+            except _KeyframeMissed:
+                # Read the rest from the beginning of the file: first without seeking, then without skipping any frame.
                 self._may_seek, self._may_skip = False, self._may_seek
             else:
                 return
 
-    def _read_once(self, wanted: Sequence[int], demuxer: _Demuxer) -> Iterator[tuple[int, av.VideoFrame]]:
-        """(position in `wanted`, frame). Raises _Missed where a keyframe does not lead to what is wanted."""
-        for run in self._runs(wanted):
-            at, reached = run.first, run.key < 0
-            for index, frame in demuxer.frames_of(run):
+    def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield (position in `wanted`, frame).
+
+        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it.
+        """
+        for run in self._plan(wanted):
+            position, reached = run.first, run.keyframe < 0
+            for index, frame in decoder.decode(run):
                 reached = reached or index <= wanted[run.first]
                 if not reached:
                     break
-                while at < run.stop and wanted[at] < index:
-                    at += 1
-                if at == run.stop:
+                while position < run.stop and wanted[position] < index:
+                    position += 1
+                if position == run.stop:
                     break
-                if wanted[at] == index:
-                    yield at, frame
-                    at += 1
+                if wanted[position] == index:
+                    yield position, frame
+                    position += 1
             if not reached:
-                raise _Missed
+                raise _KeyframeMissed
 
-    def _runs(self, wanted: Sequence[int]) -> Iterator[Run]:
-        keys, order = self._packets.keys, self._packets.order
+    def _plan(self, wanted: Sequence[int]) -> Iterator[DecodeRun]:
         if self._may_skip:
-            return runs(wanted, keys, order)
-        last = max(wanted, key=order.__getitem__) if len(self._packets.stamps) else -1
-        return iter([Run(-1, 0, len(wanted), last)])
+            return plan_runs(wanted, self._packets.keyframes, self._packets.file_order)
+        last = max(wanted, key=self._packets.file_order.__getitem__) if len(self._packets.pts) else -1
+        return iter([DecodeRun(-1, 0, len(wanted), last)])
 
 
-class _Demuxer:
-    """One way through an open file, from its beginning to its end."""
+class DecodeRun(NamedTuple):
+    """Wanted frames that are decoded without a gap, beginning with a keyframe."""
+
+    keyframe: int
+    """Index of the keyframe to begin with; -1: the beginning of the file."""
+    first: int
+    """Position of the run's first frame among the wanted frames."""
+    stop: int
+    """Position after that of the run's last frame."""
+    last: int
+    """Index of the run's frame that is stored last in the file; -1: unknown, decode to the end of the file."""
+
+
+def plan_runs(
+    wanted: Sequence[int], keyframes: NDArray[np.bool_], file_order: NDArray[np.int64]
+) -> Iterator[DecodeRun]:
+    """Divide wanted frames into runs, so that frames between a run and the next keyframe are not decoded.
+
+    Args:
+        wanted: Indices of frames, ascending; at least one.
+        keyframes: Whether each frame is a keyframe, as in `PacketIndex`.
+        file_order: Position of each frame in the file, as in `PacketIndex`.
+
+    Yields:
+        The runs, each stored after the one before it in the file.
+    """
+    starts = np.append(-1, np.flatnonzero(keyframes))
+    starts = starts[np.searchsorted(starts, np.asarray(wanted), "right") - 1]
+    first, last = 0, wanted[0]
+    for position in range(1, len(wanted)):
+        index, start = wanted[position], int(starts[position])
+        if start > wanted[position - 1] + 1 and file_order[start] > file_order[last]:
+            yield DecodeRun(int(starts[first]), first, position, last)
+            first, last = position, index
+        elif file_order[index] > file_order[last]:
+            last = index
+    yield DecodeRun(int(starts[first]), first, len(wanted), last)
+
+
+class _KeyframeMissed(Exception):
+    """The keyframe of a run was not where it should be, or decoding from it did not give the wanted frames."""
+
+
+class _Decoder:
+    """Decode runs of frames while going once through an open file, from its beginning to its end."""
 
     def __init__(
         self,
         container: av.container.InputContainer,
-        packets: Packets,
+        packets: PacketIndex,
         heartbeat: Callable[[], None],
         *,
         may_seek: bool,
     ) -> None:
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
-        self._container, self._stream, self._decoder = container, stream, stream.codec_context
-        self._decoder.thread_count = 1  # processes are what runs in parallel here
-        self._packets, self._beat, self._may_seek = packets, heartbeat, may_seek
+        self._container, self._stream, self._codec = container, stream, stream.codec_context
+        self._codec.thread_count = 1  # the machine's cores are used by several decode processes
+        self._packets, self._heartbeat, self._may_seek = packets, heartbeat, may_seek
+        self._has_pts = bool(len(packets.pts))
         self._demuxed = self._demux()
-        self._stamped = bool(len(packets.stamps))
-        self._at = self.decoded = self._thrown_away = 0
+        self._file_position = 0
+        self._dropped_packets = 0
+        self.decoded = 0
+        """Number of frames that the codec returned."""
 
-    def frames_of(self, run: Run) -> Iterator[tuple[int, av.VideoFrame]]:
-        """(index, frame) of all that comes out of the decoder. Raises _Missed if the keyframe is not there."""
-        self._decoder.flush_buffers()
+    def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield (index, frame) for every frame that the codec returns.
+
+        Raises _KeyframeMissed if the keyframe of the run is not where it should be.
+        """
+        self._codec.flush_buffers()
         for packet in chain(self._packets_of(run), [None]):
             try:
-                frames = self._decoder.decode(packet)
+                frames = self._codec.decode(packet)
             except av.FFmpegError:
-                continue  # what is damaged costs its own frame
+                continue  # a damaged packet costs its own frame only
             for frame in frames:
-                self._beat()
-                index = self._index_of(frame.pts) if self._stamped else self.decoded
+                self._heartbeat()
+                index = self._index_of(frame.pts) if self._has_pts else self.decoded
                 self.decoded += 1
                 if index >= 0:
                     yield index, frame
 
-    def _packets_of(self, run: Run) -> Iterator[av.Packet[VideoStream]]:
-        """Those to decode, from the keyframe of `run` to its last frame."""
-        started = run.key < 0
-        if not started and self._may_seek and self._packets.order[run.key] - self._at > SEEK_PACKETS:
-            self._seek(run.key)
+    def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
+        """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
+        started = run.keyframe < 0
+        if not started and self._may_seek:
+            distance = self._packets.file_order[run.keyframe] - self._file_position
+            if distance > SEEK_PACKETS:
+                self._seek(run.keyframe)
         for packet in self._demuxed:
             index = self._index_of(packet.pts) if is_shown(packet) else -1
             if index >= 0:
-                self._at = int(self._packets.order[index])
+                self._file_position = int(self._packets.file_order[index])
             if not started:
-                if packet.is_keyframe and index > run.key:
-                    raise _Missed
-                started = index == run.key
-                self._count_thrown_away()
+                if packet.is_keyframe and index > run.keyframe:
+                    raise _KeyframeMissed
+                started = index == run.keyframe
+                self._count_dropped_packet()
             if started and not packet.is_corrupt:
                 yield packet
             if started and index == run.last >= 0:
                 return
 
     def _demux(self) -> Iterator[av.Packet[VideoStream]]:
-        with suppress(av.FFmpegError):  # what cannot be read any further has no more frames
+        with suppress(av.FFmpegError):  # the frames after a read error are lost
             for packet in self._container.demux(self._stream):
                 if packet.size:
                     yield packet
 
-    def _seek(self, key: int) -> None:
+    def _seek(self, keyframe: int) -> None:
         try:
-            early = round(EARLY_SECONDS / (self._stream.time_base or 1))
-            self._container.seek(int(self._packets.stamps[key]) - early, stream=self._stream)
+            margin = round(SEEK_MARGIN_SECONDS / (self._stream.time_base or 1))
+            self._container.seek(int(self._packets.pts[keyframe]) - margin, stream=self._stream)
         except av.FFmpegError:
-            raise _Missed from None
+            raise _KeyframeMissed from None
         self._demuxed = self._demux()
 
-    def _index_of(self, stamp: int | None) -> int:
-        """Of the frame with that presentation time; -1 if there is none."""
-        if stamp is None or not self._stamped:
+    def _index_of(self, pts: int | None) -> int:
+        """Return the index of the frame with this presentation time, or -1 if there is none."""
+        if pts is None or not self._has_pts:
             return -1
-        index = int(np.searchsorted(self._packets.stamps, stamp))
-        return index if index < len(self._packets.stamps) and self._packets.stamps[index] == stamp else -1
+        index = int(np.searchsorted(self._packets.pts, pts))
+        return index if index < len(self._packets.pts) and self._packets.pts[index] == pts else -1
 
-    def _count_thrown_away(self) -> None:
-        self._thrown_away += 1
-        if self._thrown_away % PACKETS_PER_HEARTBEAT == 0:
-            self._beat()
-
-
-FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
-"""FFmpeg's names of the containers with an index that decord reads rightly."""
-
-SAME_SECONDS = 1e-3
+    def _count_dropped_packet(self) -> None:
+        self._dropped_packets += 1
+        if self._dropped_packets % PACKETS_PER_HEARTBEAT == 0:
+            self._heartbeat()
 
 
-def read_with_decord(name: str, packets: Packets, heartbeat: Callable[[], None]) -> Iterator[tuple[int, FrameArray]]:
-    """(index, (height, width, 3) uint8 RGB) of every frame of the file `name`, from the first on, as stored.
+def read_with_decord(
+    name: str, packets: PacketIndex, heartbeat: Callable[[], None]
+) -> Iterator[tuple[int, FrameArray]]:
+    """Decode all frames of a video file with decord, which survives some files on which FFmpeg hangs or crashes.
 
-    Gives none at all if decord would give others than `packets` says, and stops early at a frame that it cannot decode.
+    Args:
+        name: Name under which FFmpeg opens the file.
+        packets: The index of the file.
+        heartbeat: Called for each frame.
+
+    Yields:
+        (index, frame) from the first frame on; (height, width, 3) uint8 RGB, as stored. There are none if decord would
+        return other frames than those of `packets`, and no more after one that decord cannot decode.
     """
-    if packets.format not in FORMATS or packets.video_streams > 1 or packets.damaged or packets.info.rotation:
+    if (
+        packets.container_format not in DECORD_FORMATS
+        or packets.video_streams > 1
+        or packets.corrupt_packets
+        or packets.info.rotation
+    ):
         return
-    import decord  # here, as it takes longer than all the rest
+    import decord  # imported late, because it takes longer to import than everything else
 
     decord.logging.set_level(decord.logging.QUIET)
     try:
-        # One thread: processes are what runs in parallel here.
+        # One thread, because the machine's cores are used by several decode processes.
         reader = decord.VideoReader(name, num_threads=1)
-        if not _agrees(reader, packets):
+        if not _has_same_times(reader, packets):
             return
-        # Not skip_frames, which lands on other frames in files without an index.
+        # decord's skip_frames returns the wrong frames of files without an index, so every frame is decoded.
         for index in range(len(packets.times)):
             frame = reader.next().asnumpy()
             if frame.shape != (packets.info.height, packets.info.width, 3):
-                return  # it takes the padding of small frames for more channels
+                return  # decord takes the padding of small frames for more channels
             heartbeat()
             yield index, frame
     except (decord.DECORDError, StopIteration):
         return
 
 
-def _agrees(reader: Any, packets: Packets) -> bool:
+def _has_same_times(reader: Any, packets: PacketIndex) -> bool:
     starts = reader.get_frame_timestamp(range(len(reader)))[:, 0].astype(np.float64)
     times = packets.times
-    return len(starts) == len(times) and bool(np.abs((starts - starts[0]) - (times - times[0])).max() <= SAME_SECONDS)
+    if len(starts) != len(times):
+        return False
+    return bool(np.abs((starts - starts[0]) - (times - times[0])).max() <= DECORD_TOLERANCE_SECONDS)

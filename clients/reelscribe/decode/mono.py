@@ -1,6 +1,7 @@
-"""Decoded sound -> mono samples at the rate of a model.
+"""Convert decoded audio to mono samples at a model's sample rate.
 
-FFmpeg mixes the channels, soxr resamples. No dither: a model hears no difference, and equal sound stays equal.
+FFmpeg mixes the channels, and soxr resamples. There is no dither: models do not need it, and without it equal audio
+gives equal samples.
 """
 
 from __future__ import annotations
@@ -15,89 +16,96 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.speech import SampleArray
 
-Floats = NDArray[np.float32]
+_FloatArray = NDArray[np.float32]
+"""(N,) float32; full scale is 1."""
 
-PIECE = 2**14
-"""Samples that are resampled at once, however few or many a frame has."""
+BLOCK_SAMPLES = 2**14
+"""Samples that are resampled at once, whatever the size of the frames."""
 
-LOUDEST = 256.0
-"""Full scale is 1. Floating-point sound overshoots it, but not by 48 dB: such samples are damage, like NaN."""
+DAMAGED_FROM = 256.0
+"""Samples are damaged, as NaN is, if their absolute value is not below this. Full scale is 1; undamaged floating-point
+audio may exceed it, but not by 48 dB."""
 
 
 class MonoResampler:
-    """Sound of one sample rate, which may change its channels and format, to mono at another.
+    """Convert audio of one sample rate, whose channels and sample format may change, to mono at another sample rate.
 
-    Sample k of what comes out lies at the time of k / `wanted_rate`, as sample k of what goes in does at
-    k / `sample_rate`; of n samples, n * wanted_rate / sample_rate come out, rounded to the nearest.
+    Sample k of the output has the time k / `output_rate`, and sample k of the input has the time k / `input_rate`. Of n
+    samples come n * `output_rate` / `input_rate`, rounded to the nearest whole number.
+
+    Args:
+        input_rate: Sample rate of the frames, in Hz.
+        output_rate: Sample rate of the result, in Hz.
     """
 
-    def __init__(self, sample_rate: int, wanted_rate: int) -> None:
+    def __init__(self, input_rate: int, output_rate: int) -> None:
         self._mixer: _Mixer | None = None
         self._stream = None
-        if sample_rate != wanted_rate:
-            self._stream = soxr.ResampleStream(sample_rate, wanted_rate, 1, dtype="float32", quality="HQ")
+        if input_rate != output_rate:
+            self._stream = soxr.ResampleStream(input_rate, output_rate, 1, dtype="float32", quality="HQ")
 
     def push(self, frame: av.AudioFrame) -> Iterator[SampleArray]:
-        """What comes out when a frame goes in: pieces of any length, none if nothing is known yet."""
-        if self._mixer is None or not self._mixer.takes(frame):
-            yield from self._end_of_mix()
+        """Convert the next frame; yield the samples that are known by now, in arrays of any length."""
+        if self._mixer is None or not self._mixer.accepts(frame):
+            yield from self._flush_mixer()
             self._mixer = _Mixer(frame)
         yield from map(self._resample, self._mixer.mix(frame))
 
     def flush(self) -> Iterator[SampleArray]:
-        """The rest, when nothing follows."""
-        yield from self._end_of_mix()
+        """End the audio; yield the remaining samples."""
+        yield from self._flush_mixer()
         yield self._resample(np.empty(0, np.float32), last=True)
 
-    def _end_of_mix(self) -> Iterator[SampleArray]:
+    def _flush_mixer(self) -> Iterator[SampleArray]:
         if self._mixer:
             yield from map(self._resample, self._mixer.mix(None))
 
-    def _resample(self, samples: Floats, *, last: bool = False) -> SampleArray:
-        # NaN compares as false. One such sample would silence all that the resampler's filter reaches.
-        sound = np.where(np.abs(samples) < LOUDEST, samples, np.float32(0))
+    def _resample(self, samples: _FloatArray, *, last: bool = False) -> SampleArray:
+        # A single NaN would spread over the whole length of the resampler's filter. NaN compares as false.
+        valid = np.where(np.abs(samples) < DAMAGED_FROM, samples, np.float32(0))
         if self._stream:
-            sound = self._stream.resample_chunk(sound, last=last)
-        whole: SampleArray = np.clip(np.rint(sound * 32768), -32768, 32767).astype(np.int16)
-        return whole
+            valid = self._stream.resample_chunk(valid, last=last)
+        converted: SampleArray = np.clip(np.rint(valid * 32768), -32768, 32767).astype(np.int16)
+        return converted
 
 
 class _Mixer:
-    """Mixes frames of one kind to one channel."""
+    """Mix frames of one sample format, channel layout and sample rate to one channel."""
 
-    def __init__(self, like: av.AudioFrame) -> None:
-        self._kind = _kind(like)
-        layout, channels = like.layout.name, like.layout.nb_channels
+    def __init__(self, first: av.AudioFrame) -> None:
+        self._format = _format(first)
+        layout, channels = first.layout.name, first.layout.nb_channels
         if " channels" in layout or "ambisonic" in layout:
-            # Nobody knows what they are: the mean of all.
+            # Nothing is known about the channels, so they are averaged.
             mix = ("pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels)))
         else:
-            # FFmpeg's matrix, in which dialogue, which is in the centre, is loudest; scaled so that nothing overflows.
+            # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the
+            # mix cannot overflow.
             mix = ("aresample", "rematrix_maxval=1")
         self._graph = Graph()
         source = self._graph.add(
             "abuffer",
-            sample_rate=str(like.sample_rate),
-            sample_fmt=like.format.name,
+            sample_rate=str(first.sample_rate),
+            sample_fmt=first.format.name,
             channel_layout=layout,
-            time_base=f"1/{like.sample_rate}",
+            time_base=f"1/{first.sample_rate}",
         )
         to_float = self._graph.add("aformat", sample_fmts="flt", channel_layouts="mono")
         self._graph.link_nodes(source, self._graph.add(*mix), to_float, self._graph.add("abuffersink")).configure()
-        self._graph.set_audio_frame_size(PIECE)
+        self._graph.set_audio_frame_size(BLOCK_SAMPLES)
 
-    def takes(self, frame: av.AudioFrame) -> bool:
-        return _kind(frame) == self._kind
+    def accepts(self, frame: av.AudioFrame) -> bool:
+        return _format(frame) == self._format
 
-    def mix(self, frame: av.AudioFrame | None) -> Iterator[Floats]:
-        """Pieces that are known now; None: nothing follows."""
+    def mix(self, frame: av.AudioFrame | None) -> Iterator[_FloatArray]:
+        """Mix the next frame, or None at the end; yield the blocks that are complete by now."""
         self._graph.push(frame)
         while True:
             try:
                 yield self._graph.pull().to_ndarray()[0]
-            except (BlockingIOError, EOFError):  # it wants more
+            except (BlockingIOError, EOFError):  # it needs more frames, or has ended
                 return
 
 
-def _kind(frame: av.AudioFrame) -> tuple[str, str, int]:
+def _format(frame: av.AudioFrame) -> tuple[str, str, int]:
     return frame.format.name, frame.layout.name, frame.sample_rate

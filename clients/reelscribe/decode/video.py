@@ -1,4 +1,4 @@
-"""One video file -> its description and its frames, scaled to a model's input. Runs inside decode processes."""
+"""Read one video file: its description, and the chosen frames, scaled to a model's input size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import av
 from PIL import Image
@@ -16,37 +16,49 @@ from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.frame_reader import FrameReader, read_with_decord
 from reelscribe.decode.frame_scaler import FrameScaler
-from reelscribe.decode.packets import scan
+from reelscribe.decode.packets import index_packets
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode.source_file import open_file
+from reelscribe.decode.source_file import open_for_ffmpeg
 
 Library = Literal["av", "decord"]
-"""PyAV or decord."""
+"""The library that decodes: PyAV or decord."""
 
 
 @dataclass(frozen=True)
 class VideoTask:
-    """What to read: the frames that `sampling` chooses of the file at `path`, as `frame` has it, scaled by `resize`.
-
-    `library` is PyAV unless a process has hung or crashed on the file: then decord tries it, where it can be trusted.
-    """
+    """Which frames to read, and how."""
 
     path: str
+    """Path of the video file."""
     input_size: InputSize | PixelBudget
+    """Size that the model wants."""
     sampling: Sampling = field(default_factory=Sampling)
+    """Which frames are chosen."""
     resize: Resize = "fast"
+    """How frames are scaled."""
     library: Library = "av"
+    """Library to decode with. "decord" is for files over which a decode process crashed or hung with PyAV; PyAV still
+    decodes what decord cannot be trusted with."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as JSON values."""
         return {**asdict(self), "sampling": self.sampling.to_json()}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> VideoTask:
-        """What `to_json` made. Raises TypeError, ValueError or UsageError."""
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Raises:
+            TypeError: The fields are others, or one is missing; likewise KeyError.
+            ValueError: A name is not one of those that are allowed.
+            UsageError: A value of the sampling is out of its range.
+        """
         for name, allowed in {"resize": Resize, "library": Library}.items():
             if value[name] not in get_args(allowed):
-                raise ValueError(f"{name} {value[name]!r}")
+                raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value[name]!r}")
         input_size, sampling = input_size_from_json(value["input_size"]), Sampling.from_json(value["sampling"])
         return cls(**{**value, "input_size": input_size, "sampling": sampling})
 
@@ -55,44 +67,51 @@ class ChosenFrame(NamedTuple):
     """One of the chosen frames."""
 
     ordinal: int
-    """Its position among the chosen ones."""
+    """Number of the frame among the chosen frames, from 0."""
     frame_index: int
-    """Its position among all frames."""
+    """Number of the frame among all frames, from 0."""
     pts_seconds: float
-    """Its presentation time."""
+    """Presentation time in seconds."""
     image: FrameArray | None
-    """(height, width, 3) uint8 RGB, or None: it cannot be decoded."""
+    """(height, width, 3) uint8 RGB, or None if the frame cannot be decoded."""
 
 
 class Video:
-    """An open video file; use it as a context manager.
+    """An open video file, as a context manager that closes it.
 
-    Calls `heartbeat` whenever it gets on. Raises MediaError for what is no video: missing, empty, of another kind.
+    Args:
+        task: Which frames to read, and how.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The file is missing, empty, or not a video.
     """
 
     info: VideoInfo
+    """Description of the video stream."""
     chosen: Sequence[int]
     """Indices of the chosen frames, ascending."""
     input_size: InputSize
+    """Size of the frames that come out."""
     end_seconds: float
-    """When what is chosen has been shown."""
-    cut: str | None
-    """Why the file is not whole, if it is not."""
+    """Presentation time at which the chosen frames end, in seconds."""
+    why_incomplete: str | None
+    """Why frames are missing; None if the file is complete."""
 
     def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
-        self._task, self._beat = task, heartbeat
+        self._task, self._heartbeat = task, heartbeat
         with ExitStack() as stack:
-            self._name = stack.enter_context(open_file(task.path))
-            self._packets = packets = scan(self._name, heartbeat)
+            self._name = stack.enter_context(open_for_ffmpeg(task.path))
+            self._packets = packets = index_packets(self._name, heartbeat)
             self._close = stack.pop_all().close
-        self.info, self.cut = packets.info, packets.cut
+        self.info, self.why_incomplete = packets.info, packets.why_incomplete
         self.input_size = task.input_size.for_video(*self.info.shown_size)
-        self.chosen = task.sampling.choose(packets.times, packets.keys, self.info.end_seconds)
+        self.chosen = task.sampling.choose(packets.times, packets.keyframes, self.info.end_seconds)
         self.end_seconds = task.sampling.span_end(packets.times, self.info.end_seconds)
         self._reader = FrameReader(self._name, packets, heartbeat)
         self._decoded_by_decord = 0
 
-    def __enter__(self) -> Video:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -102,27 +121,38 @@ class Video:
 
     @property
     def decoded(self) -> int:
-        """Frames that were decoded so far, wanted or not."""
+        """Number of frames that were decoded so far, wanted or not."""
         return self._reader.decoded + self._decoded_by_decord
 
     def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
-        """Exactly one for each of `ordinals`, positions among the chosen frames, in order."""
+        """Read chosen frames.
+
+        Args:
+            ordinals: Numbers among the chosen frames, ascending.
+
+        Yields:
+            One frame for each ordinal, in order.
+
+        Raises:
+            MediaError: The file cannot be opened again.
+        """
         wanted = self.chosen[ordinals.start : ordinals.stop : ordinals.step]
         images = self._images(wanted)
-        index, image = next(images, (self.info.frames, None))
+        end = (self.info.frames, None)
+        decoded_index, image = next(images, end)
         for ordinal, frame_index in zip(ordinals, wanted, strict=True):
             seconds = round(float(self._packets.times[frame_index]), 6)
-            if index == frame_index:
+            if decoded_index == frame_index:
                 yield ChosenFrame(ordinal, frame_index, seconds, image)
-                index, image = next(images, (self.info.frames, None))
+                decoded_index, image = next(images, end)
             else:
                 yield ChosenFrame(ordinal, frame_index, seconds, None)
 
     def _images(self, wanted: Sequence[int]) -> Iterator[tuple[int, FrameArray]]:
-        """Of those of `wanted` that can be decoded, in order."""
+        """Yield (index, image) for each wanted frame that can be decoded, in order."""
         done = 0
         if self._task.library == "decord" and wanted:
-            for index, image in read_with_decord(self._name, self._packets, self._beat):
+            for index, image in read_with_decord(self._name, self._packets, self._heartbeat):
                 self._decoded_by_decord += 1
                 if index == wanted[done]:
                     yield index, fit(Image.fromarray(image), self.input_size, self.info.shown_size)
@@ -131,5 +161,5 @@ class Video:
                         return
         scale = FrameScaler(self.info, self.input_size, self._task.resize)
         for index, frame in self._reader.read(wanted[done:]):
-            with suppress(av.FFmpegError):  # pixels of a kind that it cannot convert
+            with suppress(av.FFmpegError):  # FFmpeg cannot convert this pixel format
                 yield index, scale(frame)

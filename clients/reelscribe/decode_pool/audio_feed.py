@@ -107,7 +107,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
     """
     audio_task = AudioTask.from_json(task)
     with Audio(audio_task, channel.heartbeat) as audio:
-        if audio.info is None and not audio.pictures:
+        if audio.info is None and not audio.has_video:
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
@@ -155,7 +155,7 @@ class _AudioFeed:
                 if self._is_last(chunk):
                     break
             else:
-                samples, cut = self._audio.samples, self._audio.cut
+                samples, cut = self._audio.samples_read, self._audio.why_incomplete
                 self._channel.send(opened={"info": asdict(self._info), "samples": samples, "cut": cut})
         except MediaError:
             self._send_batch()  # what came before the damage

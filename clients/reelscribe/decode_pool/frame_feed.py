@@ -119,7 +119,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: 
                 "input_size": asdict(video.input_size),
                 "chosen": len(video.chosen),
                 "end_seconds": video.end_seconds,
-                "cut": video.cut,
+                "cut": video.why_incomplete,
             }
         )
         most = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)

@@ -1,0 +1,66 @@
+"""The commands and programs in the documents run, against a real server, and answer what the documents say."""
+
+import re
+
+import pytest
+
+from support.clone import Clone
+from support.documents import DOCUMENTS, ROOT, blocks
+
+BEFORE = {
+    ("docs/cli.md", "Annotate files"): "scripts/build; scripts/start",
+    ("docs/python.md", "A file or an array at a time"): "scripts/build; scripts/start",
+    ("docs/operations.md", "From another machine"): "reelscribe server start",
+}
+"""What a reader has done before a block, by document and heading, where the document says it in words."""
+
+NOT_RUN = {
+    "export SSL_CERT_FILE": "needs a certificate for another machine; tests/e2e/test_security.py uses TLS",
+}
+"""Blocks that do not run, by how they begin, and why."""
+
+RUNNABLE = ("sh", "python")
+
+
+def with_code() -> list:
+    documents = [path for path in DOCUMENTS if any(block.language in RUNNABLE for block in blocks(path))]
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in documents]
+
+
+@pytest.fixture
+def clone(tmp_path):
+    clone = Clone(tmp_path)
+    yield clone
+    clone.stop()
+
+
+@pytest.mark.parametrize("document", with_code())
+def test_the_commands_of_a_document(clone, document):
+    prepared = set()
+    for block in blocks(document):
+        if block.language not in RUNNABLE or block.code.startswith(tuple(NOT_RUN)):
+            continue
+        place = block.document, block.heading
+        if place in BEFORE and place not in prepared:
+            clone.sh(BEFORE[place])
+            prepared.add(place)
+        output = clone.sh(block.code) if block.language == "sh" else clone.python(block.code)
+        for answer in answers(block.code):
+            assert re.search(answer, without_spaces(output)), f"{block.code}\n{output}"
+
+
+def answers(code: str) -> list[str]:
+    """What the comments after `curl` and `print` say is printed, as patterns: `...` stands for anything."""
+    comments = re.findall(r"^ *(?:curl .*?'\\n'|print\(.*\)) +# (.+)$", code, re.M)
+    return [".*".join(map(re.escape, without_spaces(comment).split("..."))) for comment in comments]
+
+
+def without_spaces(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def test_every_exception_is_of_use():
+    every = [block for path in DOCUMENTS for block in blocks(path)]
+    assert {block.language for block in every} <= {"", "ini", *RUNNABLE}
+    assert [start for start in NOT_RUN if not any(block.code.startswith(start) for block in every)] == []
+    assert BEFORE.keys() <= {(block.document, block.heading) for block in every}

@@ -1,0 +1,131 @@
+"""What the documents name exists: files, commands, options, packages and public names."""
+
+import ast
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import reelscribe
+from reelscribe.cli import app
+from support.documents import DOCUMENTS, ROOT, blocks
+
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
+HISTORY = "CHANGELOG.md"
+PLACES = (ROOT, ROOT / "clients", ROOT / "clients/reelscribe", ROOT / "handlers")
+"""Folders from which documents name files."""
+
+OTHERS_SAY = {
+    "Cannot connect to host": "aiohttp",
+    "Token Authorization failed": "TorchServe",
+    "This TorchServe instance only accepts HTTPS requests": "TorchServe",
+    "Worker died.": "TorchServe",
+    "certificate verify failed": "OpenSSL",
+    "java not found": "TorchServe's launcher",
+}
+"""Parts of messages in the manual that are not in the code of this project, and who says them."""
+
+
+def commands() -> dict[str, set[str]]:
+    """The options of each command, by its words, such as `server start`."""
+    found = {}
+
+    def walk(words: str, command) -> None:
+        for name, inner in getattr(command, "commands", {}).items():
+            walk(f"{words} {name}".strip(), inner)
+        options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+        found[words] = {option for option in options if option.startswith("-")}
+
+    walk("", get_command(app))
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_and_scripts_exist(name):
+    text = (ROOT / name).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if "://" not in link]
+    assert [link for link in links if not ((ROOT / name).parent / link).exists()] == []
+    scripts = set(re.findall(r"\bscripts/(\w+)", text))
+    assert [script for script in scripts if not os.access(ROOT / "scripts" / script, os.X_OK)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != HISTORY])
+def test_files_that_are_named_exist(name):
+    paths = re.findall(
+        r"`((?:reelscribe|handlers|bench|demo|deploy|docs|tests)/[\w./-]+\.\w+)`", (ROOT / name).read_text()
+    )
+    assert [path for path in paths if not any((place / path).exists() for place in PLACES)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != HISTORY])
+def test_commands_and_their_options_exist(name):
+    text = (ROOT / name).read_text()
+    lines = [line for block in blocks(ROOT / name) for line in block.code.replace("\\\n", "").splitlines()]
+    lines += re.findall(r"`([^`]+)`", text)
+    for line in lines:
+        if match := re.match(r"\s*(?:\S*/)?reelscribe ([a-z].*)", line):
+            words = shlex.split(match[1], comments=True)
+            command = max((each for each in COMMANDS if words[: len(each.split())] == each.split()), key=len)
+            assert command or words[0] == "COMMAND", line
+            options = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert options <= COMMANDS[command], line
+
+
+def test_the_command_line_document_has_every_option():
+    text = (ROOT / "docs/cli.md").read_text()
+    rows = [row.split("|")[1] for row in re.findall(r"^\| `-.+$", text, re.M)]
+    documented = {option for row in rows for option in re.findall(r"`(-[-\w]+)", row)}
+    assert documented == set().union(*COMMANDS.values()) - {"--help"}
+
+
+def test_benchmarks_exist():
+    text = (ROOT / "docs/performance.md").read_text()
+    table = text[: text.index("## Figures")]
+    names = {name for row in re.findall(r"^\| (`.+?) \|", table, re.M) for name in re.findall(r"`([\w/]+)`", row)}
+    names -= {"scripts/bench"}
+    files = {str(path.relative_to(ROOT / "bench"))[:-3] for path in (ROOT / "bench").glob("*.py")}
+    files |= {f"defaults/{path.stem}" for path in (ROOT / "bench/defaults").glob("*.py")}
+    assert names == files - {"plots"}
+
+
+def test_the_architecture_has_every_package_in_its_layer():
+    rows = re.findall(r"^\| ([\d, ]+) \| (`.+?) \|", (ROOT / "docs/architecture.md").read_text(), re.M)
+    documented = {}
+    for numbers, packages in rows:
+        layers, names = numbers.split(", "), re.findall(r"`(\w+)`", packages)
+        documented |= zip(names, map(int, layers * (len(names) // len(layers))), strict=True)
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    assert documented == {name: k for k, layer in enumerate(layers, 1) for name in layer.split(" | ")}
+
+
+def test_the_python_api_has_every_public_name():
+    documented = re.findall(r"^::: reelscribe\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
+    assert sorted(documented) == sorted(set(reelscribe.__all__) - {"__version__"})
+
+
+def test_messages_in_the_manual_are_those_of_the_programs():
+    table = (ROOT / "docs/operations.md").read_text().partition("## Symptom")[2]
+    quoted = [text for row in re.findall(r"^\| (.+?) \|", table, re.M) for text in re.findall(r'"(.+?)"', row)]
+    parts = {part.strip(" ;:,`") for text in quoted for part in text.split("...")} - {"", "s", "of"}
+    said = "\n".join(text for top in ("clients", "handlers") for text in texts(ROOT / top))
+    assert len(parts) > 25
+    assert {part for part in parts if part not in said} == OTHERS_SAY.keys()
+
+
+def texts(folder: Path) -> Iterator[str]:
+    """The strings in the code below a folder; what is filled in begins a new one."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "\n" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value

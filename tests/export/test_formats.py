@@ -1,0 +1,155 @@
+"""An export as a whole: what it reads, what it refuses, and what it leaves behind."""
+
+import json
+import os
+import resource
+import sys
+
+import pytest
+from pyarrow import parquet
+
+from reelscribe.errors import UsageError
+from reelscribe.export.formats import FORMATS, export
+from support.exporting import (
+    annotations,
+    exported,
+    files,
+    record,
+    rows,
+    transcript_record,
+    utterance,
+)
+from support.memory import peak_memory
+
+
+def test_one_record_is_in_memory_at_a_time(tmp_path):
+    peaks = []
+    for number in (1, 20):
+        path = annotations(tmp_path, [record(f"{k}.mp4", *["a star"] * 5000) for k in range(number)])
+        with peak_memory() as peak:
+            export(path, tmp_path / "out", ["csv"])
+        peaks.append(peak())
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+def test_formats_that_are_named_twice_are_written_once(tmp_path):
+    line = json.dumps(dict(reversed(record("/v/a.mp4", "x").items())), separators=(",", ":"))
+    (tmp_path / "a.jsonl").write_text(line)
+    written = export(tmp_path / "a.jsonl", tmp_path / "out", ["csv", "vtt", "csv"])
+    assert sorted(written) == [tmp_path / "out/captions.csv", tmp_path / "out/vtt/a.mp4.vtt"]
+
+
+def test_the_order_of_a_records_keys_changes_nothing(tmp_path):
+    value = record("/v/a.mp4", "a dog") | transcript_record("/v/a.mp4", "three")
+    expected = files(exported(tmp_path, [value], "csv", "vtt"))
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict(reversed(value.items())), separators=(",", ":")))
+    export(tmp_path / "a.jsonl", tmp_path / "again", ["csv", "vtt"])
+    assert files(tmp_path / "again") == expected
+
+
+BAD_LINES = {
+    "nothing": b"",
+    "half a record": json.dumps(record()).encode()[:90],
+    "no object": b"[1]",
+    "bytes that are not UTF-8": b'{"source": "\xff',
+    "deeply nested JSON": b"[" * 100_000,
+} | {
+    name: json.dumps(value).encode()
+    for name, value in {
+        "no segments": record(segments=None),
+        "captions that are no list": record(captions=7),
+        "a text that is a number": record(segments=[{"start": 0, "end": 1, "text": 7}]),
+        "a time that is NaN": record(segments=[{"start": float("nan"), "end": 1, "text": "x"}]),
+        "an index that is too large": record(captions=[{"frame_index": 2**63, "pts_seconds": 0, "text": "x"}]),
+        "a transcript that is no list": transcript_record(transcript=7),
+        "an utterance that is a number": transcript_record(transcript=[7]),
+        "a language that is a number": transcript_record(transcript=[utterance(0, 1, "x") | {"language": 7}]),
+        "a probability above 1": transcript_record(transcript=[utterance(0, 1, "x") | {"no_speech_prob": 1.5}]),
+        "a probability that is NaN": transcript_record(
+            transcript=[utterance(0, 1, "x") | {"no_speech_prob": float("nan")}]
+        ),
+        "words that are strings": transcript_record(transcript=[utterance(0, 1, "x", ["x"])]),
+        "no model": transcript_record(speech_model=None),
+        "audio without a start": transcript_record(audio={}),
+    }.items()
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
+def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, kind):
+    good = json.dumps(record("a.mp4", "x") | transcript_record("a.mp4", "x")).encode()
+    (tmp_path / "a.jsonl").write_bytes(good + b"\n" + line + b"\n")
+    with pytest.raises(UsageError, match="line 2: expected a record") as error:
+        export(tmp_path / "a.jsonl", tmp_path / "out", [kind])
+    assert len(str(error.value)) < 500
+    assert files(tmp_path / "out").keys() <= {"vtt/a.mp4.vtt", "srt/a.mp4.srt"}
+
+
+def test_a_record_without_captions_and_transcript_is_refused(tmp_path):
+    value = record("a.mp4")
+    del value["captions"]
+    with pytest.raises(UsageError, match=r"line 1: expected a record .*neither captions nor a transcript"):
+        export(annotations(tmp_path, [value]), tmp_path / "out", ["csv"])
+
+
+def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
+    for value, wanted, command in (
+        (record("a", "x"), "transcript", "transcribe"),
+        (transcript_record("a", "x"), "captions", "caption"),
+    ):
+        path = annotations(tmp_path, [value])
+        with pytest.raises(UsageError, match=rf"cues of {wanted} need.*or make {wanted} by `reelscribe {command}`"):
+            export(path, tmp_path / "out", ["csv", "vtt"], wanted)
+        assert files(tmp_path / "out") == {}
+        assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]
+        (tmp_path / "out/vtt/a.vtt").unlink()
+    with pytest.raises(UsageError, match="expected cues out of captions, transcript, both, got 'all'"):
+        export(path, tmp_path / "out", ["vtt"], "all")
+
+
+def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
+    out = exported(tmp_path, [record("a.mp4", "old")], "csv", "parquet")
+    older = {path: path.read_bytes() for path in out.iterdir()}
+    path = annotations(tmp_path, [record("a.mp4", "new"), {}])
+    with pytest.raises(UsageError, match="line 2"):
+        export(path, out, ["csv", "parquet"])
+    assert {path: path.read_bytes() for path in out.iterdir()} == older
+    export(annotations(tmp_path, [record("a.mp4", "new")]), out, ["csv", "parquet"])
+    assert rows(out / "captions.csv")[1][3] == parquet.read_table(out / "captions.parquet")["text"][0].as_py() == "new"
+
+
+@pytest.mark.parametrize("kinds", [[kind] for kind in FORMATS] + [["csv", "parquet"], ["parquet", "csv"]])
+def test_a_full_disk_is_an_error_and_no_partial_file_is_left(tmp_path, kinds):
+    captions = [os.urandom(50).hex() for _ in range(3000)]
+    (tmp_path / "a.jsonl").write_text(json.dumps(record("a.mp4", *captions)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(UsageError, match=r"out.* cannot be written to: File too large"):
+            export(tmp_path / "a.jsonl", tmp_path / "out", kinds)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
+
+
+def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a.jsonl").write_text(json.dumps(record("a.mp4", "x")))
+    (tmp_path / "out").touch()
+    for name, kind, reason in [
+        ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
+        ("pipe", "vtt", "no regular file"),
+        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, got 'xml'"),
+        ("a.jsonl", "csv", "out cannot be written to: File exists"),
+        ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
+    ]:
+        with pytest.raises(UsageError, match=reason):
+            export(tmp_path / name, tmp_path / "out", [kind])
+    for kind, library in {"vtt": "pysubs2", "srt": "pysubs2", "parquet": "pyarrow"}.items():
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(
+            UsageError, match=rf"{kind} needs the package {library}; .*pip install '\.\[(client|parquet)\]'"
+        ):
+            export(tmp_path / "a.jsonl", tmp_path / "new", [kind])
+    assert not (tmp_path / "new").exists()

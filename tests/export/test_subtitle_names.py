@@ -1,0 +1,53 @@
+"""The names of subtitle files: each source has one of its own, inside the folder of the export."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.exporting import cues, exported, record
+
+
+@pytest.mark.parametrize(
+    ("sources", "names"),
+    [
+        (["/v/a.mp4"], ["a.mp4"]),
+        (["/v/a.mp4", "/v/deep/er/a.mp4", "/v/a.mkv"], ["a.mkv", "a.mp4", "deep/er/a.mp4"]),
+        (["v/a.mp4", "v/../v/./b.mp4", "../w/c.mp4"], ["here/v/a.mp4", "here/v/b.mp4", "w/c.mp4"]),
+        (["a.mp4", "./a.mp4", "a.mp4~2", "a.mp4"], ["a.mp4", "a.mp4~2", "a.mp4~2~2", "a.mp4~3"]),
+        (["/v/a.mp4", "/v/a.mp4.vtt/b.mp4", "/v/b.vtt.partial/c"], ["a.mp4", "a.mp4.vtt_/b.mp4", "b.vtt.partial_/c"]),
+        (["/v/a.vtt", "/v/b"], ["a.vtt", "b"]),
+    ],
+)
+def test_names_are_those_of_the_sources_below_their_common_folder(tmp_path, monkeypatch, sources, names):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    out = exported(tmp_path, [record(path, path) for path in sources], "vtt")
+    found = {
+        str(path.relative_to(out / "vtt")): cues(path)[0][2] for path in (out / "vtt").rglob("*") if path.is_file()
+    }
+    assert sorted(found) == [f"{name}.vtt" for name in names]
+    assert sorted(found.values()) == sorted([path] for path in sources)
+
+
+HOSTILE = [
+    *("", "/", ".", "..", "../../../../x.mp4", "/etc/../../x.mp4", "a\0b.mp4", "a\0/../../../b", "~/x", "a\nb", "-rf"),
+    *("x" * 255, "é" * 127 + "y", "é" * 127 + "z", f"{'d' * 255}/x", "/".join(["d" * 200] * 30), "d/" * 3000 + "x"),
+    *("\ud800.mp4", "\ud801.mp4", "caf\udce9.mp4", "\udcc3\udca9.mp4", "é.mp4", "\udcff" * 255, "C:\\x", "a|b:*?"),
+]
+
+
+@pytest.mark.parametrize("others", [[], ["../out.mp4"], ["/"]])
+def test_files_of_hostile_paths_stay_inside_the_folder_and_apart(tmp_path, monkeypatch, others):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    sources = [*HOSTILE, *others]
+    out = exported(tmp_path, [record(path, str(k)) for k, path in enumerate(sources)], "srt", "vtt")
+    for kind in ("srt", "vtt"):
+        files = [Path(folder, name) for folder, _, names in os.walk(out / kind) for name in names]
+        assert sorted(int(cues(path)[0][2][0]) for path in files) == list(range(len(sources)))
+
+
+def test_a_name_that_is_not_utf_8_is_kept_byte_for_byte(tmp_path):
+    out = exported(tmp_path, [record("caf\udce9.avi", "x"), record("vidéo.avi", "x")], "vtt")
+    assert sorted(os.listdir(os.fsencode(out / "vtt"))) == [b"caf\xe9.avi.vtt", "vidéo.avi.vtt".encode()]

@@ -1,0 +1,166 @@
+"""Tables of captions and transcripts, as CSV and Parquet."""
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet
+
+from reelscribe.export.formats import FORMATS, export
+from support.exporting import (
+    TEXTS,
+    annotations,
+    evenly_spoken,
+    exported,
+    files,
+    record,
+    record_of_both,
+    rows,
+    transcript_record,
+    utterance,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs/exports.md"
+
+
+def reused(path):
+    value = record(path, "a star", "a star", start=0.5)
+    value["captions"][1]["reused_from"] = 0
+    return value
+
+
+def test_a_csv_has_a_row_for_each_caption(tmp_path):
+    out = exported(tmp_path, [reused("v/caf\udce9.mp4"), record("b.mp4"), record("c.mp4", 'one, "two"\nthree')], "csv")
+    assert rows(out / "captions.csv") == [
+        ["source", "frame_index", "pts_seconds", "text", "reused_from"],
+        ["v/caf\\udce9.mp4", "0", "0.5", "a star", ""],
+        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0"],
+        ["c.mp4", "0", "0.0", 'one, "two"\nthree', ""],
+    ]
+    table = arrow_csv.read_csv(out / "captions.csv", parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
+    assert table["reused_from"].to_pylist() == [None, 0, None]
+    assert table["text"].to_pylist() == ["a star", "a star", 'one, "two"\nthree']
+
+
+def test_a_csv_has_a_row_for_each_utterance(tmp_path):
+    unsure = transcript_record("=b.mp4", transcript=[utterance(0.5, 1, "-1 \ud800", evenly_spoken(["-1"]))])
+    out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
+    assert sorted(files(out)) == ["transcript.csv"]
+    assert rows(out / "transcript.csv") == [
+        ["source", "start", "end", "text", "language", "no_speech_prob"],
+        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "0.25"],
+        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "0.25"],
+        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", ""],
+    ]
+
+
+@given(st.lists(TEXTS | st.text("'=+-@\t\r\nx", max_size=4), min_size=1))
+def test_no_field_of_a_csv_is_a_formula_and_every_text_can_be_restored(captions):
+    with TemporaryDirectory() as folder:
+        found = [row[3] for row in rows(exported(Path(folder), [record("x", *captions)], "csv") / "captions.csv")[1:]]
+    assert not any(text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) for text in found)
+    assert [re.sub(r"\A'('*[=+\-@\t\r\n])", r"\1", text) for text in found] == [
+        text.replace("\0", "\ufffd") for text in captions
+    ]
+
+
+def test_a_source_that_is_named_like_a_formula_gets_an_apostrophe_in_csv_alone(tmp_path):
+    out = exported(tmp_path, [record("=1+1.mp4", "x")], "csv", "parquet")
+    assert rows(out / "captions.csv")[1][0] == "'=1+1.mp4"
+    assert parquet.read_table(out / "captions.parquet")["source"].to_pylist() == ["=1+1.mp4"]
+
+
+def test_a_parquet_file_has_types_and_exact_values(tmp_path):
+    unread = record("b.mp4", source={"path": "b.mp4", "bytes": None, "sha256": None}, media=None, status="error")
+    out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
+    table = parquet.read_table(out / "captions.parquet")
+    types = [pa.string(), pa.int64(), pa.float64(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    assert table.schema.types == types
+    assert [field.name for field in table.schema if field.nullable] == ["reused_from", "sha256"]
+    assert [tuple(row.values()) for row in table.to_pylist()] == [
+        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, "00ff", "some/model", "abc"),
+        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, "00ff", "some/model", "abc"),
+    ]
+
+
+def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
+    words = [*evenly_spoken(["=three", "\udce9"])]
+    timed = transcript_record("b.mp4", transcript=[utterance(0, 1, "=three \udce9", words)])
+    unread = transcript_record("c", source={"path": "c", "bytes": None, "sha256": None}, audio=None, status="error")
+    table = parquet.read_table(
+        exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "transcript.parquet"
+    )
+    text, seconds = pa.string(), pa.float64()
+    word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text}))
+    assert table.schema.types == [text, seconds, seconds, text, text, seconds, word, text, text, text]
+    assert {field.name for field in table.schema if field.nullable} == {"language", "no_speech_prob", "words", "sha256"}
+    assert [tuple(row.values()) for row in table.to_pylist()] == [
+        ("a.mp4", 0, 1, "go", "en", 0.25, None, "00ff", "some/whisper", "def"),
+        (
+            "b.mp4",
+            0,
+            1,
+            "=three \\udce9",
+            None,
+            None,
+            [words[0], words[1] | {"text": "\\udce9"}],
+            "00ff",
+            "some/whisper",
+            "def",
+        ),
+    ]
+
+
+def test_groups_of_a_parquet_file_hold_many_sources(tmp_path):
+    records = [record(f"{k}.mp4", *["x"] * 1000) for k in range(70)]
+    file = parquet.ParquetFile(exported(tmp_path, records, "parquet") / "captions.parquet")
+    assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [65536, 70_000 - 65536]
+    assert file.read()["source"].to_pylist() == [f"{k}.mp4" for k in range(70) for _ in range(1000)]
+
+
+def test_words_count_as_rows_in_the_size_of_a_group(tmp_path):
+    spoken = utterance(0, 1, "a", evenly_spoken(["a"] * 15))
+    out = exported(tmp_path, [transcript_record(f"{k}", transcript=[spoken] * 1000) for k in range(9)], "parquet")
+    file = parquet.ParquetFile(out / "transcript.parquet")
+    assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [4096, 4096, 9000 - 2 * 4096]
+
+
+def test_without_any_record_there_are_tables_without_rows(tmp_path):
+    out = exported(tmp_path, [], *FORMATS)
+    assert sorted(path.name for path in out.rglob("*")) == ["captions.csv", "captions.parquet"]
+    assert parquet.read_table(out / "captions.parquet").num_rows == 0
+
+
+def test_there_is_a_table_for_each_kind_of_annotations_that_a_record_has(tmp_path):
+    for name, records, kinds in [
+        ("captions", [record("a")], ["captions"]),
+        ("transcript", [transcript_record("a")], ["transcript"]),
+        ("both", [record_of_both([], [])], ["captions", "transcript"]),
+        ("one after the other", [transcript_record("a"), record("b")], ["captions", "transcript"]),
+    ]:
+        (tmp_path / name).mkdir()
+        out = exported(tmp_path / name, records, "csv", "parquet")
+        assert sorted(files(out)) == [f"{kind}.{suffix}" for kind in kinds for suffix in ("csv", "parquet")]
+
+
+def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
+    value = record("a.mp4", "a dog") | transcript_record("a.mp4", "three")
+    out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
+    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", ""]
+    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "0.25"]
+    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [out / "captions.csv"]
+
+
+@pytest.mark.parametrize("table", ["captions", "transcript"])
+def test_every_column_is_documented(tmp_path, table):
+    out = exported(tmp_path, [record("a.mp4", "x") | transcript_record("a.mp4", "x")], "csv", "parquet")
+    sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
+    tables = [re.findall(r"^\| `(\w+)`", section, re.M) for section in sections]
+    assert parquet.read_schema(out / f"{table}.parquet").names in tables
+    assert rows(out / f"{table}.csv")[0] in tables

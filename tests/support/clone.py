@@ -1,0 +1,105 @@
+"""A folder like a clone of the project, in which the commands of the documents run as a reader would run them."""
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from support.documents import ROOT
+
+STAND_INS = {
+    "scripts/setup": ":  # It would install packages.",
+    "scripts/test": ":  # It would run these tests.",
+    "scripts/bench": ":  # It takes minutes; tests/bench runs every benchmark with small sizes.",
+    "scripts/docs": ":  # tests/docs/test_site.py runs it.",
+    "bin/pip": ":  # It would change the packages of these tests.",
+    "bin/ssh": ":  # There is no other machine, and the server can be reached without a tunnel.",
+    "bin/scp": 'cp "${1#*:reelscribe/}" "$2"  # There is no other machine: its files are here.',
+}
+"""Programs that do not run themselves, and a line of bash with the reason for each."""
+
+REPLACED = {
+    "Salesforce/blip2-opt-2.7b": "demo/models/captioner",  # needs a hub
+    "openai/whisper-large-v3-turbo": "demo/models/speech",
+    " --gpus 4": "",  # needs a GPU machine
+    "/videos": "demo/media",
+}
+"""What a reader has and these tests have not, and what stands in for it."""
+
+LINKED = ("clients", "demo", "docs", "handlers", "pyproject.toml")
+
+
+class Clone:
+    """A clone whose server has a loopback address of its own, so that it may use the usual ports.
+
+    Args:
+        folder: An empty folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.address = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.{random.randint(1, 254)}"
+        with socket.create_server((self.address, 0)) as free:
+            self._replaced = {**REPLACED, "127.0.0.1": self.address, "9108": str(free.getsockname()[1])}
+        for name in LINKED:
+            (folder / name).symlink_to(ROOT / name)
+        for config in ROOT.glob("*.properties"):
+            (folder / config.name).write_text(self.replaced(config.read_text()))
+        for name in ("bin", "model_store", "scripts", ".venv/bin"):
+            (folder / name).mkdir(parents=True)
+        for script in (ROOT / "scripts").iterdir():
+            (folder / "scripts" / script.name).symlink_to(script)
+        self._add_programs()
+
+    def _add_programs(self) -> None:
+        curl = shutil.which("curl") or Path(__file__).with_name("curl")
+        programs = {
+            **STAND_INS,
+            ".venv/bin/python": f'exec {sys.executable} "$@"',
+            ".venv/bin/reelscribe": f'exec {sys.executable} -m reelscribe.cli "$@"',
+            "bin/reelscribe": 'exec .venv/bin/reelscribe "$@"',
+            "bin/curl": f'exec {curl} "$@"',
+        }
+        for name, script in programs.items():
+            path = self.folder / name
+            path.unlink(missing_ok=True)
+            path.write_text(f"#!/usr/bin/env bash\n{script}\n")
+            path.chmod(0o755)
+
+    def replaced(self, text: str) -> str:
+        """Text of a document, with what stands in for what these tests have not."""
+        for old, new in self._replaced.items():
+            text = text.replace(old, new)
+        return text
+
+    def sh(self, code: str) -> str:
+        """Run commands of a document in bash, and return what they print. The first one that fails ends them."""
+        return self._run(["bash", "-euo", "pipefail", "-c", self.replaced(code)])
+
+    def python(self, code: str) -> str:
+        """Run Python code of a document, and return what it prints."""
+        code = self.replaced(code)
+        if "import reelscribe" in code:  # whose default is the server at the usual address
+            code = f'import reelscribe._api as api; api.LOCAL_SERVER = "http://{self.address}:8080"\n{code}'
+        return self._run([sys.executable, "-c", code])
+
+    def stop(self) -> None:
+        """Stop every server that the commands have started."""
+        for directory in self.folder.glob(".server*"):
+            self.sh(f"reelscribe server stop --directory {directory.name}")
+
+    def _run(self, command: list[str]) -> str:
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
