@@ -10,9 +10,8 @@ Headers and descriptions travel by gloo. So do tensors, unless the process group
 (`init_process_group("cpu:gloo,cuda:nccl")`), which transfers from GPU to GPU. By gloo, tensors of a GPU go through
 pinned memory of the host.
 
-NCCL runs the operations of a group in sequence. Each direction therefore needs a group of its own; otherwise, two ranks
-that both send first wait for each other. Two links in the same direction between the same ranks need groups of their
-own in any case.
+NCCL runs the operations of a group in sequence, so two ranks that both sent first would wait for each other: between
+two ranks, only one direction may have a GPU as its device. Two links in the same direction would mix up their messages.
 
 Waiting for NCCL makes the current CUDA stream wait. Therefore wait for a message in the thread that uses it, right
 before it does: waiting earlier on the same stream would queue the transfer behind the work in progress. The timeout of
@@ -32,7 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeline.ranks import Peer, Slices
+from pipeline.peer import Peer
 from pipeline.tensor_tree import MAX_METADATA_BYTES, TreeSpec, flatten
 from reelscribe.errors import StartupError, WireError
 
@@ -42,7 +41,7 @@ FIRST_BYTES = 16 << 10
 """Size in bytes of a message's first transfer, whose receive is posted ahead; shorter ones are padded."""
 
 _MAGIC = b"RSSTAGE1"
-_HEADER = struct.Struct("<8s4q")
+_HEADER = struct.Struct("<8s3q")
 _IDLE_SECONDS = timedelta(days=3650).total_seconds()
 """Timeout for the next message to begin, as gloo cannot wait without one."""
 
@@ -54,8 +53,6 @@ class _Header(NamedTuple):
     magic: bytes
     metadata_bytes: int
     checksum: int
-    slices: int
-    """Number of ranks of the sending stage."""
     on_gpu: int
     """Whether tensors travel from GPU to GPU."""
 
@@ -77,7 +74,7 @@ class Sending:
         Raises:
             StageLost: The other rank is gone, or the timeout expired.
         """
-        self._peer.finish(self._works, self._peer.deadline(seconds))
+        self._peer.finish(self._works, seconds)
         for tensor in self._tensors:
             if tensor.is_cuda:
                 # NCCL sends on its own stream, and only the current stream waits for that: the memory is not free yet.
@@ -88,7 +85,7 @@ class Sending:
 class Receiving:
     """A tree that is being received."""
 
-    def __init__(self, peer: Peer, works: list[dist.Work], finish: Callable[[float], dict[str, Any]]) -> None:
+    def __init__(self, peer: Peer, works: list[dist.Work], finish: Callable[[], dict[str, Any]]) -> None:
         self._peer, self._works, self._finish = peer, works, finish
 
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
@@ -106,9 +103,8 @@ class Receiving:
             StageLost: The other rank is gone, or the timeout expired.
             RuntimeError: The device has no memory for the tensors. The link works on nevertheless.
         """
-        deadline = self._peer.deadline(seconds)
-        self._peer.finish(self._works, deadline)
-        return self._finish(deadline)
+        self._peer.finish(self._works, seconds)
+        return self._finish()
 
 
 class StageLink:
@@ -122,31 +118,24 @@ class StageLink:
         self,
         peer: int,
         *,
-        group: dist.ProcessGroup | None = None,
         device: torch.device = CPU,
         seconds: float,
-        slices: dist.ProcessGroup | None = None,
         name: str | None = None,
     ) -> None:
         """Link this rank to another one; the other rank needs a link as well.
 
         Args:
             peer: Global rank of the other one.
-            group: The process group to use; None is the default group.
             device: Where received tensors are stored.
             seconds: Timeout of a transfer once it has begun, in seconds.
-            slices: All ranks of this rank's own stage, if there are several. Large tensors then travel in one slice
-                for each pair of counterparts, and are joined by all-gather. Both stages must have the same number of
-                ranks, and all ranks of the sending stage must send the same tree.
             name: What messages call the other rank.
 
         Raises:
             StartupError: The process group has no gloo for the CPU.
         """
-        self._peer = Peer(peer, group, seconds, name)
+        self._peer = Peer(peer, seconds, name)
         self._device = device
-        self._transport = _transport_device(group, device)
-        self._slices = Slices(slices)
+        self._transport = _transport_device(device)
         self._send_tags, self._receive_tags = count(), count()
         self._next: _Posted | None = None
 
@@ -158,13 +147,13 @@ class StageLink:
             StageLost: The other rank is gone.
         """
         metadata, tensors = flatten(tree)
-        header = _Header(_MAGIC, len(metadata), crc32(metadata), self._slices.count, self._transport != CPU)
+        header = _Header(_MAGIC, len(metadata), crc32(metadata), self._transport != CPU)
         text = bytearray(_HEADER.pack(*header) + metadata).ljust(FIRST_BYTES)
         description = torch.frombuffer(text, dtype=torch.uint8).tensor_split([FIRST_BYTES])
-        slices = [values[self._slices.own(len(values))] for values in self._bytes_to_send(tensors)]
+        contents = self._bytes_to_send(tensors)
         works = self._peer.issue(dist.isend, description, self._send_tags)
-        works += self._peer.issue(dist.isend, slices, self._send_tags)
-        return Sending(self._peer, works, [*description, *slices])
+        works += self._peer.issue(dist.isend, contents, self._send_tags)
+        return Sending(self._peer, works, [*description, *contents])
 
     def irecv_tensor_dict(self, seconds: float | None = None) -> Receiving:
         """Wait for the next message to begin, issue all its receives at once, and return.
@@ -179,16 +168,14 @@ class StageLink:
             StageLost: The other rank is gone, a timeout expired, or the message is damaged.
         """
         spec = self._receive_description(_IDLE_SECONDS if seconds is None else seconds)
-        sizes = [tensor.nbytes for tensor in spec.tensors]
         pinned = self._device.type == "cuda" and self._transport == CPU
         buffers = [
-            torch.empty(self._slices.room(size), dtype=torch.uint8, device=self._transport, pin_memory=pinned)
-            for size in sizes
+            torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._transport, pin_memory=pinned)
+            for tensor in spec.tensors
         ]
-        slices = [buffer[self._slices.own(size)] for buffer, size in zip(buffers, sizes, strict=True)]
-        works = self._peer.issue(dist.irecv, slices, self._receive_tags)
+        works = self._peer.issue(dist.irecv, buffers, self._receive_tags)
         self._next = self._post(FIRST_BYTES)
-        return Receiving(self._peer, works, lambda deadline: self._restored(spec, buffers, deadline))
+        return Receiving(self._peer, works, lambda: self._restored(spec, buffers))
 
     def send_tensor_dict(self, tree: Mapping[str, Any]) -> None:
         """Send a tree, and wait until it was sent; see `isend_tensor_dict`."""
@@ -202,7 +189,7 @@ class StageLink:
         """Receive what the next message holds besides the bytes of tensors; it has to begin within `seconds`."""
         first = self._received(self._next or self._post(FIRST_BYTES), seconds)
         header = _Header(*_HEADER.unpack_from(first))
-        expected = header._replace(magic=_MAGIC, slices=self._slices.count, on_gpu=self._transport != CPU)
+        expected = header._replace(magic=_MAGIC, on_gpu=self._transport != CPU)
         if header != expected or not 0 < header.metadata_bytes <= MAX_METADATA_BYTES:
             raise self._peer.lost(f"sent {header}, expected {expected} of at most {MAX_METADATA_BYTES} bytes")
         end = _HEADER.size + header.metadata_bytes
@@ -222,7 +209,7 @@ class StageLink:
     def _received(self, posted: _Posted, seconds: float | None = None) -> bytes:
         """Wait for a posted receive, with a timeout of `seconds` or that of the link."""
         buffer, works = posted
-        self._peer.finish(works, self._peer.deadline(seconds))
+        self._peer.finish(works, seconds)
         return buffer.numpy().tobytes()
 
     def _bytes_to_send(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -233,18 +220,17 @@ class StageLink:
         # reshape(-1) would keep the stride of a single element, and then its bytes could not be viewed.
         return [tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in moved]
 
-    def _restored(self, spec: TreeSpec, buffers: Sequence[Tensor], deadline: float) -> dict[str, Any]:
-        """Restore the tree, once this rank has its slice of each tensor."""
-        self._slices.gather(buffers, deadline)
+    def _restored(self, spec: TreeSpec, buffers: Sequence[Tensor]) -> dict[str, Any]:
+        """Restore the tree from the bytes of its tensors."""
         return spec.unflatten(
-            buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).to(self._device, non_blocking=True)
+            buffer.view(tensor.dtype).view(tensor.shape).to(self._device, non_blocking=True)
             for buffer, tensor in zip(buffers, spec.tensors, strict=True)
         )
 
 
-def _transport_device(group: dist.ProcessGroup | None, device: torch.device) -> torch.device:
+def _transport_device(device: torch.device) -> torch.device:
     """The device that tensors are sent from and received on."""
-    backends = dist.get_backend_config(group).split(",")
+    backends = dist.get_backend_config().split(",")
     if "cpu:gloo" not in backends:
         raise StartupError(
             f"stage: expected a process group with gloo for the CPU, got {','.join(backends)};"

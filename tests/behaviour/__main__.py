@@ -74,7 +74,7 @@ def reference_folder(cache: Path, commit: str) -> Path:
     Its name depends on the checks, on Python's version, and on the path of the cache: records contain the paths of
     models, so a cache that was moved is of no use.
     """
-    sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")))
+    sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")) if path != Path(__file__))
     version = hashlib.sha256(f"{cache} {sys.version}".encode() + sources).hexdigest()
     return cache / f"{commit:.12}-{version:.12}"
 

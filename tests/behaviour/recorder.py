@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -35,7 +36,11 @@ def recorder(upstream: str) -> Iterator[tuple[str, list[str]]]:
                 if name.lower().startswith(("content-type", "x-reelscribe"))
             ]
             request = f"{self.command} {self.path} {_outline(self.headers.items())} {_digest(body)}"
-            lines.append(f"{request} -> {response.status} {_outline(headers)} {_digest(content)}")
+            # The keys of a description may have any order.
+            compared = (
+                json.dumps(json.loads(content), sort_keys=True).encode() if "describe" in self.headers else content
+            )
+            lines.append(f"{request} -> {response.status} {_outline(headers)} {_digest(compared)}")
             self.send_response(response.status)
             for name, value in [*headers, ("Content-Length", str(len(content)))]:
                 self.send_header(name, value)
