@@ -1,4 +1,4 @@
-"""Noisy, textured video clips, on which decoding and scaling cost what they cost on natural pictures."""
+"""Makes noisy, textured video clips, which are about as expensive to decode and scale as natural video."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ FRAMES_PER_SECOND = 25
 
 
 def texture(width: int, height: int) -> NDArray[np.float32]:
-    """An image, (height, width, 3), with detail of all scales around middle grey (128), as natural pictures have it."""
+    """Return an image with detail of all scales, as natural images have it.
+
+    Returns:
+        (height, width, 3), with a mean of about 128 (grey) and a standard deviation of 50; values may be outside 0 to
+        255.
+    """
     rng = np.random.default_rng(0)
     total = np.zeros((height, width, 3), np.float32)
     for step in (1, 2, 4, 8, 16, 32, 64, 128):
@@ -28,7 +33,7 @@ def texture(width: int, height: int) -> NDArray[np.float32]:
 
 
 def write_clip(path: Path, width: int, height: int, frames: int) -> None:
-    """Write an H.264 file that pans over the texture, with grain, at 25 frames/s."""
+    """Write an H.264 file that pans over the texture, with grain, at FRAMES_PER_SECOND."""
     canvas, rng = texture(width + 2 * frames, height + frames), np.random.default_rng(1)
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx264", rate=FRAMES_PER_SECOND, options={"preset": "veryfast", "crf": "20"})
@@ -42,7 +47,7 @@ def write_clip(path: Path, width: int, height: int, frames: int) -> None:
 
 
 def repeat_clip(clip: Path, path: Path, times: int) -> None:
-    """Write the frames of `clip` several times, one after the other, to the file `path`, without encoding them anew."""
+    """Write a file that shows the frames of `clip` several times, one after the other, without encoding them again."""
     with av.open(str(path), "w") as longer:
         with av.open(str(clip)) as file:
             source = file.streams.video[0]
@@ -58,9 +63,19 @@ def repeat_clip(clip: Path, path: Path, times: int) -> None:
 
 
 def write_library(folder: Path, width: int, height: int, *, clips: int, frames: int) -> list[Path]:
-    """Write files of so many frames each into a new folder.
+    """Write video files with the same frames into a new folder.
 
-    All show the same frames. They differ in an empty box at their end, so that a run does not take them for one file.
+    The files differ in an empty MP4 box at their end. A run would caption equal files only once.
+
+    Args:
+        folder: The folder, which must not exist.
+        width: Width in pixels.
+        height: Height in pixels.
+        clips: Number of files.
+        frames: Number of frames in each file.
+
+    Returns:
+        The paths of the files.
     """
     folder.mkdir(parents=True)
     paths = [folder / f"clip-{k}.mp4" for k in range(clips)]
@@ -72,5 +87,5 @@ def write_library(folder: Path, width: int, height: int, *, clips: int, frames: 
 
 
 def empty_box(number: int) -> bytes:
-    """A box of MP4 that readers skip, different for each number."""
+    """Return an MP4 box that readers skip; its bytes differ for each number."""
     return (16).to_bytes(4, "big") + b"free" + number.to_bytes(8, "big")

@@ -1,4 +1,4 @@
-"""A TorchServe of its own for a test or a benchmark: the demo captioner or any archive, on free ports of loopback."""
+"""Starts a TorchServe for one test or benchmark, with the demo captioner or other archives, on free loopback ports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOAD_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Serving:
-    """A running server, and one of the models that it serves."""
+    """A running server and the name of one of its models."""
 
     instance: Instance
     model: str
@@ -56,7 +56,7 @@ class Serving:
 
     @property
     def token(self) -> str:
-        """Key of the inference API."""
+        """Token for the inference API."""
         return self.instance.key("inference")
 
     @property
@@ -66,12 +66,12 @@ class Serving:
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that the settings allow the Java process: heap and direct buffers."""
+        """Bytes that the server's settings allow the Java process for its heap and its direct buffers."""
         sizes = re.findall(r"-(?:Xmx|XX:MaxDirectMemorySize=)(\d+)([mg])", self.settings["vmargs"])
         return sum(int(size) * 2 ** (30 if unit == "g" else 20) for size, unit in sizes)
 
     def processes(self) -> dict[str, list[int]]:
-        """Process ids under "java" and "workers"."""
+        """Return the process ids of the Java process, under "java", and of the workers, under "workers"."""
         commands = {process.pid: " ".join(process.cmdline()) for process in self.instance.processes()}
         return {
             "java": [pid for pid, command in commands.items() if "ModelServer" in command],
@@ -80,7 +80,7 @@ class Serving:
 
 
 def free_ports() -> Settings:
-    """Settings with ports that no other server uses, for all of TorchServe's APIs."""
+    """Return settings that give each of TorchServe's APIs a port that is free now."""
     names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
@@ -90,13 +90,13 @@ def free_ports() -> Settings:
 
 @contextmanager
 def serve(directory: Path, model: str, config: Path, **overrides: str) -> Iterator[Serving]:
-    """Run a server until the block ends.
+    """Run a server until the `with` block ends.
 
     Args:
-        directory: The server's folder is made in it; its subfolder `store` holds the archives to be served.
-        model: Name of the archive that the result refers to.
-        config: File of TorchServe's settings. Its ports are replaced by free ones.
-        overrides: Settings that replace those of `config`.
+        directory: The server's folder is made in it. Its subfolder `store` contains the archives to serve.
+        model: Name of the model that the result refers to.
+        config: File with TorchServe's settings. Its ports are replaced by free ones.
+        overrides: Settings that replace those in `config`.
     """
     instance = Instance(directory / "instance")
     settings = {**free_ports(), **overrides}
@@ -117,21 +117,21 @@ def serve_demo(directory: Path, config: Path) -> Iterator[Serving]:
 
 
 def handler_modules() -> dict[str, Path]:
-    """The Python files of `handlers/` by their place in an archive."""
+    """Return all Python files of `handlers/` by their path in an archive."""
     return {str(path.relative_to(HANDLERS)): path for path in sorted(HANDLERS.rglob("*.py"))}
 
 
 def pack_handler(
     handler: Path, name: str, store: Path, *, settings: Mapping[str, Any], modules: Mapping[str, Path]
 ) -> None:
-    """Write `store`/NAME.mar.
+    """Write a model archive with any handler script.
 
     Args:
         handler: The script with TorchServe's entry point `handle`.
-        name: Name of the model.
-        store: Folder of the archive; it is made if it does not exist.
-        settings: The archive's YAML.
-        modules: Files that the handler imports, by their place in the archive.
+        name: Name of the model; the file is `name`.mar.
+        store: Folder for the archive; it is made if it does not exist.
+        settings: Content of the archive's YAML file.
+        modules: Files that the handler imports, by their path in the archive.
     """
     store.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", name, "--version", "1.0"]
@@ -140,6 +140,7 @@ def pack_handler(
         yaml_file.write_text(yaml.safe_dump(dict(settings)))
         command += ["--handler", str(handler), "--config-file", str(yaml_file), "--export-path", str(store)]
         subprocess.run(command, check=True, capture_output=True)
-    with zipfile.ZipFile(store / f"{name}.mar", "a") as mar:  # the archiver's --extra-files would flatten folders
+    # The archiver's option --extra-files cannot keep files in folders, so they are added here.
+    with zipfile.ZipFile(store / f"{name}.mar", "a") as mar:
         for place, path in modules.items():
             mar.write(path, place)

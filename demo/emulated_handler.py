@@ -1,8 +1,9 @@
-"""A TorchServe handler with an emulated device: it reads requests as the caption handler does, and then sleeps.
+"""A TorchServe handler with an emulated device: it reads requests as the caption handler does, and sleeps.
 
-A device captions `frames_per_second`, whatever the machine. Workers that share a device wait for each other. While it
-sleeps, the cores are free, as they are beside a GPU. The YAML has under `handler:` that rate, the number of `devices`
-among which the workers are divided, and the `frame` size that the model wants. A caption is the size of its frame.
+A device captions `frames_per_second`, whatever the machine. Workers that share a device wait for each other. While a
+worker sleeps, it uses no CPU core, like a worker that waits for a GPU. The YAML's `handler:` has this rate, the number
+of `devices` among which the workers are divided, and `frame`, the model's input size. The caption of a frame is its
+size.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ class EmulatedHandler:
     """One worker of an emulated device."""
 
     def load(self, context: Context) -> None:
-        """Read the settings, and join a device."""
+        """Read the settings, and choose the device that this worker uses."""
         settings = context.model_yaml_config["handler"]
         self._frame = input_size_from_json(settings["frame"])
         self._seconds = 1 / settings["frames_per_second"]
         self._workers = context.model_yaml_config["minWorkers"]
         model = context.manifest["model"]["modelName"]
-        # The file stays open, and so locked, for as long as the worker lives.
+        # The lock is held as long as the file is open, which is as long as the worker lives.
         self._worker_lock, number = _lock_worker_number(model)
         self._device = _lock_file(f"{model}-device-{number % settings['devices']}")
 
     def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
-        """Return a caption for each frame, after the time that the device takes for all of them."""
+        """Return captions for all frames, after the time that the device needs for them."""
         began = time.monotonic()
         requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
         captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)
-        # Divided among the requests, so that the headers of all of them add up to the worker's time.
+        # Each request gets an equal part of the time, so that their headers add up to the worker's time.
         seconds = (time.monotonic() - began) / len(data)
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
@@ -68,7 +69,7 @@ class EmulatedHandler:
 
 
 def _lock_worker_number(model: str) -> tuple[IO[str], int]:
-    """The smallest number that no other worker of the model has. It is free again when the worker ends."""
+    """The smallest number that no other worker of the model has, locked until the returned file is closed."""
     number = 0
     while True:
         file = _lock_file(f"{model}-worker-{number}")
@@ -82,7 +83,7 @@ def _lock_worker_number(model: str) -> tuple[IO[str], int]:
 
 
 def _lock_file(name: str) -> IO[str]:
-    """An open file to be locked. The folder of temporary files is not shared with other servers."""
+    """An open file for a lock. Each server has its own folder for temporary files, so names need no server in them."""
     return (Path(tempfile.gettempdir()) / name).open("a")
 
 
@@ -90,7 +91,7 @@ _handler = EmulatedHandler()
 
 
 def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
-    """TorchServe's entry point; `data` is None when the worker starts."""
+    """TorchServe's entry point: `data` is None when the worker starts, and later a batch of requests."""
     if data is None:
         _handler.load(context)
         return None

@@ -1,4 +1,4 @@
-"""Servers of emulated captioners: devices of a chosen speed, so that results do not depend on the machine's speed."""
+"""Serves captioners on emulated devices of a chosen speed, so that results do not depend on the machine's speed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ HANDLER = Path(__file__).with_name("emulated_handler.py")
 
 @dataclass(frozen=True)
 class Emulated:
-    """A captioner on emulated devices, which sleep for as long as a device of that speed would compute."""
+    """A captioner on emulated devices, which sleep as long as a device of the given speed would compute."""
 
     frames_per_second: float
     """Speed of each device."""
     workers: int = 1
-    """Workers that share each device."""
+    """Number of workers that share each device."""
     devices: int = 1
     batch_size: int = 1
-    """Requests that TorchServe joins for a call of the handler; it waits a millisecond for them."""
+    """Largest number of requests that TorchServe passes to one call of the handler; it waits 1 ms for them."""
     frame: InputSize | PixelBudget = FRAME
+    """Input size of the model."""
 
     def settings(self) -> dict[str, Any]:
-        """The YAML of its archive."""
+        """Return the content of the archive's YAML file."""
         workers = self.workers * self.devices
         return {
             "minWorkers": workers,
@@ -54,7 +55,16 @@ def serve_emulated(
     frame: InputSize | PixelBudget = FRAME,
     **overrides: str,
 ) -> Iterator[Serving]:
-    """Serve one emulated device, as the model `emulated`; the arguments are those of `serve` and `Emulated`."""
+    """Serve a captioner with one emulated device as the model `emulated`.
+
+    Args:
+        directory: As for `serve`.
+        config: As for `serve`.
+        frames_per_second: As for `Emulated`.
+        workers: As for `Emulated`.
+        frame: As for `Emulated`.
+        overrides: As for `serve`.
+    """
     model = Emulated(frames_per_second, workers, frame=frame)
     with serve_all_emulated(directory, config, {"emulated": model}, **overrides) as servings:
         yield servings["emulated"]
@@ -64,7 +74,14 @@ def serve_emulated(
 def serve_all_emulated(
     directory: Path, config: Path, models: Mapping[str, Emulated], **overrides: str
 ) -> Iterator[dict[str, Serving]]:
-    """Serve several emulated models on one server, by their names. Each model has devices of its own."""
+    """Serve several emulated captioners on one server.
+
+    Args:
+        directory: As for `serve`.
+        config: As for `serve`.
+        models: The captioners by name. Each has its own devices.
+        overrides: As for `serve`.
+    """
     for name, model in models.items():
         pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())
     with serve(directory, next(iter(models)), config, **overrides) as serving:

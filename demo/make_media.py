@@ -1,7 +1,10 @@
-"""Make the demo clips and the truth about them: ``python demo/make_media.py [--out demo/media]``.
+"""Makes the demo media and their truth.
 
-Four clips show the same scenes at four resolutions; the others each try one thing that real files do. One is sound
-alone: phrases in voices that the demo's speech model was not trained on.
+    .venv/bin/python demo/make_media.py [--out demo/media]
+
+Four clips show the same scenes at four resolutions. Each of the other clips has a property that real files have, such
+as a variable frame rate. A recording without video has phrases in voices that training of the demo speech model did not
+use.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ from scenes import Scene, draw, random_scene
 from speech_synthesis import speak
 
 DRIFT = (0.0006, 0.0004)
-"""How far everything moves from one frame to the next, in frame heights: too little to change a caption."""
+"""How far objects move from one frame to the next, in frame heights. It is too little to change a caption."""
 
 TICKS = 1000
-"""Units of presentation time per second."""
+"""Units of presentation time per second, except in AVI."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """One file: what it is encoded as, and how many seconds each scene is shown."""
+    """A video file: how it is encoded, and for how many seconds it shows each scene."""
 
     name: str
     width: int
@@ -42,9 +45,10 @@ class Clip:
     pixel_format: str = "yuv420p"
     variable_rate: bool = False
     spoken: tuple[str, ...] = ()
+    """The words spoken in each scene; without any, the file has no audio."""
 
     def scenes(self) -> list[tuple[float, float, Scene]]:
-        """(start, end, scene), in seconds."""
+        """Return start, end and scene of each scene; times are in seconds."""
         rng = random.Random(self.seed)
         ends = np.cumsum(self.scene_seconds).round(3).tolist()
         return [
@@ -52,8 +56,8 @@ class Clip:
             for start, end in zip([0.0, *ends[:-1]], ends, strict=True)
         ]
 
-    def pictures(self) -> Iterator[tuple[float, av.VideoFrame]]:
-        """(presentation time in seconds, picture), in order."""
+    def frames(self) -> Iterator[tuple[float, av.VideoFrame]]:
+        """Yield presentation time, in seconds, and content of each frame, in order."""
         rng = random.Random(self.seed)
         at, k = 0.0, 0
         for _, end, scene in self.scenes():
@@ -62,7 +66,7 @@ class Clip:
                 yield round(at, 3), av.VideoFrame.from_image(image)
                 k += 1
                 at += rng.choice((0.5, 1, 1.5, 2.5)) / self.fps if self.variable_rate else 1 / self.fps
-            # Every scene begins on time, whatever the irregular steps before it.
+            # Variable frame durations may pass the end of the scene; the next scene begins on time all the same.
             at, k = end, 0
 
 
@@ -107,9 +111,9 @@ RECORDING_SEED = 7
 
 
 def encode(clip: Clip, path: Path) -> None:
-    """Write the clip's file."""
+    """Write a clip as the file `path`."""
     with av.open(str(path), "w") as container:
-        # MPEG-4 in AVI knows no other times than multiples of the frame rate.
+        # AVI stores frame numbers only, so times are multiples of the frame duration.
         ticks = TICKS if clip.codec != "mpeg4" else clip.fps
         video = container.add_stream(clip.codec, rate=clip.fps)
         assert isinstance(video, av.VideoStream)
@@ -117,39 +121,39 @@ def encode(clip: Clip, path: Path) -> None:
         video.codec_context.time_base = Fraction(1, ticks)
         video.options = {"crf": "28"} if clip.codec != "mpeg4" else {"qscale": "5"}
         audio = container.add_stream("aac", rate=22_050, layout="mono") if clip.spoken else None
-        for seconds, picture in clip.pictures():
-            picture.pts, picture.time_base = round(seconds * ticks), Fraction(1, ticks)
-            container.mux(video.encode(picture))
+        for seconds, frame in clip.frames():
+            frame.pts, frame.time_base = round(seconds * ticks), Fraction(1, ticks)
+            container.mux(video.encode(frame))
         container.mux(video.encode())
         if isinstance(audio, av.AudioStream):
-            for frame in _sound(*_speech(clip)):
-                container.mux(audio.encode(frame))
+            for audio_frame in _audio_frames(*_speech(clip)):
+                container.mux(audio.encode(audio_frame))
             container.mux(audio.encode())
 
 
 def encode_recording(spoken: Recording, path: Path) -> None:
-    """Write a file of sound alone."""
+    """Write a recording as an Ogg file without video."""
     with av.open(str(path), "w") as container:
         audio = container.add_stream("libopus", rate=SAMPLE_RATE, layout="mono")
         audio.bit_rate = 32_000
-        for frame in _sound(spoken.samples, SAMPLE_RATE):
+        for frame in _audio_frames(spoken.samples, SAMPLE_RATE):
             container.mux(audio.encode(frame))
         container.mux(audio.encode())
 
 
 def _speech(clip: Clip) -> tuple[np.ndarray, int]:
-    """The clip's samples, (N,) int16, and their rate: each scene's words begin half a second into it."""
+    """The samples of a clip, (N,) int16, and their rate. The words of a scene begin half a second after its start."""
     scenes = clip.scenes()
     rate = speak(clip.spoken[0])[1]
-    track = np.zeros(round(scenes[-1][1] * rate), np.int16)
+    mixed = np.zeros(round(scenes[-1][1] * rate), np.int16)
     for (start, _, _), words in zip(scenes, clip.spoken, strict=True):
         samples, _ = speak(words)
         at = round((start + 0.5) * rate)
-        track[at : at + len(samples)] = samples
-    return track, rate
+        mixed[at : at + len(samples)] = samples
+    return mixed, rate
 
 
-def _sound(samples: np.ndarray, rate: int) -> Iterator[av.AudioFrame]:
+def _audio_frames(samples: np.ndarray, rate: int) -> Iterator[av.AudioFrame]:
     for at in range(0, len(samples), 1024):
         frame = av.AudioFrame.from_ndarray(samples[None, at : at + 1024], format="s16", layout="mono")
         frame.sample_rate, frame.pts, frame.time_base = rate, at, Fraction(1, rate)
@@ -157,7 +161,7 @@ def _sound(samples: np.ndarray, rate: int) -> Iterator[av.AudioFrame]:
 
 
 def truth(clip: Clip) -> list[dict[str, object]]:
-    """One entry a scene: which file, from when to when in seconds, its caption, and the words spoken in it."""
+    """Return an entry for each scene of a clip: file, start and end in seconds, caption, and spoken words."""
     spoken = clip.spoken or ("",) * len(clip.scene_seconds)
     return [
         {"source": clip.name, "start": start, "end": end, "caption": scene.caption, "words": words}
@@ -166,7 +170,7 @@ def truth(clip: Clip) -> list[dict[str, object]]:
 
 
 def truth_of_recording(spoken: Recording) -> list[dict[str, object]]:
-    """One entry a phrase, as `truth` has them; there is nothing to be seen."""
+    """Return an entry for each phrase of the recording, as `truth` does, but without captions."""
     return [
         {"source": RECORDING, "start": first / SAMPLE_RATE, "end": stop / SAMPLE_RATE, "words": " ".join(words)}
         for first, stop, words in spoken.phrases
@@ -174,7 +178,7 @@ def truth_of_recording(spoken: Recording) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and write all files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "media")
     out = parser.parse_args().out

@@ -1,4 +1,7 @@
-"""Make demo/stills: single frames in the formats that the captioner takes beside its own."""
+"""Makes demo/stills: images in the formats that the captioner accepts besides its own body format.
+
+.venv/bin/python demo/make_stills.py [--out demo/stills]
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from PIL import ExifTags, Image
 
 from scenes import Scene, draw, random_scene
 
-TURNED_RIGHT = 6
-"""EXIF's orientation of what a camera held upright stores: to be turned clockwise by a quarter."""
+ROTATE_RIGHT = 6
+"""EXIF orientation of an image that is to be shown rotated clockwise by 90 degrees, as cameras store portraits."""
 
 
 def main() -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Parse the command line, write all images and print their captions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "stills")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
@@ -27,7 +30,7 @@ def main() -> None:
         draw(scene, *((480, 640) if scene.aspect < 1 else (640, 480))) for scene in scenes
     )
     exif = Image.Exif()
-    exif[ExifTags.Base.Orientation] = TURNED_RIGHT
+    exif[ExifTags.Base.Orientation] = ROTATE_RIGHT
     photo.transpose(Image.Transpose.ROTATE_90).save(out / "photo.jpg", quality=90, exif=exif)
     drawing.save(out / "drawing.png", optimize=True)
     picture.save(out / "picture.webp", quality=90)
@@ -37,7 +40,7 @@ def main() -> None:
 
 
 def _two_objects(rng: random.Random, aspect: float) -> Scene:
-    """One above the other: lying on its side, it would have another caption."""
+    """A random scene with one object above the other; rotated by 90 degrees, it would have another caption."""
     while True:
         scene = random_scene(rng, aspect, 2)
         if scene.relation in ("above", "below"):

@@ -1,7 +1,7 @@
-"""Random phrases of 34 words in many voices, alone and as long recordings: the truth for the demo transcriber.
+"""Synthetic speech with known words for the demo speech model: random phrases of 34 words in many voices.
 
-Six voices are held out: training never hears them, in no accent. Equal seeds give equal samples, whatever a process has
-said before.
+A phrase is alone in an utterance, or one of many in a recording. Six voices are held out, in all accents: training does
+not use them. Equal seeds give equal samples, whatever the process has synthesised before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from speech_synthesis import speak_afresh
+from speech_synthesis import speak_reproducibly
 
 SAMPLE_RATE = 16_000
 
@@ -24,69 +24,78 @@ WORDS = DIGITS + COMMANDS + COLOURS + SHAPES
 
 _ACCENTS = "en-US en en-GB-scotland en-GB-x-rp en-GB-x-gbclan en-029 en-GB-x-gbcwmd"
 ACCENTS = tuple(f"gmw/{name}" for name in _ACCENTS.split())
-_SEEN_VARIANTS = """
+_TRAINED_VARIANTS = """
     m1 m2 m3 m4 m5 m7 m8 f1 f2 f3 f5 Andy Annie Alex Mike Denis linda edward adam steph belinda max michel antonio
     Andrea aunty benjamin boris caleb david Diogo ed edward2 Gene Gene2 gustave Henrique Hugo iven iven2 iven3 Jacky
     john kaukovalta Lee marcelo Marco Mario miguel Nguyen pablo pedro quincy rob robert steph2 steph3 travis victor
     sandro shelby norbert grandma grandpa zac
 """
-SEEN_VARIANTS = ("", *_SEEN_VARIANTS.split())
-"""No variant at all is a voice too."""
+TRAINED_VARIANTS = ("", *_TRAINED_VARIANTS.split())
+"""Voice variants that training uses; the first one is the voice of the accent without a variant."""
 HELD_OUT_VARIANTS = ("m6", "f4", "Michael", "Alicia", "paul", "anika")
+"""Voice variants that training does not use."""
 
 MAX_WORDS = 8
-"""In one utterance."""
+"""Largest number of words in an utterance."""
 
-_AUDIBLE = 33  # of 32768: about -60 dB
+_AUDIBLE = 33  # of 32768, about -60 dB: quieter samples at the ends are cut off
 
 
 @dataclass(frozen=True)
 class Voice:
-    """A voice of espeak-ng and how it speaks."""
+    """A voice of espeak-ng and the parameters of its speech."""
 
     name: str
+    """Accent, and variant after a `+`, such as `gmw/en-US+f4`."""
     words_per_minute: int
     pitch: int
+    """From 0 to 100."""
     word_gap: int
+    """Pause after each word, in units of 10 ms."""
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Some words in one voice; silence at both ends is cut off."""
+    """Some words in one voice, without silence at both ends."""
 
     words: tuple[str, ...]
     voice: Voice
     samples: NDArray[np.int16]
-    """(N,), mono, 16 kHz."""
+    """Mono samples, (N,), at SAMPLE_RATE."""
     word_starts: tuple[int, ...]
-    """The sample at which each word begins."""
+    """Index of the sample at which each word begins."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """Utterances in changing voices with pauses between them."""
+    """Utterances in random voices with pauses between them."""
 
     samples: NDArray[np.int16]
-    """(N,), mono, 16 kHz."""
+    """Mono samples, (N,), at SAMPLE_RATE."""
     phrases: list[tuple[int, int, tuple[str, ...]]]
-    """First sample, the one after the last, and the words."""
+    """For each utterance: index of its first sample, index after its last sample, and its words."""
 
 
 def random_utterance(rng: random.Random, held_out: bool = False) -> Utterance:
-    """One to eight words in a random voice; in one of the held-out voices, or in none of them."""
+    """Return one to MAX_WORDS random words in a random voice.
+
+    Args:
+        rng: Source of all randomness.
+        held_out: True for one of the held-out voices, False for one of the others.
+    """
     while True:
         vocabulary = DIGITS if rng.random() < 0.3 else WORDS
         words = tuple(rng.choice(vocabulary) for _ in range(rng.randint(1, MAX_WORDS)))
         voice = _random_voice(rng, held_out)
         between = rng.choice((" ", " ", " ", ", "))
-        utterance = _say(words, voice, between, rng.randrange(2**31))
-        # Now and then espeak-ng tells of no start for a word, and then nobody knows where it is.
+        utterance = _synthesise(words, voice, between, rng.randrange(2**31))
+        # Sometimes espeak-ng does not report the start of a word. Such utterances are discarded.
         if len(utterance.word_starts) == len(words) and len(utterance.samples) > SAMPLE_RATE // 10:
             return utterance
 
 
 def _random_voice(rng: random.Random, held_out: bool) -> Voice:
-    variant = rng.choice(HELD_OUT_VARIANTS if held_out else SEEN_VARIANTS)
+    variant = rng.choice(HELD_OUT_VARIANTS if held_out else TRAINED_VARIANTS)
     return Voice(
         name=rng.choice(ACCENTS) + ("+" + variant if variant else ""),
         words_per_minute=rng.randint(115, 215),
@@ -95,8 +104,8 @@ def _random_voice(rng: random.Random, held_out: bool) -> Voice:
     )
 
 
-def _say(words: tuple[str, ...], voice: Voice, between: str, seed: int) -> Utterance:
-    spoken, rate, starts = speak_afresh(
+def _synthesise(words: tuple[str, ...], voice: Voice, between: str, seed: int) -> Utterance:
+    spoken, rate, starts = speak_reproducibly(
         between.join(words),
         voice=voice.name,
         words_per_minute=voice.words_per_minute,
@@ -115,8 +124,10 @@ def _say(words: tuple[str, ...], voice: Voice, between: str, seed: int) -> Utter
 
 
 def _resample(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
-    """At 16 kHz: what lies below 8 kHz of the spectrum is kept, the rest is cut off."""
-    seconds = -(-len(samples) // rate) + 1  # whole, so that both lengths are; one more for silence between the ends
+    """Resample to SAMPLE_RATE; frequencies from 8 kHz on are removed."""
+    # A whole number of seconds makes both lengths whole. The additional second keeps the two ends apart, which are
+    # neighbours in a Fourier transform.
+    seconds = -(-len(samples) // rate) + 1
     spectrum = np.fft.rfft(samples, seconds * rate)[: seconds * SAMPLE_RATE // 2 + 1]
     resampled = np.fft.irfft(spectrum, seconds * SAMPLE_RATE) * (SAMPLE_RATE / rate)
     return np.clip(np.rint(resampled), -32768, 32767).astype(np.int16)[: len(samples) * SAMPLE_RATE // rate]
@@ -125,19 +136,24 @@ def _resample(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
 def recording(
     rng: random.Random, seconds: float, held_out: bool = False, pauses: tuple[float, float] = (0.2, 1.0)
 ) -> Recording:
-    """A recording that is longer than `seconds` by less than a phrase and its pause; `pauses` are the shortest and the
-    longest pause, in seconds, also before the first phrase.
+    """Return a recording of random utterances.
+
+    Args:
+        rng: Source of all randomness.
+        seconds: Minimum length; the recording is longer by less than an utterance and its pause.
+        held_out: As in `random_utterance`.
+        pauses: Shortest and longest pause before the first and after each utterance, in seconds.
     """
 
     def pause() -> NDArray[np.int16]:
         return np.zeros(round(rng.uniform(*pauses) * SAMPLE_RATE), np.int16)
 
-    parts = [pause()]
-    at = len(parts[0])
+    pieces = [pause()]
+    at = len(pieces[0])
     phrases = []
     while at < seconds * SAMPLE_RATE:
         utterance = random_utterance(rng, held_out)
         phrases.append((at, at + len(utterance.samples), utterance.words))
-        parts += [utterance.samples, pause()]
-        at += len(parts[-2]) + len(parts[-1])
-    return Recording(np.concatenate(parts), phrases)
+        pieces += [utterance.samples, pause()]
+        at += len(pieces[-2]) + len(pieces[-1])
+    return Recording(np.concatenate(pieces), phrases)

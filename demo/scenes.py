@@ -1,13 +1,13 @@
-"""Synthetic scenes of coloured shapes: their captions, and how they are drawn.
+"""Synthetic scenes of coloured shapes with known captions.
 
-A scene is a plain background with no, one or two objects. Its caption is the truth that the demo captioner is trained
-on and that the demo media are checked against::
+A scene is a plain background with no, one or two objects. The demo captioner is trained on the captions of scenes, and
+captions of the demo media are compared with them::
 
     a plain gray background
     a small red star on a blue background
     a large green circle to the left of a small black cross
 
-Lengths and positions are fractions of the frame's height, x to the right (0 to `aspect`), y downwards (0 to 1).
+Lengths and positions are in units of the frame's height: x goes to the right (0 to `aspect`), y downwards (0 to 1).
 """
 
 from __future__ import annotations
@@ -35,36 +35,43 @@ SHAPES = ("circle", "square", "triangle", "star", "cross")
 RELATIONS = ("to the left of", "to the right of", "above", "below")
 RADIUS = {"small": (0.10, 0.13), "large": (0.20, 0.27)}
 OBJECT_COUNTS = {0: 0.04, 1: 0.48, 2: 0.48}
-"""Share of scenes with so many objects."""
+"""Fraction of scenes with each number of objects (0 to 1)."""
 
-_MARGIN = 1.2  # a shape reaches at most 1.15 radii from its centre
+_MARGIN = 1.2  # in radii; a shape extends at most 1.15 radii from its centre
 
 
 @dataclass(frozen=True)
 class Object:
-    """One shape; `radius` is half its height, `rotation` is in radians."""
+    """A coloured shape."""
 
     size: str
     colour: str
     shape: str
     x: float
+    """Horizontal position of the centre, 0 to the scene's `aspect`."""
     y: float
+    """Vertical position of the centre, 0 to 1 from top to bottom."""
     radius: float
+    """Half of the height."""
     rotation: float
+    """In radians."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A background with up to two objects; of two, the first is the large one and `relation` says where it is."""
+    """A background with up to two objects."""
 
     background: str
     objects: tuple[Object, ...]
+    """Of two objects, the first is large and the second small."""
     aspect: float
+    """Width / height of the frame."""
     relation: str = ""
+    """Where the first of two objects is, relative to the second; one of RELATIONS."""
 
     @property
     def caption(self) -> str:
-        """The one true caption."""
+        """The only correct caption."""
         background = self.background
         if not self.objects:
             return f"a plain {background} background"
@@ -79,7 +86,7 @@ def _article(word: str) -> str:
 
 
 def all_captions() -> list[str]:
-    """Every caption that the grammar can produce."""
+    """Return the captions of all possible scenes."""
     nouns = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
     plain = [f"a plain {background} background" for background in BACKGROUNDS]
     single = [
@@ -94,7 +101,13 @@ def all_captions() -> list[str]:
 
 
 def random_scene(rng: random.Random, aspect: float = 16 / 9, count: int | None = None) -> Scene:
-    """A scene for frames of the given width / height; `count` objects, or as `OBJECT_COUNTS` has it."""
+    """Return a random scene.
+
+    Args:
+        rng: Source of all randomness.
+        aspect: Width / height of the frame.
+        count: Number of objects, 0 to 2; None chooses it with the probabilities of OBJECT_COUNTS.
+    """
     if count is None:
         count = rng.choices(list(OBJECT_COUNTS), list(OBJECT_COUNTS.values()))[0]
     background = rng.choice(list(BACKGROUNDS))
@@ -125,7 +138,7 @@ def random_scene(rng: random.Random, aspect: float = 16 / 9, count: int | None =
 
 
 def _clear_relation(a: Object, b: Object, aspect: float) -> str | None:
-    """Where `a` lies as seen from `b`, or None if they touch or two relations would fit."""
+    """The relation of `a` to `b`; None if they are too close or if two relations would be possible."""
     dx, dy = a.x - b.x, a.y - b.y
     if math.hypot(dx, dy) < 1.25 * (a.radius + b.radius):
         return None
@@ -145,7 +158,15 @@ def draw(
     jitter: random.Random | None = None,
     offset: tuple[float, float] = (0.0, 0.0),
 ) -> Image.Image:
-    """The scene as an RGB image; `jitter` shifts each colour a little, `offset` moves every object."""
+    """Return an RGB image of a scene.
+
+    Args:
+        scene: The scene.
+        width: Width of the image, in pixels.
+        height: Height of the image, in pixels.
+        jitter: Changes each colour a little at random; None leaves the colours as they are.
+        offset: Added to x and y of every object.
+    """
 
     def shade(rgb: RGB) -> RGB:
         if jitter is None:
@@ -167,7 +188,15 @@ def fill_object(
     fill: RGB | int,
     offset: tuple[float, float] = (0.0, 0.0),
 ) -> None:
-    """Paint one object; `scale` is pixels per unit of x and of y (unequal for a squashed frame)."""
+    """Draw one object.
+
+    Args:
+        canvas: Where to draw.
+        o: The object.
+        scale: Pixels per unit of x and of y. They differ if the frame is resized without keeping its aspect.
+        fill: Colour, or value in an image with one channel.
+        offset: Added to x and y of the object.
+    """
     (sx, sy), x, y, r = scale, o.x + offset[0], o.y + offset[1], o.radius
     if o.shape == "circle":
         canvas.ellipse([(x - r) * sx, (y - r) * sy, (x + r) * sx, (y + r) * sy], fill=fill)

@@ -61,19 +61,19 @@ def test_what_is_committed_is_small(media):
     assert (DEMO / "models" / "captioner" / "model.safetensors").stat().st_size <= 5e6
 
 
-def run(script: str, *arguments: str) -> str:
-    command = [sys.executable, "-W", "ignore", str(DEMO / script), *arguments]
-    path = os.pathsep.join([str(DEMO.parent / "handlers"), os.environ.get("PYTHONPATH", "")])
+def run(module: str, *arguments: str) -> str:
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    path = os.pathsep.join([str(DEMO), str(DEMO.parent / "handlers"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_model_is_right_about_scenes_it_never_saw():
-    (exact,) = re.findall(r"exact captions: (\d+) of 100 held-out", run("evaluate_captioner.py", "--frames", "100"))
+    (exact,) = re.findall(r"exact captions: (\d+) of 100 held-out", run("captioner.evaluate", "--frames", "100"))
     assert int(exact) >= 96
 
 
 def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_path):
-    run("train_captioner.py", "--steps", "2", "--out", str(tmp_path))
-    output = run("evaluate_captioner.py", "--frames", "4", "--model", str(tmp_path))
+    run("captioner.train", "--steps", "2", "--out", str(tmp_path))
+    output = run("captioner.evaluate", "--frames", "4", "--model", str(tmp_path))
     assert "exact captions: 0 of 4" in output

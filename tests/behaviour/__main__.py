@@ -38,7 +38,7 @@ def main() -> int:
         "--only", nargs="+", choices=CHECKS, default=list(CHECKS), metavar="CHECK", help=", ".join(CHECKS)
     )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and worktrees are cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of servers and worktrees
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         scratch = Path(folder)
         commit = git("rev-parse", "--verify", f"{arguments.commit}^{{commit}}")
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: Path) -> None:
-    """Run those checks in a checkout of a commit whose outputs are not in its folder yet."""
+    """Run the checks that have no outputs in the folder of the commit yet, in a checkout of the commit."""
     missing = [name for name in names if not (reference / "outputs" / name).exists()]
     if not missing:
         return
@@ -69,9 +69,10 @@ def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: P
 
 
 def reference_folder(cache: Path, commit: str) -> Path:
-    """The folder of a commit's outputs.
+    """Return the folder for a commit's outputs.
 
-    Other checks and another Python have other folders. So has a moved cache, as records name the models by their paths.
+    Its name depends on the checks, on Python's version, and on the path of the cache: records contain the paths of
+    models, so a cache that was moved is of no use.
     """
     sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")) if path != Path(__file__))
     version = hashlib.sha256(f"{cache} {sys.version}".encode() + sources).hexdigest()
@@ -80,7 +81,7 @@ def reference_folder(cache: Path, commit: str) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Waits for another comparison that writes the same folder."""
+    """Lock a folder until the `with` block ends; wait if another comparison writes to it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -88,7 +89,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def make_inputs(root: Path, reference: Path) -> None:
-    """Copy the demo of a tree, and make the odd library, for both trees to be run with."""
+    """Copy the demo media and models of a tree, and make the odd library. Both trees use these inputs."""
     inputs = reference / "inputs"
     if not inputs.exists():
         partial = reference / "inputs.partial"
@@ -98,16 +99,25 @@ def make_inputs(root: Path, reference: Path) -> None:
         python_path = (root / "tests", root / "demo")
         with ExitStack() as stack:
             tree = Checkout(root, partial, reference, partial, stack)
-            tree.probe("make_library", partial / "library", partial / SOURCES, python_path=python_path)
+            tree.probe("make_library", partial / "library", partial / SOURCES, root / "tests", python_path=python_path)
         partial.rename(inputs)
 
 
 def collect(
     root: Path, reference: Path, names: Iterable[str], out: Path, scratch: Path, *, strict: bool
 ) -> Iterator[tuple[str, float]]:
-    """Run checks in a tree, each into its folder of `out`; yields each name when it is done, and how long it took.
+    """Run checks in a tree; each writes its outputs into its own folder in `out`.
 
-    With `strict` a check that fails ends the comparison; otherwise its error is an output, as the others still count.
+    Args:
+        root: The tree.
+        reference: Folder with the inputs of both trees and the outputs of the other commit.
+        names: Names of the checks.
+        out: Folder for the outputs.
+        scratch: Folder for temporary files; it must not exist.
+        strict: Whether a check that fails ends the comparison. Otherwise its error is its output.
+
+    Yields:
+        The name of each check, and how many seconds it took.
     """
     scratch.mkdir()
     with ExitStack() as stack:
@@ -119,7 +129,7 @@ def collect(
             partial.mkdir(parents=True)
             try:
                 CHECKS[name](tree, partial)
-            except Exception as error:  # a changed tree may break in any way
+            except Exception as error:  # a changed tree may raise anything
                 if strict:
                     raise
                 (partial / "error").write_text(f"{type(error).__name__}: {str(error).strip()}")
@@ -128,7 +138,7 @@ def collect(
 
 
 def differences(expected: Path, actual: Path) -> Iterator[str]:
-    """A few lines for each of the first files that differ; the end of the error alone where the check failed."""
+    """Yield a few lines for each of the first files that differ; only the end of the error if the check failed."""
     if (error := actual / "error").exists():
         yield from read_lines(error)[-SHOWN_LINES:]
         return
@@ -146,14 +156,14 @@ def differences(expected: Path, actual: Path) -> Iterator[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, whatever its bytes; one that says so if it is missing."""
+    """Return the lines of a file, also if it is not text. A missing file has one line that says so."""
     return (
         path.read_bytes().decode("utf-8", "backslashreplace").split("\n") if path.exists() else ["(there is no file)"]
     )
 
 
 def changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
-    """A line of each side in turn; of long ones, what is around their first difference."""
+    """Yield the lines that differ, of both sides in turn; of long lines, the text around the first difference."""
     for kind, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         for old, new in zip_longest(before[i:i_end], after[j:j_end]) if kind != "equal" else ():
             a, b = old or "", new or ""
@@ -167,7 +177,7 @@ def changes(before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def worktree(commit: str, path: Path) -> Iterator[Path]:
-    """A temporary checkout of a commit."""
+    """Check out a commit into a temporary git worktree until the `with` block ends."""
     git("worktree", "add", "--quiet", "--detach", str(path), commit)
     try:
         yield path
@@ -176,7 +186,7 @@ def worktree(commit: str, path: Path) -> Iterator[Path]:
 
 
 def git(*words: str) -> str:
-    """The output of a git command. Raises CalledProcessError, after git said why."""
+    """Return the output of a git command. Raises CalledProcessError if it fails; git prints the reason."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *words], check=True, stdout=subprocess.PIPE, text=True
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""A tree whose commands are run, and the TorchServe that it starts."""
+"""Runs commands and a TorchServe of one of the two trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 PROBE = Path(__file__).with_name("probe.py")
 REELSCRIBE = ("-c", "from reelscribe.cli import app; app(prog_name='reelscribe')")
-"""Runs the command of whichever tree is on PYTHONPATH; the entry point in .venv belongs to one checkout."""
+"""Arguments of Python that run `reelscribe` from PYTHONPATH. The installed command would always run the same tree."""
 
 SOURCES = "demo/media"
 
@@ -29,32 +29,33 @@ VARIANTS: dict[str, list[str]] = {
     "caption": ["caption"],
     "transcribe": ["transcribe"],
 }
-"""Commands and options of the runs that are compared, beside one with the defaults."""
+"""Commands and options of the runs to compare, besides a run with the defaults."""
 
 
 @dataclass
 class Checkout:
-    """A tree, whose commands run in the folder of inputs that both trees share."""
+    """One of the two trees. Its commands run in a folder of inputs that both trees share."""
 
     root: Path
     inputs: Path
-    """demo/media, demo/models and library; models are named by their paths, so both trees need the same ones."""
+    """Contains demo/media, demo/models and library. Models are named by their paths, so both trees need equal paths."""
     reference: Path
-    """Outputs of the other commit, with some of which this tree goes on."""
+    """Outputs of the other commit; some of them are inputs of this tree."""
     scratch: Path
+    """Folder for temporary files."""
     stack: ExitStack
     """Stops the server when it is closed."""
 
     def process(
         self, *words: str | Path, cwd: Path | None = None, python_path: tuple[Path, ...] = ()
     ) -> dict[str, Any]:
-        """Arguments for `subprocess`: a Python with the packages of this tree."""
-        places = [self.root / "clients", *python_path]
-        environment = {**os.environ, "PYTHONPATH": ":".join(map(str, places)), "HF_HUB_OFFLINE": "1"}
+        """Return arguments for `subprocess` that run Python with the packages of this tree."""
+        folders = [self.root / "clients", *python_path]
+        environment = {**os.environ, "PYTHONPATH": ":".join(map(str, folders)), "HF_HUB_OFFLINE": "1"}
         return {"args": [sys.executable, *map(str, words)], "cwd": cwd or self.inputs, "env": environment}
 
     def run(self, *words: str | Path, statuses: tuple[int, ...] = (0,), **options: Any) -> str:
-        """Run Python to its end; returns its output. Raises RuntimeError for an unexpected exit status."""
+        """Run Python and return its output. Raises RuntimeError for an unexpected exit status."""
         done = subprocess.run(**self.process(*words, **options), capture_output=True, text=True)
         if done.returncode not in statuses:
             raise RuntimeError(f"{self.root}: {words}: exit status {done.returncode}: {done.stderr or done.stdout}")
@@ -69,24 +70,24 @@ class Checkout:
         return self.run(*REELSCRIBE, *words, **options)
 
     def start(self, *words: str | Path, **options: Any) -> subprocess.Popen[str]:
-        """Start a `reelscribe` command that goes on beside us; its standard error is a pipe."""
+        """Start a `reelscribe` command in the background; its standard error is a pipe."""
         arguments = self.process(*REELSCRIBE, *words, **options)
         return subprocess.Popen(**arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def annotate(self, name: str, *words: str | Path, **options: Any) -> Path:
-        """Run `reelscribe annotate`, or what `words` begin with, into a scratch folder; returns the folder."""
+        """Run the command in `words`, such as `annotate`, with a scratch folder as output, and return the folder."""
         out = self.scratch / name
         self.reelscribe(*words, "--out", out, *self.access(), **options)
         return out
 
     @cached_property
     def quiet(self) -> Path:
-        """The folder of a run with the default options that nothing disturbed."""
+        """Output folder of an uninterrupted run with the default options."""
         return self.annotate("quiet", "annotate", SOURCES)
 
     @cached_property
     def runs(self) -> dict[str, Path]:
-        """The folders of the quiet run and of one for each of VARIANTS."""
+        """Output folders of the quiet run and of a run for each of VARIANTS, by name."""
         variants = {name: self.annotate(name, *words, SOURCES) for name, words in VARIANTS.items()}
         return {"quiet": self.quiet, **variants}
 
@@ -102,7 +103,7 @@ class Checkout:
 
     @cached_property
     def server(self) -> Path:
-        """The directory of a TorchServe that runs until `stack` is closed."""
+        """Directory of a TorchServe that runs until `stack` is closed."""
         lines = (self.root / "config.properties").read_text().splitlines()
         settings = dict(line.split("=", 1) for line in lines if line[:1].isalpha())
         for name, value in settings.items():
@@ -119,18 +120,18 @@ class Checkout:
         return directory
 
     def address(self, api: str) -> str:
-        """The address of an API of the server: inference, management or metrics."""
+        """Return the address of an API of the server: inference, management or metrics."""
         settings = (self.server / "config.properties").read_text()
         found = re.search(rf"^{api}_address=(.*)$", settings, re.MULTILINE)
         assert found, f"{api}_address is in no line of {settings}"
         return found[1]
 
     def access(self, url: str | None = None) -> list[str]:
-        """The options that name the server, or a proxy in front of it."""
+        """Return the options for clients of the server, or of a proxy in front of it."""
         return ["--server", url or self.address("inference"), "--key-file", f"{self.server}/key_file.json"]
 
 
 def free_port() -> int:
-    """A port of loopback at which nobody listens."""
+    """Return a free port of loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

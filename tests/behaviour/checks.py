@@ -1,6 +1,6 @@
-"""The checks: each runs commands of a tree and writes text files, which are equal where the behaviour is.
+"""The checks. Each runs commands of a tree and writes text files, which are equal if the behaviour is equal.
 
-Sentences for people, such as help and usage errors, are left out, and so is all that differs between any two runs.
+The files contain no sentences for people, such as help and usage errors, and nothing that differs from run to run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from recorder import recorder
 
 ONE_BY_ONE = ("--requests-in-flight", "1", "--chunks-per-request", "1")
 HALF_DONE_ROWS = 12
-"""Frames and audio are both partly done when so many rows are in the ledger of a run with ONE_BY_ONE."""
+"""With this many rows in the ledger of a run with ONE_BY_ONE, both frames and audio are partly done."""
 
 JOBS = """
     SELECT sha256, value, opened, total, done, error FROM jobs JOIN settings ON settings.id = settings ORDER BY 1, 2
@@ -39,7 +39,7 @@ PARTS = """
 
 
 def check_demo(tree: Checkout, out: Path) -> None:
-    """The demo media and models have the same bytes; both trees are run with those of the other commit."""
+    """The demo media and models have the same bytes. All other checks use those of the other commit."""
     files = [path for path in sorted(tree.root.glob("demo/m*/**/*")) if path.is_file() and path.suffix != ".md"]
     digests = {path.relative_to(tree.root): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     write(out / "digests", *(f"{path} {digest}" for path, digest in digests.items()))
@@ -51,36 +51,36 @@ def check_help(tree: Checkout, out: Path) -> None:
 
 
 def check_config(tree: Checkout, out: Path) -> None:
-    """The config files hold the same settings; their comments and the place of the handlers may change."""
+    """The config files have the same settings; comments and the path of the handlers may change."""
     for path in tree.root.glob("config*.properties"):
         lines = [line for line in path.read_text().splitlines() if line[:1].isalpha()]
         write(out / path.name, *(line for line in lines if not line.startswith("metrics_config=")))
 
 
 def check_wire(tree: Checkout, out: Path) -> None:
-    """Bodies have the same bytes, and this tree reads those of the other commit as that one does."""
+    """Request bodies have the same bytes, and both trees read the bodies of the other commit in the same way."""
     bodies = out / "bodies"
     bodies.mkdir()
     tree.probe("pack_bodies", bodies)
-    of_the_other = tree.reference / "wire" / "bodies"
-    write(out / "unpacked", tree.probe("print_unpacked", of_the_other if of_the_other.exists() else bodies))
+    reference = tree.reference / "wire" / "bodies"
+    write(out / "unpacked", tree.probe("print_unpacked", reference if reference.exists() else bodies))
 
 
 def check_archives(tree: Checkout, out: Path) -> None:
-    """The archives have the same settings; the files of the handlers may have other names."""
+    """Archives have the same settings; the files of the handlers may change."""
     for path in tree.store.glob("*.mar"):
         with zipfile.ZipFile(path) as archive:
             write(out / path.stem, archive.read("model-config.yaml").decode())
 
 
 def check_annotate(tree: Checkout, out: Path) -> None:
-    """Records have the same bytes, with several options and with one model alone."""
+    """Records have the same bytes, with several options, and with one of the models."""
     for name, folder in tree.runs.items():
         shutil.copy(folder / "annotations.jsonl", out / name)
 
 
 def check_ledger(tree: Checkout, out: Path) -> None:
-    """Ledgers have the same schema, settings, jobs and parts; `files` and `run` differ between any two runs."""
+    """Ledgers have the same schema, settings, jobs and parts. The tables `files` and `run` differ from run to run."""
     for name, folder in tree.runs.items():
         queries = ("SELECT sql FROM sqlite_master ORDER BY name", "PRAGMA user_version", "SELECT * FROM settings")
         rows = [row for query in (*queries, JOBS, PARTS) for row in select(folder, query)]
@@ -99,7 +99,7 @@ def check_exports(tree: Checkout, out: Path) -> None:
 
 
 def check_describe(tree: Checkout, out: Path) -> None:
-    """`reelscribe models describe` answers the same, but for processes and memory."""
+    """`reelscribe models describe` prints the same JSON, except for process ids and memory."""
     for name in ("captioner", "speech"):
         description = describe(tree, name)
         for worker in description["workers"]:
@@ -109,8 +109,8 @@ def check_describe(tree: Checkout, out: Path) -> None:
 
 
 def check_server(tree: Checkout, out: Path) -> None:
-    """The server's directory has the same files and settings, and Prometheus gets the same names."""
-    assert tree.quiet  # some names appear with the first request only
+    """The server's directory has the same files and settings, and its metrics have the same names."""
+    assert tree.quiet  # some metrics do not exist before the first request
     directory = tree.server
     files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
     options = sorted(json.loads((directory / "started-with.json").read_text()))
@@ -122,7 +122,7 @@ def check_server(tree: Checkout, out: Path) -> None:
 
 
 def check_progress(tree: Checkout, out: Path) -> None:
-    """The lines of --json-log have the same keys, and --metrics-port serves the same names."""
+    """The lines of --json-log have the same keys, and --metrics-port serves metrics of the same names."""
     port, names, log = free_port(), set[str](), list[str]()
     options = ("--json-log", "--metrics-port", str(port), *ONE_BY_ONE)
     with tree.start("annotate", SOURCES, "--out", tree.scratch / "progress", *options, *tree.access()) as run:
@@ -131,7 +131,7 @@ def check_progress(tree: Checkout, out: Path) -> None:
         while run.poll() is None:
             try:
                 names |= metric_names(fetch(f"http://127.0.0.1:{port}", "/metrics"))
-            except OSError:  # it does not listen yet, or has just ended
+            except OSError:  # the run does not listen yet, or has just ended
                 time.sleep(0.05)
         reader.join()
     events = [event for event in map(json.loads, log) if event["event"] != "message"]
@@ -142,7 +142,7 @@ def check_progress(tree: Checkout, out: Path) -> None:
 
 
 def check_requests(tree: Checkout, out: Path) -> None:
-    """Clients send the same requests, and the handlers answer them with the same bytes."""
+    """Clients send the same requests, and handlers return the same bytes."""
     with recorder(tree.address("inference")) as (url, lines):
         for name, words in {"quiet": ["annotate"], "every": VARIANTS["every"], "words": VARIANTS["words"]}.items():
             folder = tree.scratch / f"recorded-{name}"
@@ -152,11 +152,11 @@ def check_requests(tree: Checkout, out: Path) -> None:
 
 
 def check_old_ledger(tree: Checkout, out: Path) -> None:
-    """A run that the other commit left half done goes on: its rows are kept, and the records are the usual ones."""
+    """A run that the other commit left half done can be continued: saved rows are kept, and records are equal."""
     half_done = tree.reference / "half-done"
     if not half_done.exists():
         shutil.copytree(interrupted_run(tree), half_done)
-    folder = tree.scratch / "went-on"
+    folder = tree.scratch / "continued"
     folder.mkdir()
     shutil.copy(half_done / "ledger.sqlite", folder)
     tree.annotate(folder.name, "annotate", SOURCES)
@@ -165,17 +165,17 @@ def check_old_ledger(tree: Checkout, out: Path) -> None:
     ((jobs, settings),) = select(folder, "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM settings)")
     same = (folder / "annotations.jsonl").read_bytes() == (tree.quiet / "annotations.jsonl").read_bytes()
     write(
-        out / "went-on",
+        out / "continued",
         f"{len(set(before) & set(after))} of {len(before)} rows kept, {len(after)} afterwards",
         f"{jobs} jobs, {settings} settings",
         *(f"done in the second run: {lane['done']} {lane['counts']}" for lane in json.loads(state)["lanes"]),
-        f"the records are those of a quiet run: {same}",
+        f"records are equal to those of a quiet run: {same}",
     )
     shutil.copy(folder / "annotations.jsonl", out)
 
 
 def interrupted_run(tree: Checkout) -> Path:
-    """The folder of a run that was interrupted when some rows were in its ledger."""
+    """Return the folder of a run that was interrupted with HALF_DONE_ROWS rows in its ledger."""
     out = tree.scratch / "interrupted"
     with tree.start("annotate", SOURCES, "--out", out, *tree.access(), *ONE_BY_ONE) as run:
         while run.poll() is None and parts_so_far(out) < HALF_DONE_ROWS:
@@ -188,7 +188,7 @@ def interrupted_run(tree: Checkout) -> Path:
 
 
 def parts_so_far(out: Path) -> int:
-    """Rows in a ledger that is being written; 0 while it is being made."""
+    """Return the number of rows in a ledger that is being written; 0 before it has tables."""
     try:
         return len(select(out, "SELECT first FROM parts"))
     except sqlite3.OperationalError:
@@ -229,7 +229,7 @@ def check_statuses(tree: Checkout, out: Path) -> None:
 
 
 def check_torture(tree: Checkout, out: Path) -> None:
-    """An odd library gives the same records, also where clients and a worker are killed on the way."""
+    """An odd library gives the same records, also if clients and a worker are killed during the run."""
     options: dict[str, Any] = {"python_path": (next(tree.root.glob("tests/**/misbehaving_decoder")),)}
     words = ("annotate", "library", "--stall-seconds", "4")
     quiet = tree.annotate("library", *words, statuses=(3,), **options)
@@ -252,31 +252,31 @@ CHECKS = {
     for name, check in list(globals().items())
     if name.startswith("check_")
 }
-"""In the order in which they run."""
+"""The checks by name, in the order in which they run."""
 
 
 def describe(tree: Checkout, model: str) -> dict[str, Any]:
-    """What `reelscribe models describe` says of a model of the server."""
+    """Return the JSON that `reelscribe models describe` prints for a model."""
     answer = tree.reelscribe("models", "describe", model, "--json", "--directory", tree.server)
     description: dict[str, Any] = json.loads(answer)
     return description
 
 
 def select(folder: Path, query: str) -> list[tuple[Any, ...]]:
-    """Rows of the ledger in a folder."""
+    """Query the ledger in a folder."""
     with closing(sqlite3.connect(f"file:{folder / 'ledger.sqlite'}?mode=ro", uri=True)) as database:
         return database.execute(query).fetchall()
 
 
 def fetch(address: str, path: str) -> str:
-    """The body of an answer. Raises OSError if nobody listens."""
+    """Return the body of a response. Raises OSError if nothing listens at the address."""
     with closing(http.client.HTTPConnection(address.removeprefix("http://"), timeout=10)) as connection:
         connection.request("GET", path)
         return connection.getresponse().read().decode()
 
 
 def metric_names(text: str) -> set[str]:
-    """Names and labels of our own figures in an answer for Prometheus."""
+    """Return names and labels of reelscribe's own metrics in a response for Prometheus."""
     lines = [line for line in text.splitlines() if line.startswith("reelscribe_")]
     return {re.sub(r'"[^"]*"', "", line.rpartition(" ")[0]) for line in lines}
 

@@ -1,4 +1,4 @@
-"""Runs inside a tree, with its packages, and prints or writes what a comparison needs to know of it."""
+"""Runs with the packages of one tree, and prints or writes what the checks compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def print_options() -> None:
-    """Print a line for each command, argument and option, without the sentences of its help."""
+    """Print a line for each command, argument and option, without its help text."""
     from typer.main import get_command
 
     from reelscribe.cli import app
@@ -36,7 +36,7 @@ def print_options() -> None:
 
 def _properties(parameter: Any) -> dict[str, Any]:
     names = ("param_type_name", "metavar", "required", "multiple", "nargs", "envvar")
-    # An argument has no `is_flag`. A type of our own is known by its name, as its module may move.
+    # An argument has no `is_flag`. A type of reelscribe itself is printed without its module, because modules may move.
     optional = {name: getattr(parameter, name, None) for name in ("min", "max", "hidden", "is_flag", "show_default")}
     kind = re.sub(r"\breelscribe[\w.]*\.", "", str(parameter.type_descriptor.annotation))
     known = {name: getattr(parameter, name) for name in names}
@@ -44,7 +44,7 @@ def _properties(parameter: Any) -> dict[str, Any]:
 
 
 def pack_bodies(folder: Path) -> None:
-    """Write a body for each of some trees that are always the same."""
+    """Write request bodies, one for each of some fixed trees of values."""
     from reelscribe import wire
 
     for name, tree in _trees().items():
@@ -68,7 +68,7 @@ def _ramp(*shape: int, dtype: str = "u1") -> Any:
 
 
 def print_unpacked(folder: Path) -> None:
-    """Print what becomes of the bodies in a folder, of others that clients may send, and of damaged ones."""
+    """Print what is read from the bodies in a folder, from others that clients may send, and from damaged ones."""
     bodies = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     array = _ramp(3, 4, dtype="<f4")
     bodies |= {f"pickle-{protocol}": pickle.dumps(array, protocol) for protocol in range(2, 6)}
@@ -85,7 +85,7 @@ def _unpacked(body: bytes) -> Any:
 
     try:
         return _outline(wire.unpack(body))
-    except Exception as error:  # noqa: BLE001 - which one it is, is what is compared
+    except Exception as error:  # noqa: BLE001 - the type of any exception is compared
         return type(error).__name__
 
 
@@ -98,7 +98,7 @@ def _outline(tree: Any) -> Any:
 
 
 def parquet_to_text(folder: Path) -> None:
-    """Put the schema and the rows of each Parquet file, as text, in its place."""
+    """Replace each Parquet file by a text file with its schema and rows."""
     import pyarrow.parquet
 
     for path in folder.rglob("*.parquet"):
@@ -108,11 +108,10 @@ def parquet_to_text(folder: Path) -> None:
         path.unlink()
 
 
-def make_library(folder: Path, media: Path) -> None:
-    """Make the odd library of the end-to-end tests, wherever this tree has the module for it."""
+def make_library(folder: Path, media: Path, tests: Path) -> None:
+    """Make the odd library of the end-to-end tests with the module `odd_library`, wherever it is in `tests`."""
     from importlib import import_module
 
-    tests = next(Path(path) for path in sys.path if Path(path).name == "tests")
     (module,) = tests.rglob("odd_library.py")
     import_module(".".join(module.relative_to(tests).with_suffix("").parts)).make_library(folder, media)
 

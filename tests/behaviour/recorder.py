@@ -1,4 +1,4 @@
-"""A proxy in front of a server that records requests and answers."""
+"""A proxy that records the requests to a server and its responses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 VOLATILE = {"host", "authorization", "content-length", "x-reelscribe-compute-seconds"}
-"""Headers whose values differ from run to run."""
+"""Headers with values that differ from run to run, in lower case."""
 
 
 @contextmanager
 def recorder(upstream: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the proxy's address, and a list that gets one line for each request and its answer."""
+    """Yield the proxy's address, and a list that gets a line for each request with its response."""
     lines: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,16 +27,22 @@ def recorder(upstream: str) -> Iterator[tuple[str, list[str]]]:
             body = self.rfile.read(int(self.headers["Content-Length"] or 0))
             with closing(http.client.HTTPConnection(upstream.removeprefix("http://"))) as connection:
                 connection.request(self.command, self.path, body, dict(self.headers))
-                answer = connection.getresponse()
-                content = answer.read()
-            # TorchServe adds headers of its own, which are no behaviour of ours.
-            ours = [(n, v) for n, v in answer.getheaders() if n.lower().startswith(("content-type", "x-reelscribe"))]
-            sent = f"{self.command} {self.path} {_outline(self.headers.items())} {_digest(body)}"
-            # The order of the keys of a description does not count.
-            known = json.dumps(json.loads(content), sort_keys=True).encode() if "describe" in self.headers else content
-            lines.append(f"{sent} -> {answer.status} {_outline(ours)} {_digest(known)}")
-            self.send_response(answer.status)
-            for name, value in [*ours, ("Content-Length", str(len(content)))]:
+                response = connection.getresponse()
+                content = response.read()
+            # TorchServe adds headers of its own, which are not compared.
+            headers = [
+                (name, value)
+                for name, value in response.getheaders()
+                if name.lower().startswith(("content-type", "x-reelscribe"))
+            ]
+            request = f"{self.command} {self.path} {_outline(self.headers.items())} {_digest(body)}"
+            # The keys of a description may have any order.
+            compared = (
+                json.dumps(json.loads(content), sort_keys=True).encode() if "describe" in self.headers else content
+            )
+            lines.append(f"{request} -> {response.status} {_outline(headers)} {_digest(compared)}")
+            self.send_response(response.status)
+            for name, value in [*headers, ("Content-Length", str(len(content)))]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
@@ -44,7 +50,7 @@ def recorder(upstream: str) -> Iterator[tuple[str, list[str]]]:
         do_GET = do_OPTIONS = do_POST  # noqa: N815 - the library chose these names
 
         def log_message(self, *_: Any) -> None:
-            """Nothing is logged."""
+            """Log nothing: the lines of the record are enough."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -14,7 +14,7 @@ import jiwer
 import numpy as np
 import pytest
 
-from compare_with_truth import said_and_heard, word_error_rate
+from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
@@ -44,7 +44,7 @@ def transcribed_talk(server, talk, tmp_path_factory) -> Path:
 
 
 def test_words_are_true(annotated):
-    texts = said_and_heard(read_records(annotated))
+    texts = sources_with_transcripts(read_records(annotated))
     assert {name for name, *_ in texts} == {"spoken.mp4", "phrases.ogg"}
     assert word_error_rate(texts) <= 0.1  # 136 words; scripts/bench speech_accuracy measures with thousands
 

@@ -1,4 +1,4 @@
-"""The handler with the trained demo transcriber."""
+"""The handler with the trained demo speech model."""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""The demo transcriber before training: a Whisper of two million parameters for 10 s windows, and its processor."""
+"""The architecture of the demo speech model: an untrained Whisper of two million parameters, and its processor.
+
+Its window is 10 s long, where OpenAI's models have 30 s.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +29,26 @@ from phrases import MAX_WORDS, SAMPLE_RATE, WORDS
 WINDOW_SECONDS = 10
 MEL_BINS = 80
 MEL_RATE = 100
-"""Mel frames a second."""
+"""Mel frames per second."""
 ENCODER_RATE = 50
-"""Positions of the encoder a second, and as many timestamps: the same number means the same time."""
+"""Encoder positions per second. There is a timestamp token for each position, with the same number."""
 ENCODER_POSITIONS = WINDOW_SECONDS * ENCODER_RATE
 TEXT_POSITIONS = 448
 TIMESTAMPS = 1501
-"""From <|0.00|> to <|30.00|>, as every Whisper has them; here nothing beyond <|10.00|> is used."""
+"""Timestamp tokens <|0.00|> to <|30.00|>, as in every Whisper model; this one uses none after <|10.00|>."""
 
 WIDTH = 128
 HEADS = 4
 ENCODER_LAYERS = 4
 DECODER_LAYERS = 3
 GUIDED_HEADS = 2
+"""Cross-attention heads of each guided layer that training teaches to attend to the right position."""
 PREVIOUS_LAYER, CURRENT_LAYER = 0, 1
-"""Layers of the decoder of which GUIDED_HEADS cross-attention heads are taught where to look: at what was written
-last, and at what is written next.
-"""
+"""The guided decoder layers: guided heads attend to the audio of the input token and to that of the next token."""
 
 
 def build_processor() -> WhisperProcessor:
-    """Whisper's own preprocessing and special tokens, with a byte-level BPE that has every word as one token."""
+    """Return Whisper's own processor and special tokens, with a byte-level BPE in which every word is one token."""
     bpe = ByteLevelBPETokenizer()
     rng = random.Random(0)
     bpe.train_from_iterator(
@@ -74,7 +76,7 @@ def build_processor() -> WhisperProcessor:
 
 
 def build_model(processor: WhisperProcessor) -> WhisperForConditionalGeneration:
-    """The untrained model, whose self-attention looks at fixed shifts of the position from the first step on."""
+    """Return the untrained model; the initial self-attention of its heads attends to fixed relative positions."""
     tokenizer = processor.tokenizer
     config = WhisperConfig(
         vocab_size=len(tokenizer),
@@ -99,8 +101,8 @@ def build_model(processor: WhisperProcessor) -> WhisperForConditionalGeneration:
     model = WhisperForConditionalGeneration(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            _start(name, parameter)
-        _start_positions(model, tokenizer.convert_tokens_to_ids("<|0.00|>"))
+            _initialise(name, parameter)
+        _initialise_positions(model, tokenizer.convert_tokens_to_ids("<|0.00|>"))
     model.generation_config = _generation_config(tokenizer)
     return model
 
@@ -118,15 +120,15 @@ def _generation_config(tokenizer: WhisperTokenizer) -> GenerationConfig:
         no_timestamps_token_id=number("<|notimestamps|>"),
         prev_sot_token_id=number("<|startofprev|>"),
         return_timestamps=False,
-        # Without a limit, as here speech may begin anywhere in its window.
+        # Speech may begin anywhere in a window, so the first timestamp has no limit.
         max_initial_timestamp_index=None,
-        # As openai/whisper means them: where they look while a word is being written.
+        # These heads attend to the audio of the token that is being generated, as those of OpenAI's models do.
         alignment_heads=[[CURRENT_LAYER, head] for head in range(GUIDED_HEADS)],
     )
 
 
-def _start(name: str, parameter: Tensor) -> None:
-    """Scale the start of one parameter by how many inputs it adds up."""
+def _initialise(name: str, parameter: Tensor) -> None:
+    """Set random initial values of one parameter, scaled by the number of inputs that it sums up."""
     if "layer_norm" in name:
         return
     if parameter.ndim == 1:
@@ -141,38 +143,43 @@ def _start(name: str, parameter: Tensor) -> None:
 
 
 def _waves(positions: int, slowest: float) -> tuple[Tensor, list[float]]:
-    """Sines and then cosines, (positions, WIDTH), and their frequencies in radians a position, 1 to 1 / slowest."""
+    """Return sines and then cosines of each position, (positions, WIDTH), and their frequencies.
+
+    The frequencies are WIDTH // 2 values from 1 to 1 / `slowest`, in radians per position.
+    """
     half = WIDTH // 2
     frequencies = torch.exp(-math.log(slowest) * torch.arange(half) / (half - 1))
     angles = torch.arange(positions)[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], dim=1), frequencies.tolist()
 
 
-# Where the four heads of each encoder layer look at first, in positions; and between which of the 64 frequencies.
+# The relative positions to which the four heads of each encoder layer attend initially, and which of the 64 frequencies
+# they use, as a range of indices.
 _ENCODER_SHIFTS = ((-3, -1, 1, 3), (-6, -2, 2, 6), (-12, -5, 5, 12), (-24, -12, 12, 24))
 _ENCODER_BANDS = ((0, 24), (0, 24), (6, 35), (12, 46))
 _DECODER_SHIFTS = (-1, -2, 0)
 _DECODER_BAND = (0, 42)
 
 
-def _start_positions(model: WhisperForConditionalGeneration, first_timestamp: int) -> None:
+def _initialise_positions(model: WhisperForConditionalGeneration, first_timestamp: int) -> None:
+    """Set the initial position embeddings, timestamp embeddings and self-attention."""
     encoder, decoder = model.model.encoder, model.model.decoder
     waves, frequencies = _waves(TIMESTAMPS, slowest=300)
     encoder.embed_positions.weight.copy_(waves[:ENCODER_POSITIONS])
-    # A timestamp starts as the position that it names, so that near times are near each other.
+    # The embedding of a timestamp is initially that of its position, so that close times have similar embeddings.
     decoder.embed_tokens.weight[first_timestamp:] = waves
     model.proj_out.weight[first_timestamp:] = waves / math.sqrt(WIDTH)
     for layer, shifts, band in zip(encoder.layers, _ENCODER_SHIFTS, _ENCODER_BANDS, strict=True):
         for head, shift in enumerate(shifts):
-            _look_at(layer.self_attn, head, shift, frequencies, band, sharpness=2.2)
+            _attend_to(layer.self_attn, head, shift, frequencies, band, sharpness=2.2)
     waves, frequencies = _waves(TEXT_POSITIONS, slowest=100)
     decoder.embed_positions.weight.copy_(waves)
     for layer in decoder.layers:
         for head, shift in enumerate(_DECODER_SHIFTS):
-            _look_at(layer.self_attn, head, shift, frequencies, _DECODER_BAND, sharpness=1.5)
+            _attend_to(layer.self_attn, head, shift, frequencies, _DECODER_BAND, sharpness=1.5)
 
 
-def _look_at(
+def _attend_to(
     attention: WhisperAttention,
     head: int,
     shift: int,
@@ -180,7 +187,10 @@ def _look_at(
     band: tuple[int, int],
     sharpness: float,
 ) -> None:
-    """Start one head so that it looks `shift` positions away: queries turn the waves by the shift, keys do not."""
+    """Initialise one head so that it attends to the position `shift` after its own.
+
+    Queries rotate the waves by the shift and keys do not, so their product is largest at that relative position.
+    """
     size = WIDTH // HEADS
     rows = slice(head * size, (head + 1) * size)
     query, key = attention.q_proj.weight[rows], attention.k_proj.weight[rows]

@@ -1,9 +1,11 @@
-"""Train the demo captioner from scratch on drawn scenes: ``python demo/train_captioner.py``.
+"""Trains the demo captioner from scratch on drawn scenes.
 
-The language-model loss alone never leaves a plateau at this size, so throw-away heads also ask the vision tower and the
-Q-Former, densely, what is where; their weight fades. What is saved is a running average of the weights, which is more
-accurate than any single step. One run takes about an hour on two CPU cores, one
-of which draws.
+    PYTHONPATH=demo .venv/bin/python -m captioner.train
+
+The language-model loss alone never leaves a plateau at this model size. Auxiliary heads therefore learn to predict what
+is where in the frame, from the outputs of the vision encoder and the Q-Former. The weight of their loss decreases
+during training, and they are not saved. The saved model is a running average of the weights, which is more accurate
+than the weights after any single step. Training takes about an hour on two CPU cores, one of which draws the scenes.
 """
 
 from __future__ import annotations
@@ -26,43 +28,52 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import Blip2ForConditionalGeneration, Blip2Processor
 
-from captioner_model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
+from captioner.model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
 from scenes import BACKGROUNDS, RELATIONS, SHAPES, Scene, draw, fill_object, random_scene
 
 BATCH = 32
 LEARNING_RATE = 1.5e-3
 WARM_UP_STEPS = 200
 AVERAGE_DECAY = 0.999
+"""Decay of the running average of the weights, per step."""
 FRAME_SIZES = {(480, 270): 0.5, (640, 360): 0.3, (480, 360): 0.1, (360, 480): 0.1}
+"""Fraction of scenes drawn at each size, as width and height in pixels."""
 OBJECT_COUNTS = {0: 0.02, 1: 0.28, 2: 0.70}
-"""Two objects are the hard case, so they are seen more often than in the scenes that are asked for later."""
+"""Fraction of scenes with each number of objects. Two objects are the hard case, so there are more of them than in
+`scenes.OBJECT_COUNTS`.
+"""
 
-NOTHING = -100
-"""The label that cross entropy leaves out."""
+IGNORED_LABEL = -100
+"""Cross entropy ignores positions with this label; it is torch's default for `ignore_index`."""
 
 BACKGROUND_NAMES = list(BACKGROUNDS)
 CELLS = 4
-"""A patch is also asked for its own mask, at CELLS x CELLS."""
+"""The auxiliary heads also predict a mask of CELLS x CELLS cells for each patch."""
 
 
 @dataclass
 class Batch:
-    """B scenes: frames (B, 3, 224, 224) float32, and per patch (B, GRID * GRID, ...) what is under it."""
+    """B scenes with their frames, and with labels for the P = GRID * GRID patches of each frame."""
 
     scenes: list[Scene]
     frames: Tensor
+    """(B, 3, IMAGE_SIZE, IMAGE_SIZE) float32, normalised as the model's processor does it."""
     shape: Tensor
-    """0 where the patch's centre shows background, else 1 + index of the shape."""
+    """(B, P) int64: 0 where the patch's centre shows the background, otherwise 1 + the index of the shape."""
     size: Tensor
-    """0 small, 1 large, NOTHING on background."""
+    """(B, P) int64: 0 for a small object, 1 for a large one, IGNORED_LABEL on the background."""
     colour: Tensor
+    """(B, P) int64: index in BACKGROUND_NAMES of the colour at the patch's centre."""
     mask: Tensor
+    """(B, P, CELLS * CELLS) float32: 1 for the cells of the patch that an object covers."""
     centre: Tensor
-    """x and y of the centre of the patch's object, -1 to 1 over the frame; only where `size` is given."""
+    """(B, P, 2) float32: x and y of the centre of the patch's object, from -1 to 1 over the frame; 0 on the
+    background.
+    """
 
 
 class SceneBatches(torch.utils.data.IterableDataset[Batch]):
-    """Endless batches of freshly drawn scenes."""
+    """An endless sequence of batches of newly drawn scenes."""
 
     def __init__(self, seed: int, processor: Blip2Processor) -> None:
         self.seed = seed
@@ -83,7 +94,7 @@ class SceneBatches(torch.utils.data.IterableDataset[Batch]):
 
 
 def _frame(scene: Scene, size: tuple[int, int], rng: random.Random, noise: np.random.Generator) -> np.ndarray:
-    """What the model sees of a scene, (224, 224, 3) uint8, with some of the damage that a codec or a camera does."""
+    """Draw a frame, (IMAGE_SIZE, IMAGE_SIZE, 3) uint8, and degrade some frames as codecs and cameras do."""
     image = draw(scene, *size, jitter=rng).resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC)
     if rng.random() < 0.3:
         jpeg = io.BytesIO()
@@ -101,7 +112,7 @@ def _frame(scene: Scene, size: tuple[int, int], rng: random.Random, noise: np.ra
 
 
 def _patch_labels(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Shape, size, colour, mask and centre per patch, as `Batch` has them."""
+    """The labels shape, size, colour, mask and centre of one scene, as in `Batch` but without the dimension B."""
     side = GRID * CELLS
     canvas = Image.new("L", (side, side), 0)
     for i, o in enumerate(scene.objects):
@@ -110,7 +121,7 @@ def _patch_labels(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     cells = painted.reshape(GRID, CELLS, GRID, CELLS).transpose(0, 2, 1, 3).reshape(GRID * GRID, CELLS * CELLS)
     owner = painted[CELLS // 2 :: CELLS, CELLS // 2 :: CELLS].reshape(-1)
     shape = np.zeros(owner.shape, np.int64)
-    size = np.full(owner.shape, NOTHING, np.int64)
+    size = np.full(owner.shape, IGNORED_LABEL, np.int64)
     colour = np.full(owner.shape, BACKGROUND_NAMES.index(scene.background), np.int64)
     centre = np.zeros((*owner.shape, 2), np.float32)
     for i, o in enumerate(scene.objects):
@@ -123,13 +134,13 @@ def _patch_labels(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def _centre(scene: Scene, i: int) -> tuple[float, float]:
-    """The centre of an object, -1 to 1 over the frame."""
+    """The x and y of the centre of an object, from -1 to 1 over the frame."""
     o = scene.objects[i]
     return o.x / scene.aspect * 2 - 1, o.y * 2 - 1
 
 
-class Examiner(nn.Module):
-    """The throw-away heads: what is under each patch, and what the Q-Former knows of the two objects."""
+class AuxiliaryHeads(nn.Module):
+    """Heads that only training uses: they predict the labels of patches, and the objects from the Q-Former's output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,17 +152,24 @@ class Examiner(nn.Module):
         self.relation = nn.Linear(WIDTH * QUERIES, len(RELATIONS))
         self.shapes = nn.Linear(WIDTH * QUERIES, 2 * len(SHAPES))
         self.centres = nn.Linear(WIDTH * QUERIES, 4)
-        background_is_common = torch.ones(len(SHAPES) + 1)
-        background_is_common[0] = 0.15
-        self.shape_weight = nn.Buffer(background_is_common)
+        shape_weight = torch.ones(len(SHAPES) + 1)
+        shape_weight[0] = 0.15  # most patches show the background
+        self.shape_weight = nn.Buffer(shape_weight)
 
     def forward(self, batch: Batch, early: Tensor, patches: Tensor, queries: Tensor) -> Tensor:
-        """One loss from the second layer's patches, the last layer's patches and the Q-Former's output."""
-        return self._ask_patches(batch, early, patches) + self._ask_queries(batch, queries.flatten(1))
+        """Return the sum of all auxiliary losses.
 
-    def _ask_patches(self, batch: Batch, early: Tensor, patches: Tensor) -> Tensor:
+        Args:
+            batch: The labels.
+            early: Patches after the second layer of the vision encoder, (B, P, WIDTH).
+            patches: Patches after the last layer of the vision encoder, (B, P, WIDTH).
+            queries: Output of the Q-Former, (B, QUERIES, WIDTH).
+        """
+        return self._patch_loss(batch, early, patches) + self._query_loss(batch, queries.flatten(1))
+
+    def _patch_loss(self, batch: Batch, early: Tensor, patches: Tensor) -> Tensor:
         size = batch.size.flatten()
-        on_object = size != NOTHING
+        on_object = size != IGNORED_LABEL
         flat = patches.flatten(0, 1)
         loss = F.cross_entropy(self.patch_shape(flat), batch.shape.flatten(), weight=self.shape_weight)
         loss = loss + 0.5 * F.cross_entropy(self.patch_colour(flat), batch.colour.flatten())
@@ -159,21 +177,21 @@ class Examiner(nn.Module):
         loss = loss + 2 * F.binary_cross_entropy_with_logits(mask, batch.mask, pos_weight=torch.tensor(3.0))
         if on_object.any():
             loss = loss + 0.5 * F.cross_entropy(self.patch_size(flat[on_object]), size[on_object])
-            where = batch.centre.flatten(0, 1)[on_object]
-            loss = loss + 2.5 * F.smooth_l1_loss(self.patch_centre(flat[on_object]), where, beta=0.1)
+            centre = batch.centre.flatten(0, 1)[on_object]
+            loss = loss + 2.5 * F.smooth_l1_loss(self.patch_centre(flat[on_object]), centre, beta=0.1)
         return loss
 
-    def _ask_queries(self, batch: Batch, queries: Tensor) -> Tensor:
+    def _query_loss(self, batch: Batch, queries: Tensor) -> Tensor:
         loss = queries.new_zeros(())
         shapes, centres = self.shapes(queries).chunk(2, dim=1), self.centres(queries).chunk(2, dim=1)
         for i in range(2):
             rows = [k for k, scene in enumerate(batch.scenes) if len(scene.objects) > i]
             if rows:
                 scenes = [batch.scenes[k] for k in rows]
-                want = torch.tensor([SHAPES.index(s.objects[i].shape) for s in scenes])
-                where = torch.tensor([_centre(s, i) for s in scenes])
-                loss = loss + 0.5 * F.cross_entropy(shapes[i][rows], want)
-                loss = loss + 1.5 * F.smooth_l1_loss(centres[i][rows], where, beta=0.1)
+                shape = torch.tensor([SHAPES.index(s.objects[i].shape) for s in scenes])
+                centre = torch.tensor([_centre(s, i) for s in scenes])
+                loss = loss + 0.5 * F.cross_entropy(shapes[i][rows], shape)
+                loss = loss + 1.5 * F.smooth_l1_loss(centres[i][rows], centre, beta=0.1)
         pairs = [k for k, scene in enumerate(batch.scenes) if scene.relation]
         if pairs:
             relations = torch.tensor([RELATIONS.index(batch.scenes[k].relation) for k in pairs])
@@ -181,13 +199,13 @@ class Examiner(nn.Module):
         return loss
 
 
-class Student(nn.Module):
-    """The model with its examiner; knows how a scene becomes tokens."""
+class ModelWithAuxiliaryHeads(nn.Module):
+    """The captioner and its auxiliary heads; turns scenes into tokens and computes all losses of a batch."""
 
     def __init__(self, processor: Blip2Processor) -> None:
         super().__init__()
         self.model = build_model(processor)
-        self.examiner = Examiner()
+        self.auxiliary = AuxiliaryHeads()
         self.tokenizer = processor.tokenizer
         self.early: Tensor | None = None
         self.model.vision_model.encoder.layers[1].register_forward_hook(self._keep_early)
@@ -196,7 +214,13 @@ class Student(nn.Module):
         self.early = output[0] if isinstance(output, tuple) else output
 
     def tokens(self, scenes: list[Scene]) -> tuple[Tensor, Tensor, Tensor]:
-        """Input ids, attention mask and labels, each (B, T): image tokens, then the caption between bos and eos."""
+        """Return the tokens of captions, padded to the longest one.
+
+        Each row has QUERIES image tokens, then the beginning of the text, the caption and the end of the text.
+
+        Returns:
+            Input ids, attention mask and labels, each (B, T) int64.
+        """
         tokenizer = self.tokenizer
         head = [self.model.config.image_token_index] * QUERIES + [tokenizer.bos_token_id]
         tails = [
@@ -206,33 +230,36 @@ class Student(nn.Module):
         longest = max(map(len, tails))
         pads = [longest - len(tail) for tail in tails]
         ids = [head + tail + [tokenizer.pad_token_id] * pad for tail, pad in zip(tails, pads, strict=True)]
-        seen = [[1] * (len(head) + len(tail)) + [0] * pad for tail, pad in zip(tails, pads, strict=True)]
-        labels = [[NOTHING] * len(head) + tail + [NOTHING] * pad for tail, pad in zip(tails, pads, strict=True)]
-        return torch.tensor(ids), torch.tensor(seen), torch.tensor(labels)
+        mask = [[1] * (len(head) + len(tail)) + [0] * pad for tail, pad in zip(tails, pads, strict=True)]
+        labels = [
+            [IGNORED_LABEL] * len(head) + tail + [IGNORED_LABEL] * pad for tail, pad in zip(tails, pads, strict=True)
+        ]
+        return torch.tensor(ids), torch.tensor(mask), torch.tensor(labels)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor, float]:
-        """Caption loss, examiner's loss, and the share of captions that are exact under teacher forcing."""
+        """Return the caption loss, the auxiliary loss, and the fraction of exact captions with teacher forcing."""
         features = self.model.get_image_features(batch.frames)
         assert self.early is not None
-        ids, seen, labels = self.tokens(batch.scenes)
+        ids, mask, labels = self.tokens(batch.scenes)
         output = self.model(
             pixel_values=None,
             input_ids=ids,
-            attention_mask=seen,
+            attention_mask=mask,
             labels=labels,
             mm_encoder_outputs={"image": features},
         )
         patches = features.last_hidden_state[:, 1:]
-        examined = self.examiner(batch, self.early[:, 1:], patches, features.pooler_output)
+        auxiliary_loss = self.auxiliary(batch, self.early[:, 1:], patches, features.pooler_output)
         with torch.no_grad():
-            right = (output.logits[:, :-1].argmax(-1) == labels[:, 1:]) | (labels[:, 1:] == NOTHING)
-        return output.loss, examined, right.all(1).float().mean().item()
+            correct = (output.logits[:, :-1].argmax(-1) == labels[:, 1:]) | (labels[:, 1:] == IGNORED_LABEL)
+        return output.loss, auxiliary_loss, correct.all(1).float().mean().item()
 
 
-def _optimizer(student: Student) -> torch.optim.Optimizer:
-    # Thousands of inputs feed each output of the patch filters: at the common rate content drowns position.
-    patch_filters = [student.model.vision_model.embeddings.patch_embedding.weight]
-    others = [p for p in student.parameters() if p is not patch_filters[0]]
+def _optimizer(network: ModelWithAuxiliaryHeads) -> torch.optim.Optimizer:
+    # Each patch filter sums up thousands of inputs. At the common learning rate they would grow so fast that patches
+    # differ by their content only, and no longer by their position.
+    patch_filters = [network.model.vision_model.embeddings.patch_embedding.weight]
+    others = [p for p in network.parameters() if p is not patch_filters[0]]
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": 0.02},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
@@ -247,12 +274,12 @@ def _save(model: Blip2ForConditionalGeneration, processor: Blip2Processor, out: 
 
 
 def train(steps: int, seed: int, out: Path) -> None:
-    """Train for `steps` batches and save the averaged model to `out`, also every 1,000 steps on the way."""
+    """Train for `steps` batches, and save the averaged model to `out` after every 1,000 steps and at the end."""
     torch.manual_seed(seed)
     processor = build_processor()
-    student = Student(processor)
-    average = copy.deepcopy(student.model).eval()
-    optimizer = _optimizer(student)
+    network = ModelWithAuxiliaryHeads(processor)
+    average = copy.deepcopy(network.model).eval()
+    optimizer = _optimizer(network)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda i: min(1, (i + 1) / WARM_UP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * min(1, i / steps))) + 1e-3,
@@ -260,18 +287,18 @@ def train(steps: int, seed: int, out: Path) -> None:
     batches = torch.utils.data.DataLoader(
         SceneBatches(seed + 1, processor), batch_size=None, num_workers=1, prefetch_factor=8
     )
-    start, shown = time.monotonic(), {"caption": 0.0, "examiner": 0.0, "exact": 0.0}
+    start, shown = time.monotonic(), {"caption": 0.0, "auxiliary": 0.0, "exact": 0.0}
     for step, batch in enumerate(batches):
-        caption_loss, examined, exact = student(batch)
-        loss = caption_loss + max(0.1, 1 - step / (0.9 * steps)) * examined
+        caption_loss, auxiliary_loss, exact = network(batch)
+        loss = caption_loss + max(0.1, 1 - step / (0.9 * steps)) * auxiliary_loss
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         decay = min(AVERAGE_DECAY, step / (step + 10))
-        get_ema_multi_avg_fn(decay)(list(average.parameters()), list(student.model.parameters()), step)
-        for name, value in (("caption", caption_loss.item()), ("examiner", examined.item()), ("exact", exact)):
+        get_ema_multi_avg_fn(decay)(list(average.parameters()), list(network.model.parameters()), step)
+        for name, value in (("caption", caption_loss.item()), ("auxiliary", auxiliary_loss.item()), ("exact", exact)):
             shown[name] += (value - shown[name]) * max(0.01, 1 / (step + 1))
         if step % 100 == 99:
             figures = " ".join(f"{name} {value:.4f}" for name, value in shown.items())
@@ -283,9 +310,9 @@ def train(steps: int, seed: int, out: Path) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "models" / "captioner")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "models" / "captioner")
     parser.add_argument("--steps", type=int, default=18_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -1,4 +1,4 @@
-"""The demo captioner before training: a BLIP-2 of one million parameters and its processor."""
+"""The architecture of the demo captioner: an untrained BLIP-2 of one million parameters, and its processor."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from scenes import all_captions
 
 IMAGE_SIZE = 224
 PATCH = 28
+"""Height and width of a patch, in pixels."""
 GRID = IMAGE_SIZE // PATCH
+"""Patches in each row and column."""
 WIDTH = 96
 HEADS = 3
 QUERIES = 8
+"""Query tokens of the Q-Former."""
 
 
 def build_processor() -> Blip2Processor:
-    """BLIP-2's own preprocessing with a byte-level BPE vocabulary learned from the scene grammar."""
+    """Return BLIP-2's own processor with a byte-level BPE vocabulary learned from all captions of scenes."""
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
         [*all_captions(), "a photo of a shape", "Question: what is shown? Answer:"],
@@ -50,12 +53,16 @@ def build_processor() -> Blip2Processor:
         model_max_length=96,
     )
     images = BlipImageProcessorPil(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE})
-    # Without num_query_tokens a prompted caption silently becomes garbage.
+    # Without num_query_tokens the captions of prompted requests are garbage, and no error is raised.
     return Blip2Processor(images, tokenizer, num_query_tokens=QUERIES)
 
 
 def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
-    """The untrained model, started so that content, position and queries are all visible from the first step."""
+    """Return the untrained model.
+
+    Position embeddings, patch filters and queries get initial values that let the first training step tell apart
+    positions, contents and queries.
+    """
     tokenizer = processor.tokenizer
     vision = Blip2VisionConfig(
         hidden_size=WIDTH,
@@ -104,7 +111,7 @@ def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
     )
     model = Blip2ForConditionalGeneration(config)
     with torch.no_grad():
-        # The library starts the queries at zero, where all of them would stay equal for ever.
+        # transformers initialises the queries with zeros. All of them would get the same gradients and stay equal.
         torch.nn.init.normal_(model.query_tokens, std=0.5)
         embeddings = model.vision_model.embeddings
         embeddings.position_embedding[0, 1:] = _grid_positions()
@@ -113,7 +120,7 @@ def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
 
 
 def _grid_positions() -> torch.Tensor:
-    """Sine and cosine of row and column, (GRID * GRID, WIDTH): learned from there on."""
+    """Initial position embeddings, (GRID * GRID, WIDTH): sines and cosines of row and column."""
     frequency = 1 / (50 ** (torch.arange(WIDTH // 4) / (WIDTH // 4)))
     y, x = torch.meshgrid(torch.arange(GRID).float(), torch.arange(GRID).float(), indexing="ij")
     waves = [wave(axis.reshape(-1, 1) * frequency) for axis in (y, x) for wave in (torch.sin, torch.cos)]
@@ -121,7 +128,7 @@ def _grid_positions() -> torch.Tensor:
 
 
 def _patch_filters() -> torch.Tensor:
-    """Low-frequency cosines times opponent colours, (WIDTH, 3, PATCH, PATCH): edges count from the first step."""
+    """Initial patch filters, (WIDTH, 3, PATCH, PATCH): low-frequency cosines times opponent colours find edges."""
     n = torch.arange(PATCH).float()
     cosines = torch.stack([torch.cos(math.pi * (n + 0.5) * u / PATCH) * math.sqrt(2 / PATCH) for u in range(PATCH)])
     cosines[0] *= math.sqrt(0.5)

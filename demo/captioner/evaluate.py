@@ -1,9 +1,10 @@
-"""How often is the demo captioner exactly right on scenes that training did not use?
+"""Measures how many captions of the demo captioner are exact on scenes that training did not use.
 
-    PYTHONPATH=handlers .venv/bin/python demo/evaluate_captioner.py
+    PYTHONPATH=handlers:demo .venv/bin/python -m captioner.evaluate
 
-Every scene is drawn, encoded as H.264 at 640x360 among drifting neighbours, decoded again, and captioned by the
-handler's own code at full size. The scenes' seed is not one that training uses.
+Each scene is drawn for several frames in which its objects drift. The frames of all scenes are encoded as one H.264
+video of 640x360 and decoded again. The handler's own code captions the middle frame of each scene at full size. The
+seed of the scenes differs from those of training.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BATCH = 32
 
 
 def encode(scenes: list[Scene], path: Path) -> None:
-    """Every scene for FRAMES_PER_SCENE frames, one after the other."""
+    """Write a video that shows the scenes one after the other, each for FRAMES_PER_SCENE frames."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=20)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
@@ -42,7 +43,7 @@ def encode(scenes: list[Scene], path: Path) -> None:
 
 
 def decode(path: Path) -> Iterator[np.ndarray]:
-    """The middle frame of every scene, (H, W, 3) uint8."""
+    """Yield the middle frame of each scene, (HEIGHT, WIDTH, 3) uint8."""
     with av.open(str(path)) as container:
         for k, frame in enumerate(container.decode(video=0)):
             if k % FRAMES_PER_SCENE == FRAMES_PER_SCENE // 2:
@@ -50,9 +51,9 @@ def decode(path: Path) -> Iterator[np.ndarray]:
 
 
 def main() -> None:
-    """Command line: the share that is exact, by number of objects, and the mistakes."""
+    """Print the fraction of exact captions for each number of objects, and the most frequent mistakes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(Path(__file__).parent / "models" / "captioner"))
+    parser.add_argument("--model", default=str(Path(__file__).parents[1] / "models" / "captioner"))
     parser.add_argument("--frames", type=int, default=1000)
     options = parser.parse_args()
     rng = random.Random(SEED)
@@ -63,14 +64,15 @@ def main() -> None:
         encode(scenes, path)
         frames = np.stack(list(decode(path)))
     captions = [text for at in range(0, len(frames), BATCH) for text in captioner.caption([frames[at : at + BATCH]])]
-    total, exact, words = Counter[int](), Counter[int](), Counter[str]()
+    total, exact, mistakes = Counter[int](), Counter[int](), Counter[str]()
     for scene, text in zip(scenes, captions, strict=True):
         total[len(scene.objects)] += 1
         exact[len(scene.objects)] += text == scene.caption
-        words.update(f"{w} -> {got}" for w, got in zip(scene.caption.split(), text.split(), strict=False) if w != got)
+        pairs = zip(scene.caption.split(), text.split(), strict=False)
+        mistakes.update(f"{expected} -> {actual}" for expected, actual in pairs if expected != actual)
     for count, name in enumerate(("no object", "one object", "two objects")):
         print(f"{name:12} {exact[count]:4} of {total[count]:4} exact, {exact[count] / max(1, total[count]):.1%}")
-    print("most frequent mistakes:", ", ".join(f"{mistake} ({n})" for mistake, n in words.most_common(6)) or "none")
+    print("most frequent mistakes:", ", ".join(f"{mistake} ({n})" for mistake, n in mistakes.most_common(6)) or "none")
     print(f"exact captions: {exact.total()} of {total.total()} held-out frames, {exact.total() / total.total():.1%}")
 
 

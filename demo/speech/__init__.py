@@ -1,0 +1,1 @@
+"""Makes the demo speech model, a small Whisper: its architecture, its training and its evaluation."""
