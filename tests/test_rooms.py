@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 MOST_FILES = 12
 ROOMS = sorted(
     folder
-    for top in ("clients/reelscribe", "handlers", "bench/lib", "bench/fakes", "bench/peers")
+    for top in ("clients/reelscribe", "handlers", "bench/lib")
     for folder in [ROOT / top, *(ROOT / top).rglob("*")]
     if folder.is_dir() and any(folder.glob("*.py"))
 )

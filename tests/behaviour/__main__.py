@@ -71,9 +71,9 @@ def run_reference(commit: str, reference: Path, names: Iterable[str], scratch: P
 def reference_folder(cache: Path, commit: str) -> Path:
     """The folder of a commit's outputs.
 
-    Other checks and another Python have other folders, and so has a moved cache, as records name models by their paths.
+    Other checks and another Python have other folders. So has a moved cache, as records name the models by their paths.
     """
-    sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")))
+    sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py")) if path != Path(__file__))
     version = hashlib.sha256(f"{cache} {sys.version}".encode() + sources).hexdigest()
     return cache / f"{commit:.12}-{version:.12}"
 

@@ -1,6 +1,7 @@
 """What the documents name exists: files, commands, options, packages and public names."""
 
 import ast
+import inspect
 import os
 import re
 import shlex
@@ -110,6 +111,16 @@ def test_the_architecture_has_every_package_in_its_layer():
 def test_the_python_api_has_every_public_name():
     documented = re.findall(r"^::: reelscribe\.(\w+)$", (ROOT / "docs/api.md").read_text(), re.M)
     assert sorted(documented) == sorted(set(reelscribe.__all__) - {"__version__"})
+
+
+def test_no_description_of_a_return_value_is_taken_for_its_type():
+    """In Google style, what is before a colon in the first line is the type."""
+    public = [getattr(reelscribe, name) for name in reelscribe.__all__]
+    members = [member for value in public if isinstance(value, type) for member in vars(value).values()]
+    documented = [inspect.getdoc(value) or "" for value in [*public, *members] if callable(value)]
+    found = [line for text in documented for line in re.findall(r"^(?:Returns|Yields):\n +(.*)", text, re.M)]
+    assert len(found) > 10
+    assert [line for line in found if ": " in line or line.endswith(":")] == []
 
 
 def test_messages_in_the_manual_are_those_of_the_programs():
