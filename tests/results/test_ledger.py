@@ -29,6 +29,7 @@ from reelscribe.results import ledger as ledger_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger, LedgerReader, file_stat
+from support.patience import PATIENCE
 
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 2}}
 VIDEO = SavedVideo(
@@ -255,7 +256,7 @@ async def test_a_batch_is_saved_although_the_task_that_saves_it_is_cancelled(tmp
         other = asyncio.create_task(ledger.save_batch(job.id, batch(1, 2)))
         await asyncio.sleep(0)  # both have begun
         cancelled.cancel()
-        await asyncio.wait_for(other, 60)
+        await asyncio.wait_for(other, PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await cancelled
     assert frames(tmp_path, job.id) == captions(0, 1)
@@ -430,7 +431,7 @@ async def test_saved_batches_survive_a_sudden_death_of_the_process(tmp_path, lin
 
 async def test_a_full_disk_is_an_error_and_saved_batches_are_kept(tmp_path):
     with adding(tmp_path, limit=400_000) as process:
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "ledger.sqlite: cannot be written: disk I/O error; what was saved before is kept" in errors
     assert len(printed.split()) > 20

@@ -12,7 +12,8 @@ from pipeline.pair import join_pair, stage_device
 from reelscribe.errors import StartupError
 from runtime.settings import ModelSettings
 from support.fake_context import FakeContext
-from support.stage_processes import PATIENCE, running
+from support.patience import PATIENCE
+from support.stage_processes import running
 from worker.handler import ModelHandler
 
 
@@ -23,7 +24,7 @@ def end_before_joining(pipe: Connection, *_: object) -> None:
 def join_in(pipe: Connection, folder: str, load_seconds: float) -> None:
     tempfile.tempdir = folder
     try:
-        join_pair(None, stage_seconds=20.0, load_seconds=load_seconds)
+        join_pair(None, stage_seconds=PATIENCE, load_seconds=load_seconds)
     except StartupError as error:
         pipe.send(str(error))
     else:
