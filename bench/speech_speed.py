@@ -96,7 +96,7 @@ class Way:
 def ours(**settings: Any) -> Transcribe:
     """Cut as the client does, and transcribe with the handler's model."""
     local, options = LocalSpeech(SPEECH, **settings), SpeechOptions()
-    task = options.task(local.description)
+    task = options.task("", local.description)  # no file: it only makes chunkers
 
     def transcribe(recordings: Sequence[Recording]) -> list[str]:
         texts = []

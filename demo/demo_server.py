@@ -28,8 +28,8 @@ HANDLERS = ROOT / "handlers"
 CAPTIONER = ROOT / "demo" / "models" / "captioner"
 SPEECH = ROOT / "demo" / "models" / "speech"
 
-LOAD_SECONDS = 120.0
-"""How long a start waits for all workers."""
+LOAD_SECONDS = 600.0
+"""Timeout of a start. It is long, as a busy machine is no reason to give up."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""TorchServe's entry point for captioning: frames come in, captions go out.
+"""TorchServe's handler for captioning: frames come in, captions go out.
 
 The archive's YAML configures it under `handler:` (see caption.yaml). captions/frame_requests.py describes requests and
-responses, and reelscribe.wire the format of a body.
+responses, reelscribe.wire the format of a body, and worker/handler.py what TorchServe calls and when.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from worker.handler import LoadedModel, ModelHandler
 class CaptionHandler(ModelHandler[CaptionSettings]):
     """Captions frames with BLIP-2 and other image-text-to-text models of transformers."""
 
-    settings = CaptionSettings
+    settings_class = CaptionSettings
 
     def load_model(
         self,
@@ -32,16 +32,17 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
         """Load the captioner, or with a `second_stage` only its image encoder."""
         counters = Counters()
         captioner = Captioner(settings, device, counters, second_stage)
-        limits, size = FrameLimits(settings.max_frames, settings.max_side), captioner.transform.input_size
+        limits = FrameLimits(settings.max_frames, settings.max_side)
+        size = captioner.transform.input_size
         return LoadedModel(
             captioner.description(workers, response_seconds).to_json(),
             lambda: FrameReader(limits, size),
             DeviceBatches(
                 captioner.collect,
                 settings.device_batch,
+                submit=captioner.submit,
                 item="frame",
                 counters=counters,
-                submit=captioner.submit,
                 in_flight=settings.in_flight if second_stage else 1,
             ),
             counters,
@@ -53,4 +54,4 @@ class CaptionHandler(ModelHandler[CaptionSettings]):
 
 
 handle = CaptionHandler().handle
-"""The function that TorchServe calls."""
+"""The function that TorchServe calls: to load the model, and with the requests of each call."""

@@ -1,7 +1,8 @@
-"""TorchServe's entry point for transcription: audio comes in, transcripts go out.
+"""TorchServe's handler for transcription: audio comes in, transcripts go out.
 
 The archive's YAML configures it under `handler:` (see speech.yaml). transcripts/audio_requests.py describes requests
-and responses, reelscribe.wire the format of a body, and reelscribe.speech a transcript.
+and responses, reelscribe.wire the format of a body, reelscribe.contract.speech a transcript, and worker/handler.py what
+TorchServe calls and when.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from worker.handler import LoadedModel, ModelHandler
 class SpeechHandler(ModelHandler[SpeechSettings]):
     """Transcribes audio with Whisper and with CTC models of transformers."""
 
-    settings = SpeechSettings
+    settings_class = SpeechSettings
 
     def load_model(
         self,
@@ -38,8 +39,8 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
         counters = Counters()
         model = load_speech_model(settings, device, counters, second_stage)
 
-        def submit(requests: list[list[Chunk]]) -> Any:
-            chunks = [chunk for request in requests for chunk in request]
+        def submit(slices: list[list[Chunk]]) -> tuple[list[Chunk], Any]:
+            chunks = [chunk for part in slices for chunk in part]
             return chunks, model.submit(chunks)
 
         def collect(submitted: tuple[list[Chunk], Any]) -> list[ChunkTranscript]:
@@ -55,10 +56,10 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             DeviceBatches(
                 collect,
                 settings.device_batch,
+                submit=submit,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),
                 counters=counters,
-                submit=submit,
                 in_flight=settings.in_flight if second_stage else 1,
             ),
             counters,
@@ -70,4 +71,4 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
 
 
 handle = SpeechHandler().handle
-"""The function that TorchServe calls."""
+"""The function that TorchServe calls: to load the model, and with the requests of each call."""

@@ -21,7 +21,7 @@ import atheris
 import numpy as np
 from PIL import Image
 
-with atheris.instrument_imports(include=["reelscribe", "frame_requests", "request_batch", "still_image"]):
+with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from captions.frame_requests import FrameLimits, FrameReader
     from captions.still_image import is_still
     from reelscribe import wire
@@ -67,7 +67,7 @@ def test_one_input(body: bytes) -> None:
     tree = read(body)
     seconds, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 5, seconds  # what is one second at most; tracing and counting coverage slow it down
+    assert seconds < 30, seconds  # a hostile body takes one at most; tracing and counting coverage slow it down
     assert peak < 2 * len(body) + 64e6, peak
     assert same(wire.unpack(b"".join(wire.pack(tree))), tree)
 

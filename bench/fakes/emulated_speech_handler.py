@@ -60,7 +60,7 @@ class EmulatedModel:
 class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
     """The speech handler with the emulated model."""
 
-    settings = EmulatedSettings
+    settings_class = EmulatedSettings
 
     def load_model(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ class LocalSpeech:
     def __init__(self, model: Path, **settings: Any) -> None:
         """Load the model; `settings` are those of SpeechSettings."""
         speech_settings = SpeechSettings(str(model), **settings)
-        self._served = SpeechHandler().load_model(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
-        self.description = SpeechDescription.from_json(self._served.description)
+        self._model = SpeechHandler().load_model(speech_settings, torch.device("cpu"), workers=1, response_seconds=120)
+        self.description = SpeechDescription.from_json(self._model.description)
 
     def transcribe_chunks(self, chunks: Sequence[SampleArray], options: SpeechOptions) -> Iterator[ChunkTranscript]:
         """Yield the transcript of each chunk, (N,) int16 at the model's rate."""
@@ -36,8 +35,8 @@ class LocalSpeech:
             tree: Any = {**options.transcription.to_json(), "sample_rate": self.description.sample_rate}
             tree["chunks"] = list(chunks[at : at + size])
             body = bytearray().join(wire.pack(tree))
-            request = self._served.reader()({"body": body}, {})
-            (transcripts,) = self._served.batches.map([request.items])
+            request = self._model.new_reader()({"body": body}, {})
+            (transcripts,) = self._model.batches.map([request.items])
             assert isinstance(transcripts, list), transcripts
             yield from transcripts
 
@@ -46,13 +45,13 @@ class LocalSpeech:
         files = [self._chunks(path, options) for path in paths]
         samples = [chunk.samples for chunks in files for chunk in chunks if not chunk.silent]
         transcripts = self.transcribe_chunks(samples, options)
-        return [self._part(chunks, transcripts) for chunks in files]
+        return [self._saved_batch(chunks, transcripts) for chunks in files]
 
     def _chunks(self, path: Path, options: SpeechOptions) -> list[AudioChunk]:
-        with Audio(replace(options.task(self.description), path=str(path))) as audio:
+        with Audio(options.task(str(path), self.description)) as audio:
             return list(audio.chunks())
 
-    def _part(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
+    def _saved_batch(self, chunks: list[AudioChunk], transcripts: Iterator[ChunkTranscript]) -> SavedAudioBatch:
         def times(chunk: AudioChunk) -> tuple[float, float]:
             return chunk.start_seconds, chunk.start_seconds + len(chunk.samples) / self.description.sample_rate
 
@@ -61,6 +60,6 @@ class LocalSpeech:
         return SavedAudioBatch(chunks[0].first, chunks[-1].stop, transcripts=transcribed, silences=silences)
 
 
-def utterances(part: SavedAudioBatch) -> list[Utterance]:
+def utterances(batch: SavedAudioBatch) -> list[Utterance]:
     """The utterances of a file on its timeline."""
-    return [result for result in audio_results([part]) if isinstance(result, Utterance)]
+    return [result for result in audio_results([batch]) if isinstance(result, Utterance)]

@@ -50,22 +50,27 @@ def decode(path: Path) -> Iterator[np.ndarray]:
                 yield frame.to_ndarray(format="rgb24")
 
 
+def evaluate(model: str, count: int) -> list[tuple[Scene, str]]:
+    """Caption `count` scenes with the model in the folder `model`; returns each scene with its caption."""
+    rng = random.Random(SEED)
+    scenes = [random_scene(rng, WIDTH / HEIGHT) for _ in range(count)]
+    captioner = Captioner(CaptionSettings(model), torch.device("cpu"))
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "scenes.mp4"
+        encode(scenes, path)
+        frames = np.stack(list(decode(path)))
+    captions = [text for at in range(0, len(frames), BATCH) for text in captioner.caption([frames[at : at + BATCH]])]
+    return list(zip(scenes, captions, strict=True))
+
+
 def main() -> None:
     """Print the fraction of exact captions for each number of objects, and the most frequent mistakes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(Path(__file__).parents[1] / "models" / "captioner"))
     parser.add_argument("--frames", type=int, default=1000)
     options = parser.parse_args()
-    rng = random.Random(SEED)
-    scenes = [random_scene(rng, WIDTH / HEIGHT) for _ in range(options.frames)]
-    captioner = Captioner(CaptionSettings(options.model), torch.device("cpu"))
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "scenes.mp4"
-        encode(scenes, path)
-        frames = np.stack(list(decode(path)))
-    captions = [text for at in range(0, len(frames), BATCH) for text in captioner.caption([frames[at : at + BATCH]])]
     total, exact, mistakes = Counter[int](), Counter[int](), Counter[str]()
-    for scene, text in zip(scenes, captions, strict=True):
+    for scene, text in evaluate(options.model, options.frames):
         total[len(scene.objects)] += 1
         exact[len(scene.objects)] += text == scene.caption
         pairs = zip(scene.caption.split(), text.split(), strict=False)

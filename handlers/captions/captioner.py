@@ -1,12 +1,14 @@
 """A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
 
-It works in two stages: `encode` makes the inputs of the language model, `generate` makes tokens of them, and `decode`
-makes text of the tokens. `generate` is the second stage, which may run in another process.
+`Captioner.encode` turns frames into the inputs of `generate`, which generates tokens, and `Captioner.decode` turns the
+tokens into text. `generate` is the second of two stages (runtime/second_stage.py). In one process, it runs the whole
+model, and `encode` only computes pixel values. If it is another process, `encode` also runs the image encoder.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
+from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.frame_transform import FrameTransform, concatenate
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
@@ -25,9 +28,9 @@ from runtime.settings import ModelSettings
 from runtime.weights import load_pretrained, revision_of
 
 PROCESSOR_TOLERANCE = 0.03
-"""Largest mean difference between our pixel values of a noise frame and the processor's, in normalised units.
+"""Largest accepted mean difference between our pixel values of a noise frame and those of the model's processor.
 
-It is about 2 of 255 levels.
+The values are normalised; this is about 2 of the 255 levels of a channel.
 """
 
 
@@ -46,7 +49,15 @@ class CaptionSettings(ModelSettings):
 
 
 class Captioner:
-    """A loaded model with its processor, on one device."""
+    """A loaded model with its processor, on one device.
+
+    Attributes:
+        settings: The settings that it was loaded with.
+        model: The model of transformers; with a second stage in another process, its image encoder.
+        processor: The processor of transformers.
+        transform: Computes pixel values of frames.
+        dtype: The dtype of pixel values.
+    """
 
     def __init__(
         self,
@@ -61,30 +72,33 @@ class Captioner:
             settings: Which model, and how it generates.
             device: Where to load it.
             counters: Counts frames and tokens.
-            second_stage: The language model of a BLIP-2 in another process, which is then not loaded here.
+            second_stage: The language model of a BLIP-2 in another process. By default, this process loads the whole
+                model.
 
         Raises:
-            StartupError: The model's preprocessing cannot be reproduced here, or the model has no two stages.
+            StartupError: The model's preprocessing cannot be reproduced here, or the model cannot be split into two
+                stages.
         """
-        if second_stage:
-            check_two_stages(settings)
+        self._encodes_images = second_stage is not None
+        if self._encodes_images:
+            _check_two_stages(settings)
         self.settings = settings
         self._counters = counters or Counters()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
-        self.model = load_pretrained(_model_class(first_stage=second_stage is not None), settings, device)
-        self._encodes_images = second_stage is not None
-        self._second_stage = second_stage or LocalSecondStage(caption_generator(self.model, settings))
+        model_class = Blip2FirstStage if self._encodes_images else AutoModelForImageTextToText
+        self.model = load_pretrained(model_class, settings, device)
+        self._second_stage = second_stage or LocalSecondStage(partial(generate, self.model, settings.generation))
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
         self.dtype = settings.torch_dtype(device)
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
-        self.prompt = self._prompt_inputs(device)
-        self.echo = self._echo()
+        self._prompt = self._prompt_inputs(device)
+        self._echo = self._repeated_prompt()
         self._check_preprocessing()
         # A model that cannot caption must not load, and no request should wait for lazy initialisation.
         self.caption([np.zeros((1, self.transform.input_size.height, self.transform.input_size.width, 3), np.uint8)])
 
     def caption(self, frames: list[FrameArray]) -> list[str]:
-        """Caption frames.
+        """Caption frames: encode them, generate tokens, and decode these.
 
         Args:
             frames: Arrays (N, H, W, 3) of uint8 RGB; each array may have its own size.
@@ -95,37 +109,38 @@ class Captioner:
         return self.collect(self.submit(frames))
 
     def submit(self, frames: list[FrameArray]) -> Any:
-        """Encode frames and start to generate their tokens; returns a handle for `collect`."""
+        """Encode frames, and submit them to the second stage; returns a handle for `collect`."""
         return self._second_stage.submit(self.encode(frames))
 
     def collect(self, pending: Any) -> list[str]:
-        """Wait for the tokens of submitted frames, and decode them to captions."""
-        return self.decode(self._second_stage.result(pending)["tokens"])
+        """Wait until the second stage has generated the tokens of submitted frames, and decode them to captions."""
+        tokens = self._second_stage.result(pending)["tokens"]
+        return self.decode(tokens)
 
     def encode(self, frames: list[FrameArray]) -> TensorTree:
         """Make the inputs of `generate`.
 
         Args:
-            frames: Arrays (N, H, W, 3) of uint8 RGB.
+            frames: Arrays (N, H, W, 3) of uint8 RGB; each array may have its own size.
 
         Returns:
-            The arguments of `generate` for a batch of B frames: "pixel_values", (B, 3, height, width), or (B, queries,
-            D) if this process encodes images for a second stage; and with a prompt "input_ids", (B, T), and mostly
-            "attention_mask", (B, T).
+            A dict with "pixel_values" for the B frames of all arrays: pixel values, (B, 3, height, width), or encoded
+            images, (B, queries, D), if the second stage is another process. With a prompt, also "input_ids" (B, T)
+            and, except for GIT, "attention_mask" (B, T).
         """
         with torch.inference_mode():
             pixels = concatenate([self.transform(array) for array in frames])
-            # Copies, not views: BLIP writes into its prompt.
-            prompt = {name: value.repeat(len(pixels), 1) for name, value in self.prompt.items()}
+            # Copies, not views, as BLIP's `generate` writes into its prompt.
+            prompt = {name: value.repeat(len(pixels), 1) for name, value in self._prompt.items()}
             images = self.model.encode(pixels) if self._encodes_images else pixels
         return {"pixel_values": images, **prompt}
 
     def decode(self, tokens: list[list[int]]) -> list[str]:
-        """Turn the tokens of each frame into its caption, without the prompt."""
+        """Turn the token IDs of each frame into its caption, without the prompt."""
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
         self._counters.add("frames", len(tokens))
         self._counters.add("tokens", self._count_generated(tokens))
-        return [text.strip().removeprefix(self.echo).strip() for text in texts]
+        return [text.strip().removeprefix(self._echo).strip() for text in texts]
 
     def description(self, workers: int, response_seconds: float) -> CaptionerDescription:
         """Describe the model to clients.
@@ -151,11 +166,11 @@ class Captioner:
         )
 
     def _prompt_inputs(self, device: torch.device) -> dict[str, Tensor]:
-        """The prompt's tokens, (1, T) each, with image tokens where the model has them; empty without a prompt."""
+        """The inputs of `generate` for the prompt, (1, T) each, with image tokens if the model has them."""
         if not self.settings.prompt:
             return {}
         if self.model.config.model_type == "git":
-            # GIT continues its prompt, so no end token may follow the prompt.
+            # GIT continues its prompt, so the prompt must not have the end token that the processor would add.
             tokenizer = self.processor.tokenizer
             ids = tokenizer(self.settings.prompt, add_special_tokens=False)["input_ids"]
             return {"input_ids": torch.tensor([[tokenizer.cls_token_id, *ids]], device=device)}
@@ -165,16 +180,16 @@ class Captioner:
 
     def _count_generated(self, tokens: list[list[int]]) -> int:
         """How many tokens the model generated, without the prompt and special tokens."""
-        prompt = self.prompt["input_ids"][0].tolist() if self.prompt else []
+        prompt = self._prompt["input_ids"][0].tolist() if self._prompt else []
         start = len(prompt) if tokens[0][: len(prompt)] == prompt else 0
         special = set(self.processor.tokenizer.all_special_ids)
         return sum(token not in special for caption in tokens for token in caption[start:])
 
-    def _echo(self) -> str:
-        """The text that a decoder-only model repeats before its caption: the prompt, as its tokenizer spells it."""
-        if not self.prompt or self.model.config.get_text_config().is_encoder_decoder:
+    def _repeated_prompt(self) -> str:
+        """The text before each caption of a decoder-only model: the prompt, after encoding and decoding it."""
+        if not self._prompt or self.model.config.get_text_config().is_encoder_decoder:
             return ""
-        (text,) = self.processor.batch_decode(self.prompt["input_ids"], skip_special_tokens=True)
+        (text,) = self.processor.batch_decode(self._prompt["input_ids"], skip_special_tokens=True)
         return str(text).strip()
 
     def _check_preprocessing(self) -> None:
@@ -183,7 +198,7 @@ class Captioner:
         Raises:
             StartupError: They differ.
         """
-        # Noise, as any other way of resizing it gives other pixels.
+        # Noise shows every difference, as each way of resizing gives it other pixel values.
         frame = np.random.default_rng(0).integers(0, 256, (240, 320, 3), np.uint8)
         processor = self.processor.image_processor
         expected = processor(images=[Image.fromarray(frame)], return_tensors="pt")
@@ -204,49 +219,38 @@ class Captioner:
             )
 
 
-def _model_class(*, first_stage: bool) -> Any:
-    """The class of the whole model, or of the first of its two stages."""
-    if not first_stage:
-        return AutoModelForImageTextToText
-    # Only models in two stages need this package.
-    from pipeline.blip2 import Blip2FirstStage
-
-    return Blip2FirstStage
-
-
-def caption_generator(model: Any, settings: CaptionSettings) -> StageFunction:
-    """Make the second stage of a captioner.
+def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
+    """Generate the tokens of captions: the second stage of a captioner.
 
     Args:
         model: A whole model, or the second stage of a BLIP-2.
-        settings: The options of `generate`.
+        options: Options of transformers' `generate`.
+        inputs: What `Captioner.encode` returned.
 
     Returns:
-        A function from what `Captioner.encode` returns to {"tokens": a list of token numbers for each frame}.
+        {"tokens": a list of token IDs for each frame}.
     """
-
-    def generate(tree: TensorTree) -> TensorTree:
-        with torch.inference_mode():
-            # A list, as the host decodes it; a short one travels within the first bytes of its message.
-            return {"tokens": model.generate(**tree, **settings.generation).tolist()}
-
-    return generate
+    with torch.inference_mode():
+        # A list, not a tensor: the CPU decodes it, and a short list fits the first transfer of its message to the first
+        # stage (pipeline/link.py).
+        return {"tokens": model.generate(**inputs, **options).tolist()}
 
 
 def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageFunction:
     """Load the language model of a BLIP-2 onto `device`.
 
+    Returns:
+        `generate` with this model.
+
     Raises:
         StartupError: The model is not a BLIP-2.
     """
-    from pipeline.blip2 import Blip2SecondStage
-
-    check_two_stages(settings)
-    return caption_generator(load_pretrained(Blip2SecondStage, settings, device), settings)
+    _check_two_stages(settings)
+    return partial(generate, load_pretrained(Blip2SecondStage, settings, device), settings.generation)
 
 
-def check_two_stages(settings: CaptionSettings) -> None:
-    """Raise StartupError for a model other than a BLIP-2, as only these can run in two stages."""
+def _check_two_stages(settings: CaptionSettings) -> None:
+    """Raise StartupError for a model other than a BLIP-2, as only a BLIP-2 can be split into two stages."""
     kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
     if kind != "blip-2":
         raise StartupError(

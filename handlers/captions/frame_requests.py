@@ -85,21 +85,25 @@ class FrameReader:
     def __call__(self, row: Row, _headers: Headers) -> FrameRequest:
         """Read the frames of one request.
 
+        Args:
+            row: The request as TorchServe passes it.
+            _headers: Not used; captioning has no options.
+
         Raises:
-            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+            RequestError: The request cannot be answered.
         """
         body = request_body(row)
         if is_still(body):
-            return self._still(body)
+            return self._read_still(body)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
-        request = _frames(wire.unpack(body))
+        request = _parse_frames(wire.unpack(body))
         count, height, width, _ = request.items.shape
         self._limits.check(count, width, height)
         self._reserve(count)
         return request
 
-    def _still(self, body: bytes | bytearray) -> FrameRequest:
+    def _read_still(self, body: bytes | bytearray) -> FrameRequest:
         image = open_still(body)
         self._limits.check(1, *image.size)
         self._reserve(1, image.width * image.height)
@@ -113,7 +117,7 @@ class FrameReader:
         self._still_pixels_left -= still_pixels
 
 
-def _frames(tree: Any) -> FrameRequest:
+def _parse_frames(tree: Any) -> FrameRequest:
     frames = tree.get("frames") if isinstance(tree, dict) else tree
     if not isinstance(frames, np.ndarray):
         raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {type(tree).__name__}')

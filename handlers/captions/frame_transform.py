@@ -21,34 +21,34 @@ class FrameTransform:
     """Resizes with antialiasing, crops, rescales to 0 to 1, and normalises.
 
     Attributes:
-        frame: The model's input size, and how frames are resampled to it.
-        mean: Mean that is subtracted from each channel (R, G, B) of values from 0 to 1.
-        std: Standard deviation that each channel is then divided by.
+        input_size: The model's input size, and how frames are resampled to it.
+        mean: What is subtracted from each channel (R, G, B), whose values are from 0 to 1.
+        std: What each channel is then divided by.
     """
 
     def __init__(self, processor: Any, device: torch.device, dtype: torch.dtype) -> None:
-        """Take over the settings of a processor.
+        """Read the settings of a processor.
 
         Args:
-            processor: An image processor of transformers.
-            device: Where pixel values are computed and returned.
+            processor: The model's image processor of transformers.
+            device: Where pixel values are computed.
             dtype: The dtype of the returned pixel values.
 
         Raises:
             StartupError: The processor does something that this class does not reproduce.
         """
-        self.input_size = _frame_size(processor)
+        self.input_size = _input_size(processor)
         self.mean = tuple(float(m) for m in processor.image_mean)
         self.std = tuple(float(s) for s in processor.image_std)
         self._device, self._dtype = device, dtype
-        # (x * factor - mean) / std as one multiplication and one addition over whole rows of R, G, B, R, G, B: over
-        # three channels at a time, a CPU takes several times as long.
+        # (x * factor - mean) / std, as one multiplication and one addition over whole rows of R, G, B, R, G, B, ... If
+        # rows had only the three channels of a pixel, a CPU would take several times as long.
         std = torch.tensor(self.std, device=device)
         self._scale = (processor.rescale_factor / std).repeat(self.input_size.width)
         self._shift = (-torch.tensor(self.mean, device=device) / std).repeat(self.input_size.width)
 
     def __call__(self, frames: FrameArray) -> torch.Tensor:
-        """Transform frames; those that already have the model's input size are not resized.
+        """Compute the pixel values of frames; frames that already have the input size are not resized.
 
         Args:
             frames: (N, H, W, 3) uint8 RGB.
@@ -60,7 +60,7 @@ class FrameTransform:
         return concatenate([self._transform(frames[at : at + step]) for at in range(0, len(frames), step)])
 
     def _transform(self, frames: FrameArray) -> torch.Tensor:
-        # torch warns of read-only memory. Request bodies are writable, so their frames are not copied.
+        # torch warns of read-only arrays. Frames of requests are views of a writable body, so they are not copied.
         source = torch.from_numpy(frames if frames.flags.writeable else frames.copy())
         levels = source.to(self._device, non_blocking=True).float()
         if levels.shape[1:3] != (self.input_size.height, self.input_size.width):
@@ -70,13 +70,13 @@ class FrameTransform:
 
     def _resize_and_crop(self, levels: torch.Tensor) -> torch.Tensor:
         """(N, 3, H, W) -> (N, 3, height, width), values from 0 to 255."""
-        frame, (height, width) = self.input_size, levels.shape[-2:]
-        scaled_width, scaled_height = frame.scaled_size(width, height)
-        # Like PIL for most frames: first across, then down, rounded to whole levels from 0 to 255 after each.
+        size, (height, width) = self.input_size, levels.shape[-2:]
+        scaled_width, scaled_height = size.scaled_size(width, height)
+        # Horizontally, then vertically, and rounded to whole levels after each, which is what PIL does for most sizes.
         levels = self._resize(levels, height, scaled_width)
         levels = self._resize(levels, scaled_height, scaled_width)
-        left, top = frame.crop_offset(scaled_width, scaled_height)
-        return levels[..., top : top + frame.height, left : left + frame.width]
+        left, top = size.crop_offset(scaled_width, scaled_height)
+        return levels[..., top : top + size.height, left : left + size.width]
 
     def _resize(self, levels: torch.Tensor, height: int, width: int) -> torch.Tensor:
         mode = self.input_size.resample
@@ -89,7 +89,7 @@ def concatenate(tensors: list[torch.Tensor]) -> torch.Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
 
 
-def _frame_size(processor: Any) -> InputSize:
+def _input_size(processor: Any) -> InputSize:
     resample = _RESAMPLE.get(int(processor.resample))
     if resample is None:
         raise StartupError(

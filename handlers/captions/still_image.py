@@ -43,7 +43,7 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What turns a picture upright, by its EXIF orientation."""
+"""The operation that turns a picture upright, by the value of its EXIF tag Orientation."""
 
 
 def is_still(body: bytes | bytearray) -> bool:
@@ -56,6 +56,9 @@ def open_still(body: bytes | bytearray) -> Image.Image:
 
     Args:
         body: The bytes of the file.
+
+    Returns:
+        A picture of Pillow, for `to_frame`.
 
     Raises:
         WireError: The file is damaged.
@@ -108,7 +111,7 @@ def to_frame(image: Image.Image, size: InputSize) -> FrameArray:
 
 
 def _orientation(image: Image.Image) -> Image.Transpose | None:
-    """What turns the picture upright; None where it is upright, or its EXIF data is damaged."""
+    """The operation that turns the picture upright; None if it is upright, or its EXIF data is damaged."""
     try:
         orientation: Any = image.getexif().get(ExifTags.Base.Orientation)
         return _TRANSPOSE.get(orientation)

@@ -1,10 +1,10 @@
 """The two processes of a model in two stages, which torchrun starts: rank 0 answers TorchServe, rank 1 generates.
 
-What happens when a rank ends was measured with TorchServe 0.12.0: TorchServe notices that its connection closes, kills
-torchrun and starts another one. Nobody ends the other rank, and as long as it lives, its output stays open. When it
-ends at last, TorchServe mistakes that for the end of the rank that it is starting meanwhile, and kills that one.
-Therefore, each rank asks the kernel to kill it as soon as torchrun ends, which also ends a stopped process. Besides
-that, each rank only has to end when it loses the other one.
+When a rank ends, TorchServe 0.12.0 notices that its connection is closed, kills torchrun, and starts it again. It does
+not kill the other rank, which keeps the pipe of torchrun's output open. When that rank ends later, TorchServe takes the
+closed pipe for the end of the ranks that it has started since, and kills these. Therefore, each rank asks the kernel to
+kill it as soon as torchrun ends, which also ends a stopped process. Besides that, each rank ends when it loses the
+other one.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class StagePair:
     device: torch.device
     """Where this process computes."""
     devices: tuple[str, ...]
-    """Where both ranks compute: "cpu", or "cuda:2" by the number that the GPU has for TorchServe."""
+    """Where both ranks compute: "cpu", or for example "cuda:2", with the GPU number that TorchServe uses."""
     batches: StageLink
     """Carries device batches from the first stage to the second, onto the second's device."""
     results: StageLink
     """Carries results from the second stage to the first, onto the CPU."""
 
     def start_thread(self, name: str, work: Callable[[], object]) -> None:
-        """Run `work` in a daemon thread; if it raises, the process ends. `name` is for messages."""
+        """Run `work` in a daemon thread; if it raises, the process ends. `name` is its name in error messages."""
 
         def run() -> None:
             if self.device.type == "cuda":
@@ -72,7 +72,7 @@ class StagePair:
 
     @contextmanager
     def end_on_error(self, name: str) -> Iterator[None]:
-        """End the process on any error, as the two processes might be out of step afterwards."""
+        """End the process if the block raises, as the two processes might not agree on the next message afterwards."""
         try:
             yield
         except StageLost as error:
@@ -91,14 +91,17 @@ def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> 
             on a GPU, as those of NCCL do, are only limited by TorchServe's responseTimeout.
         load_seconds: Timeout in seconds for the other process to connect.
 
+    Returns:
+        The devices of both processes, and this process's links to the other one.
+
     Raises:
         StartupError: This process is not one of two that torchrun started, or the other one did not connect.
     """
-    rank, ranks = (int(os.environ.get(name, "-1")) for name in ("RANK", "WORLD_SIZE"))
-    if ranks != STAGES:
+    rank, world_size = (int(os.environ.get(name, "-1")) for name in ("RANK", "WORLD_SIZE"))
+    if world_size != STAGES:
         raise StartupError(
-            f"YAML, handler, stages: 2 stages are two processes of torchrun, and this is one of {max(ranks, 1)}; build"
-            " the archive with --stages 2, which also writes the lines that TorchServe needs"
+            "YAML, handler, stages: 2 stages are two processes of torchrun, and this is one of"
+            f" {max(world_size, 1)}; build the archive with --stages 2, which also writes the lines that TorchServe needs"
         )
     _die_with_parent()
     device, name = stage_device(gpu, rank)
@@ -110,7 +113,7 @@ def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> 
     peer = 1 - rank
     peer_name = f"stage {peer + 1} of 2"
     try:
-        ranks_found = _connect(rank, name, load_seconds)
+        processes = _connect(rank, name, load_seconds)
     except RuntimeError as error:  # the only class of errors that torch.distributed raises
         raise StartupError(
             f"{peer_name} did not come within {load_seconds:g} s ({str(error).splitlines()[0]}); look for its error"
@@ -119,20 +122,20 @@ def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> 
     pair = StagePair(
         rank,
         device,
-        tuple(where for _, where in ranks_found),
+        tuple(device_name for _, device_name in processes),
         StageLink(peer, device=device, seconds=stage_seconds, name=peer_name),
         StageLink(peer, device=CPU, seconds=stage_seconds, name=peer_name),
     )
-    pid, _ = ranks_found[peer]
+    pid, _ = processes[peer]
     pair.start_thread("watching the other stage", lambda: _watch(psutil.Process(pid), stage_seconds))
     return pair
 
 
 def _connect(rank: int, device: str, seconds: float) -> list[tuple[int, str]]:
-    """Join the process group within `seconds` seconds; returns the process id and the device of both ranks."""
-    place = _meeting_place()
+    """Join the process group within `seconds` seconds; returns the process ID and the device of both ranks."""
+    file = _rendezvous_file()
     timeout = timedelta(seconds=seconds)
-    store = dist.FileStore(str(place), STAGES)  # type: ignore[attr-defined]  # it lacks a type
+    store = dist.FileStore(str(file), STAGES)  # type: ignore[attr-defined]  # it lacks a type
     store.set_timeout(timeout)
     store.set(f"rank {rank}", json.dumps([os.getpid(), device]))
     ranks = [json.loads(store.get(f"rank {r}")) for r in range(STAGES)]
@@ -141,8 +144,8 @@ def _connect(rank: int, device: str, seconds: float) -> list[tuple[int, str]]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=STAGES, timeout=timeout)
     if not nccl:  # NCCL reads the file again when it first sends
         dist.barrier()
-        place.unlink(missing_ok=True)
-    return [(pid, where) for pid, where in ranks]
+        file.unlink(missing_ok=True)
+    return [(pid, device_name) for pid, device_name in ranks]
 
 
 def end_process(reason: str) -> NoReturn:
@@ -166,14 +169,14 @@ def _die_with_parent() -> None:
 
 
 def stage_device(gpu: int | None, rank: int) -> tuple[torch.device, str]:
-    """Choose the device of a rank. The processes of torchrun see no other GPUs than those of their pair.
+    """Choose the device of a rank. The processes of torchrun see only the GPUs of their pair.
 
     Args:
         gpu: The GPU that TorchServe assigned; None on a CPU.
         rank: 0 or 1.
 
     Returns:
-        The device for torch, and its name by the number that the GPU has for TorchServe.
+        The device for torch, and its name with the GPU number that TorchServe uses.
     """
     if gpu is None:
         return CPU, "cpu"
@@ -185,8 +188,8 @@ def stage_device(gpu: int | None, rank: int) -> tuple[torch.device, str]:
     return torch.device("cuda", number), f"cuda:{visible[number] if visible else number}"
 
 
-def _meeting_place() -> Path:
-    """A file that both ranks know, but no earlier or later ranks do, in a folder that only this user can access."""
+def _rendezvous_file() -> Path:
+    """A file by which only these two ranks find each other, in a folder that only this user can access."""
     parent = os.getppid()
     attempt = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
     key = hashlib.sha256(repr((parent, _start_time(parent), *attempt)).encode()).hexdigest()
@@ -202,11 +205,11 @@ def _meeting_place() -> Path:
 
 
 def _start_time(pid: int) -> str:
-    """When a process started, the same for both ranks, even if somebody sets the clock in between."""
+    """When a process started. Both ranks read the same value, even if the system clock is changed in between."""
     if sys.platform != "linux":
         return str(psutil.Process(pid).create_time())
-    # After the name, which may hold any character, the third field and all others follow; the 22nd is in clock ticks
-    # since boot.
+    # The second field is the name, which may hold any character. The third follows; the 22nd is the start time in clock
+    # ticks since boot.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[22 - 3]
 
 

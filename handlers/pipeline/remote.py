@@ -1,7 +1,8 @@
-"""The second stage of a model in another process: device batches go there, and results come back in order.
+"""The second stage of a model in another process: device batches are sent to it, and results come back in order.
 
 While the second stage computes a batch, the first stage sends the next one, and a thread of the second stage receives
-it. The first stage receives a result when it needs it. If the second stage fails, the result of the batch is its error.
+it. The first stage receives a result when it needs it. If the second stage fails for a batch, it sends the error as the
+result of the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class PendingBatch:
 
     sending: Sending
     message: TensorTree | None = None
-    """The second stage's message about it, once it was received."""
+    """The second stage's message about the batch; None until it is received."""
 
 
 class RemoteSecondStage:
@@ -56,7 +57,13 @@ class RemoteSecondStage:
     def result(self, pending: PendingBatch) -> TensorTree:
         """Wait for the output of the second stage for a submitted batch.
 
-        If it does not arrive in time, no later one will: both processes restart.
+        If it does not arrive in time, this process ends, and TorchServe restarts both.
+
+        Args:
+            pending: What `submit` returned.
+
+        Returns:
+            The output of the second stage.
 
         Raises:
             StageFailed: The second stage raised an error.
@@ -87,12 +94,12 @@ class RemoteSecondStage:
 
 
 def serve_second_stage(pair: StagePair, function: StageFunction, seconds: float) -> None:
-    """Start to compute what the first stage sends, and return; threads go on until the process ends.
+    """Start threads that compute what the first stage sends until the process ends, and return.
 
     Args:
         pair: The two processes, of which this is the second.
         function: Computes the output for a batch.
-        seconds: Timeout in seconds for the first stage, which may be busy, to receive a result.
+        seconds: Timeout in seconds for the first stage to receive a result; it may be busy with a batch.
     """
     arriving: Queue[Receiving] = Queue()
 
@@ -126,7 +133,7 @@ def _compute(function: StageFunction, receiving: Receiving) -> TensorTree:
     except Exception as error:  # whatever it is, the first stage reports it
         logger.exception("second stage")
         failure = _failure(error)
-        error.__traceback__ = None  # it keeps the tensors alive that did not fit
+        error.__traceback__ = None  # it refers to tensors, whose memory could not be freed
     torch.cuda.empty_cache()
     return failure
 

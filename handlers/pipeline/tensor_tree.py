@@ -35,8 +35,16 @@ MAX_BYTES = 8 << 30
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
     )
 }
 """The dtypes of tensors in a tree, by name."""
@@ -68,7 +76,7 @@ class TreeSpec:
         """Read a description that `flatten` returned.
 
         Raises:
-            WireError: It is anything else.
+            WireError: `metadata` is not such a description.
         """
         try:
             message = json.loads(metadata)
@@ -83,12 +91,16 @@ class TreeSpec:
         _check_limits(self.tensors)
 
     def unflatten(self, tensors: Iterable[Tensor]) -> dict[str, Any]:
-        """Restore the tree with its tensors, given in the order of `self.tensors`."""
+        """Restore the tree.
+
+        Args:
+            tensors: Its tensors, in the order of `self.tensors`.
+        """
         tree: dict[str, Any] = _fill(self._tree, iter(tensors))
         return tree
 
     def _read(self, node: Any, depth: int) -> Any:
-        """The value of a node, with a TensorSpec in the place of each tensor."""
+        """The value of a node, with a TensorSpec in place of each tensor."""
         if depth > MAX_DEPTH:
             raise _malformed(f"at most {MAX_DEPTH} levels", "more")
         if isinstance(node, list):

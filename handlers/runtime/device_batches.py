@@ -17,24 +17,24 @@ logger = logging.getLogger(__name__)
 Items = Any
 """The items of one request, or a slice of them: a list, or an array with the items along its first axis."""
 
-Run = Callable[[Any], list[Any]]
-"""Computes the results of a batch, in the order of its items, from what `Submit` returned for it."""
+SubmitBatch = Callable[[list[Items]], Any]
+"""Starts to compute a batch, given as slices of requests, and returns a handle for `CollectBatch`.
 
-Submit = Callable[[list[Items]], Any]
-"""Starts a batch, given as slices of requests, and returns what `Run` continues with.
-
-Where a model has two stages, the second stage still computes the batch before meanwhile.
+With a second stage in another process, it returns while that stage still computes earlier batches.
 """
 
+CollectBatch = Callable[[Any], list[Any]]
+"""Waits for the results of a submitted batch, and returns them in the order of its items."""
+
 Place = tuple[int, int]
-"""Where an item comes from: the index of its request, and its index there."""
+"""Where an item comes from: the index of its request, and its index in that request."""
 
 
 class DeviceBatches:
     """Joins and splits requests into device batches of up to `size` items.
 
-    When the device runs out of memory, the batch runs again in two halves. If both fit, the batch was too large, and
-    `size` stays at the half. If a single item does not fit, only its request fails.
+    When the device runs out of memory, the batch runs again in two halves. If both fit, `size` becomes that of a half.
+    If a single item does not fit, only its request fails.
 
     Attributes:
         size: The most items of a device batch.
@@ -42,27 +42,27 @@ class DeviceBatches:
 
     def __init__(
         self,
-        run: Run,
+        collect: CollectBatch,
         size: int,
         *,
+        submit: SubmitBatch = list,
+        in_flight: int = 1,
         item: str = "item",
         length: Callable[[Any], int] | None = None,
         counters: Counters | None = None,
-        submit: Submit = list,
-        in_flight: int = 1,
     ) -> None:
         """Set up batches for one model.
 
         Args:
-            run: Computes the results of a submitted batch.
+            collect: Returns the results of a submitted batch.
             size: The most items of a device batch.
+            submit: Starts a batch. By default it does nothing, and `collect` gets the list of slices itself.
+            in_flight: The most batches that are submitted and not yet collected.
             item: What messages call an item, in the singular.
             length: The length of an item. If given, the longest items run first, next to items of similar length.
             counters: Counts batches, items and device time, including those of batches that did not fit.
-            submit: Starts a batch. By default, `run` gets the list of slices itself.
-            in_flight: The most batches that were submitted and not yet run to their end.
         """
-        self._run = run
+        self._collect = collect
         self._item = item
         self._length = length
         self._counters = counters or Counters()
@@ -71,14 +71,17 @@ class DeviceBatches:
         self.size = size
 
     def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
-        """Run all items of all requests.
+        """Run all items of all requests through the model.
+
+        Args:
+            requests: The items of each request.
 
         Returns:
             For each request, either the results of its items in their order, or an OutOfDeviceMemory.
 
         Raises:
-            Exception: Whatever `submit` or `run` raise, other than running out of memory. Batches that are in flight
-                then come to their end first.
+            Exception: Whatever `submit` or `collect` raises, other than running out of memory. The batches in flight
+                are collected before.
         """
         results: list[list[Any]] = [[None] * len(request) for request in requests]
         failed: dict[int, OutOfDeviceMemory] = {}
@@ -90,16 +93,17 @@ class DeviceBatches:
                     batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
                     in_flight.append((batch, self._submit_batch(requests, batch)))
                 batch, pending = in_flight.popleft()
-                for (i, k), result in zip(batch, self._run_batch(requests, batch, pending), strict=True):
+                for (i, k), result in zip(batch, self._collect_batch(requests, batch, pending), strict=True):
                     if result is None and i not in failed:
                         failed[i] = self._does_not_fit()
                         waiting = deque(place for place in waiting if place[0] != i)
                     results[i][k] = result
         finally:
-            self._drain(pending for _, pending in in_flight)
+            self._discard(pending for _, pending in in_flight)
         return [failed.get(i, results[i]) for i in range(len(requests))]
 
     def _in_order(self, requests: Sequence[Items]) -> list[Place]:
+        """All items, in the order in which they run."""
         places = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
         length = self._length
         if length is not None:
@@ -107,14 +111,14 @@ class DeviceBatches:
         return places
 
     def _submit_batch(self, requests: Sequence[Items], batch: list[Place]) -> Any:
-        """Returns what `submit` made of a batch, or None if it did not fit."""
+        """The handle of a submitted batch, or None if it did not fit."""
         self._counters.add("device_batches")
         self._counters.add("device_items", len(batch))
         return self._unless_out_of_memory(self._submit, _slices(requests, batch))
 
-    def _run_batch(self, requests: Sequence[Items], batch: list[Place], pending: Any) -> list[Any]:
-        """Returns a result for each item of a submitted batch, and None for an item that does not fit even alone."""
-        results = None if pending is None else self._unless_out_of_memory(self._run, pending)
+    def _collect_batch(self, requests: Sequence[Items], batch: list[Place], pending: Any) -> list[Any]:
+        """A result for each item of a submitted batch; None for an item that does not fit even alone."""
+        results = None if pending is None else self._unless_out_of_memory(self._collect, pending)
         if results is not None:
             return list(results)
         if len(batch) == 1:
@@ -123,31 +127,31 @@ class DeviceBatches:
         results = [
             result
             for part in (batch[:half], batch[half:])
-            for result in self._run_batch(requests, part, self._submit_batch(requests, part))
+            for result in self._collect_batch(requests, part, self._submit_batch(requests, part))
         ]
         if None not in results and half < self.size:
             self.size = half
             logger.warning("out of device memory at %d %ss; device_batch is now %d", len(batch), self._item, half)
         return results
 
-    def _drain(self, pending_batches: Iterable[Any]) -> None:
-        """Run batches whose results nobody needs to their end, as they would delay those of the next call."""
+    def _discard(self, pending_batches: Iterable[Any]) -> None:
+        """Collect the other batches of a failed call; otherwise, the next call would have to wait for them."""
         for pending in pending_batches:
             try:
                 if pending is not None:
-                    self._run(pending)
+                    self._collect(pending)
             except Exception:  # the call already raises its first error
                 logger.exception("another %s batch of a failed call failed too", self._item)
 
     def _unless_out_of_memory(self, step: Callable[[Any], Any], argument: Any) -> Any:
-        """Returns what a step returns, or None if the device has too little memory for it."""
+        """What `step` returns, or None if the device has too little memory for it."""
         try:
             with self._counters.timed("device_seconds"):
                 return step(argument)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            # The traceback keeps the tensors alive that did not fit.
+            # The traceback refers to the batch's tensors, so their memory could not be freed.
             error.__traceback__ = None
         torch.cuda.empty_cache()
         return None

@@ -26,6 +26,7 @@ def keep_freed_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
+    # Where glibc rejects the last setting, the one before it remains.
     settings = (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, DOCUMENTED_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES)
     accepted = [mallopt(name, value) for name, value in settings]
     if not all(accepted):

@@ -34,7 +34,7 @@ Sums = dict[tuple[CounterName, str], float]
 
 
 class Counters:
-    """The counters of one worker, which add up until somebody takes them."""
+    """The counters of one worker, which add up until `take` returns and resets them."""
 
     def __init__(self) -> None:
         self._sums: Sums = defaultdict(float)

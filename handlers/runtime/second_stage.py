@@ -1,7 +1,8 @@
 """The second stage of a model: the part that generates from what the first part encoded.
 
-Captioners and Whisper are written as two stages, whether or not these run in one process. This module holds the
-interface and the second stage in the same process; pipeline/remote.py has the one in another process.
+Captioners and Whisper always submit what they encoded to a second stage and wait for its result. By default, that is
+`LocalSecondStage`, in the same process. With `stages: 2` in the YAML, it is `RemoteSecondStage` of pipeline/remote.py,
+and the second stage has a process and a GPU of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 TensorTree = Mapping[str, Any]
-"""A dict of tensors, plain values, lists and dicts: all that can travel between stages (pipeline/tensor_tree.py)."""
+"""What can be sent between stages: a dict of tensors, plain values, lists and dicts (pipeline/tensor_tree.py)."""
 
 StageFunction = Callable[[TensorTree], TensorTree]
 """What the second stage computes from the output of the first one."""
@@ -20,10 +21,27 @@ class SecondStage(Protocol):
     """The second stage as the first stage uses it."""
 
     def submit(self, tree: TensorTree) -> Any:
-        """Hand over one encoded batch without waiting; returns a handle for `result`."""
+        """Send one encoded batch without waiting for its result.
+
+        Args:
+            tree: The output of the first stage, which is the argument of the `StageFunction`.
+
+        Returns:
+            A handle for `result`.
+        """
 
     def result(self, pending: Any) -> TensorTree:
-        """Wait for the second stage's output for a submitted batch. Call it once for each batch."""
+        """Wait for the output of the second stage. Call it once for each submitted batch.
+
+        Args:
+            pending: The handle that `submit` returned.
+
+        Returns:
+            What the `StageFunction` returned.
+
+        Raises:
+            Exception: The second stage failed. If it ran out of memory, `device_batches.is_out_of_memory` is true.
+        """
 
 
 class LocalSecondStage:

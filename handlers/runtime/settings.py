@@ -6,7 +6,7 @@ import difflib
 import math
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -20,7 +20,7 @@ ARCHIVE_FOLDER = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings under `handler:` in the YAML that all handlers share; each handler adds its own.
+    """The settings under `handler:` in the YAML that all handlers share; each handler adds its own.
 
     Raises:
         StartupError: A value is out of range, or `model` is a folder that does not exist.
@@ -41,9 +41,9 @@ class ModelSettings:
     stages: int = 1
     """1, or 2: encoder and language model run in processes of their own, with one GPU each (pipeline/)."""
     in_flight: int = 3
-    """With 2 stages: the most device batches that the first stage encodes ahead of the second stage's results."""
+    """With 2 stages: limit for the device batches that are encoded and whose results have not arrived yet."""
     stage_seconds: float = 30.0
-    """With 2 stages: timeout in seconds for a transfer between them, and for a stopped process, before both restart."""
+    """With 2 stages: both restart if a transfer between them takes more seconds, or if one is stopped for longer."""
 
     def __post_init__(self) -> None:
         if self.weights is None and self.model.startswith(("/", ".", "~")) and not Path(self.model).is_dir():
@@ -61,7 +61,7 @@ class ModelSettings:
             )
 
     @classmethod
-    def from_yaml(cls: type[Settings], config: Any) -> Settings:
+    def from_yaml(cls, config: Any) -> Self:
         """Read the settings of a handler.
 
         Args:
@@ -86,7 +86,7 @@ class ModelSettings:
     @property
     def pretrained(self) -> str:
         """Hub name or directory for `from_pretrained` of transformers."""
-        # Not the working directory: TorchServe does not promise that a worker's is the unpacked archive.
+        # An absolute path, as TorchServe does not promise that a worker runs in the folder of the unpacked archive.
         return self.model if self.weights is None else str(ARCHIVE_FOLDER / self.weights)
 
     def torch_dtype(self, device: torch.device) -> torch.dtype:

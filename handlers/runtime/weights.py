@@ -37,7 +37,7 @@ def revision_of(settings: ModelSettings, model: Any) -> str:
 
     Returns:
         The commit of the hub; "sha256:" with 16 hex digits of a digest for weights of a directory; "unknown" if that
-        directory has no *.safetensors. Weights bundled in the archive keep the commit of where they came from.
+        directory has no *.safetensors. Weights that are bundled in the archive keep the commit that they came from.
     """
     commit = getattr(model.config, "_commit_hash", None) or (settings.weights and settings.revision)
     if commit:

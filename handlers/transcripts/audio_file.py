@@ -39,7 +39,9 @@ UNKNOWN_RIFF_SIZE = 0x7FFF0000
 _FORMATS = {"WAV", "WAVEX", "FLAC", "OGG"}
 _CODECS = {"PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW", "VORBIS", "OPUS"}
 _UNKNOWN_LENGTH = 2**63 - 1
+"""The number of samples that libsndfile reports if the header does not have it."""
 _BLOCK = 2**18
+"""Samples of each channel that are read at once."""
 
 
 def is_audio_file(body: bytes | bytearray) -> bool:

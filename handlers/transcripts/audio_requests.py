@@ -4,8 +4,8 @@ A body is either in a format of `reelscribe.wire`, or a WAV, FLAC or Ogg file. I
 samples, (N,) int16, or float32 from -1 to 1, at the model's sample rate; or a dict:
 
     chunks        such an array, or a list of them
-    sample_rate   of all chunks, in Hz; they are resampled where the model has another
-    language, task, word_times   optional, as in `reelscribe.speech.TranscriptionOptions`
+    sample_rate   of all chunks, in Hz; they are resampled if the model has another
+    language, task, word_times   optional, as in `reelscribe.contract.speech.TranscriptionOptions`
 
 A file may be longer than the longest chunk of the model: it is cut where it is quiet. With a file or a bare array,
 headers hold the options: X-Reelscribe-Language: en, X-Reelscribe-Task: translate, X-Reelscribe-Word-Times: true.
@@ -76,7 +76,7 @@ class AudioRequest:
     sent_as: Literal["array", "list", "file"]
     """In what form the client sent the audio, which decides the form of the response."""
     sample_rate: int
-    """Of the chunks, in Hz."""
+    """Sample rate of the chunks, in Hz."""
 
     def response(self, results: list[ChunkTranscript]) -> dict[str, Any] | list[dict[str, Any]]:
         """One transcript for each chunk of a list, or one transcript for an array or a whole file, as JSON."""
@@ -91,23 +91,33 @@ class AudioReader:
     """Reads the requests of one call. Together they may hold as much audio as a single request may."""
 
     def __init__(self, limits: AudioLimits, model: ModelCapabilities) -> None:
+        """Set the limits.
+
+        Args:
+            limits: The limits of one request.
+            model: The model that the requests are for.
+        """
         self._limits, self._model = limits, model
         self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
 
     def __call__(self, row: Row, headers: Headers) -> AudioRequest:
         """Read the audio of one request.
 
+        Args:
+            row: The request as TorchServe passes it.
+            headers: Its headers, which hold the options of a file or a bare array.
+
         Raises:
-            ReelscribeError: One of `HTTP_STATUS` in worker/request_batch.py, if the request cannot be answered.
+            RequestError: The request cannot be answered.
         """
         body = request_body(row)
         if is_audio_file(body):
-            return self._file(body, self._checked(_options_in(headers)))
+            return self._read_file(body, self._check_options(_options_in(headers)))
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree = wire.unpack(body)
         if isinstance(tree, np.ndarray):
-            return self._arrays(tree, self._model.sample_rate, self._checked(_options_in(headers)))
+            return self._read_arrays(tree, self._model.sample_rate, self._check_options(_options_in(headers)))
         if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= {"chunks", "sample_rate", *_OPTIONS}:
             got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else type(tree).__name__
             raise SpeechError(
@@ -118,10 +128,10 @@ class AudioReader:
         if type(rate) is not int:
             raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {brief(rate)}")
         check_rate(rate)
-        options = self._checked({name: tree[name] for name in _OPTIONS if name in tree})
-        return self._arrays(tree["chunks"], rate, options)
+        options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
+        return self._read_arrays(tree["chunks"], rate, options)
 
-    def _arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest:
+    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest:
         arrays = sent if isinstance(sent, list) else [sent]
         if not arrays:
             raise SpeechError("chunks: expected at least one, got none")
@@ -130,14 +140,14 @@ class AudioReader:
                 f"chunks: at most {self._limits.chunks} a request, got {len(arrays)}; send them in several requests"
             )
         for array in arrays:
-            self._check(array, rate)
+            self._check_array(array, rate)
         self._reserve(sum(map(len, arrays)) / rate)
         model_rate = self._model.sample_rate
         chunks = [Chunk(resample(_to_float32(array), rate, model_rate), options) for array in arrays]
         check_length(min(len(chunk.samples) for chunk in chunks))
         return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
 
-    def _check(self, array: Any, rate: int) -> None:
+    def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):
             raise SpeechError(f"chunks: expected an array of samples or a list of them, got {brief(array)}")
         if (array.dtype.kind, array.dtype.itemsize) not in (("i", 2), ("f", 4)):
@@ -151,7 +161,7 @@ class AudioReader:
                 f" {len(array) / rate:.2f}; cut them where it is quiet, or send a WAV file"
             )
 
-    def _file(self, body: bytes | bytearray, options: TranscriptionOptions) -> AudioRequest:
+    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> AudioRequest:
         rate = self._model.sample_rate
         samples = read_audio_file(body, rate, self._limits.file_seconds)
         # Resampling may round up by a sample, which must not make a file of the longest duration too long.
@@ -171,8 +181,8 @@ class AudioReader:
             raise CallFull("call: too much audio in the requests that were joined with this one; try again")
         self._seconds_left -= seconds
 
-    def _checked(self, options: dict[str, Any]) -> TranscriptionOptions:
-        """The options of a request. Raises SpeechError for options that this model does not support."""
+    def _check_options(self, options: dict[str, Any]) -> TranscriptionOptions:
+        """Return the options of a request. Raises SpeechError for options that this model does not support."""
         checked = TranscriptionOptions(**{name: value for name, value in options.items() if value is not None})
         model = self._model
         for name, value, supported in (

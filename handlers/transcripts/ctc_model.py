@@ -25,22 +25,24 @@ DEFAULT_CHUNK_SECONDS = 30.0
 """Longest chunk in seconds: these models have no window, but their attention takes memory quadratic in the length."""
 
 MIN_SECONDS = 0.1
-"""Shorter chunks are padded to this many seconds, as a few samples do not fill a single frame."""
+"""Shorter chunks are padded to this many seconds, as the model needs enough samples for at least one frame."""
 
 _WORD_START = "▁"
-"""The first character of a word's first piece in vocabularies of SentencePiece."""
+"""What the first token of a word begins with in vocabularies of SentencePiece."""
 
 
 class _Token(NamedTuple):
-    """A token, and the frames from `first` to before `stop` that it was the most probable token of."""
+    """The most probable token of consecutive frames."""
 
-    number: int
+    token_id: int
     first: int
+    """Index of the first of these frames."""
     stop: int
+    """Index of the frame after the last of them."""
 
 
 class CtcModel:
-    """A loaded model with its processor, on one device. It implements `SpeechModel`."""
+    """A loaded model with its processor, on one device. It implements `SpeechModel` of models.py, in one stage."""
 
     languages: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("transcribe",)
@@ -55,7 +57,7 @@ class CtcModel:
             counters: Counts tokens.
 
         Raises:
-            StartupError: The model's frames have no known times, or the settings name a language.
+            StartupError: The times of the model's frames are not known, or the settings name a language.
         """
         self._counters = counters or Counters()
         self._device = device
@@ -76,17 +78,17 @@ class CtcModel:
             )
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
-        """Transcribe chunks."""
+        """Transcribe chunks; returns one transcript for each."""
         return self.collect(self.submit(chunks))
 
     def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[list[int]]]:
-        """Encode chunks to the most probable token of each frame; there is no second stage to wait for."""
+        """Run the model: for each chunk, the ID of the most probable token of each frame. There is no second stage."""
         return chunks, self.encode([chunk.samples for chunk in chunks])
 
     def collect(self, pending: tuple[list[Chunk], list[list[int]]]) -> list[ChunkTranscript]:
         """Decode what `submit` returned to one transcript for each chunk."""
-        chunks, numbers = pending
-        tokens = [self._merge_repetitions(row) for row in numbers]
+        chunks, ids = pending
+        tokens = [self._merge_repetitions(row) for row in ids]
         self._counters.add("tokens", sum(map(len, tokens)))
         return [
             self.decode(row, len(chunk.samples) / self.sample_rate, word_times=chunk.options.word_times)
@@ -97,26 +99,26 @@ class CtcModel:
         """Run the model.
 
         Args:
-            samples: Arrays (N,) at the model's sample rate.
+            samples: Arrays (N,) float32 at the model's sample rate.
 
         Returns:
-            For each array, the number of the most probable token of each of its frames.
+            For each array, the ID of the most probable token of each of its frames.
         """
         shortest = round(MIN_SECONDS * self.sample_rate)
         samples = [np.pad(array, (0, max(0, shortest - len(array)))) for array in samples]
         with torch.inference_mode():
             if self._extractor.return_attention_mask:
                 return self._run(samples)
-            # A model that was trained without a mask takes padding for audio, so only equal lengths run together.
+            # A model that was trained without a mask mistakes padding for audio, so only equal lengths run together.
             order = sorted(range(len(samples)), key=lambda i: len(samples[i]))
-            numbers: dict[int, list[int]] = {}
+            ids: dict[int, list[int]] = {}
             for _, group in groupby(order, key=lambda i: len(samples[i])):
                 places = list(group)
-                numbers.update(zip(places, self._run([samples[i] for i in places]), strict=True))
-            return [numbers[i] for i in range(len(samples))]
+                ids.update(zip(places, self._run([samples[i] for i in places]), strict=True))
+            return [ids[i] for i in range(len(samples))]
 
     def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
-        """Make the transcript of a chunk of `duration` seconds from its tokens; a long pause starts a new segment."""
+        """Make the transcript of a chunk of `duration` seconds from its tokens. A long pause starts a new segment."""
         words = [word for spelled in self._split_words(tokens) if (word := self._word(spelled, duration)).text]
         segments: list[list[Word]] = []
         for word in words:
@@ -126,10 +128,7 @@ class CtcModel:
         return ChunkTranscript(
             text=" ".join(word.text for word in words),
             language=None,
-            segments=tuple(
-                SpeechSegment(s[0].start, s[-1].end, " ".join(w.text for w in s), tuple(s) if word_times else None)
-                for s in segments
-            ),
+            segments=tuple(_segment(spoken, word_times=word_times) for spoken in segments),
         )
 
     def _run(self, samples: list[Samples]) -> list[list[int]]:
@@ -144,31 +143,34 @@ class CtcModel:
     def _frame_counts(self, lengths: Tensor) -> Tensor:
         """How many frames the model makes of inputs of these lengths."""
         if hasattr(self.model, "_get_subsampling_output_length"):
-            lengths = self.model._get_subsampling_output_length(lengths)
+            counts: Tensor = self.model._get_subsampling_output_length(lengths)
         else:
-            lengths = self.model._get_feat_extract_output_lengths(lengths)
-        return lengths
+            counts = self.model._get_feat_extract_output_lengths(lengths)
+        return counts
 
     def _samples_per_frame(self) -> int:
+        """Samples between the starts of two frames, which gives the time of each frame."""
         config = self.model.config
-        encoder = getattr(config, "encoder_config", config)
-        known = hasattr(self.model, "_get_feat_extract_output_lengths") and hasattr(config, "inputs_to_logits_ratio")
-        if known and self._extractor.model_input_names[0] == "input_values":
+        has_ratio = hasattr(config, "inputs_to_logits_ratio") and hasattr(
+            self.model, "_get_feat_extract_output_lengths"
+        )
+        if has_ratio and self._extractor.model_input_names[0] == "input_values":  # wav2vec2, HuBERT and WavLM
             return int(config.inputs_to_logits_ratio)
-        if hasattr(self.model, "_get_subsampling_output_length"):
+        if hasattr(self.model, "_get_subsampling_output_length"):  # Parakeet
+            encoder = getattr(config, "encoder_config", config)
             return int(self._extractor.hop_length * encoder.subsampling_factor)
         raise StartupError(
             f"model {type(self.model).__name__}: expected one whose frames' times are known, such as wav2vec2, HuBERT,"
             " WavLM or Parakeet with a CTC head"
         )
 
-    def _merge_repetitions(self, numbers: list[int]) -> list[_Token]:
-        """The tokens of consecutive equal numbers, without blanks."""
+    def _merge_repetitions(self, ids: list[int]) -> list[_Token]:
+        """One token for each run of equal IDs, without blanks."""
         tokens, at = [], 0
-        for number, run in groupby(numbers):
+        for token_id, run in groupby(ids):
             stop = at + len(list(run))
-            if number != self._blank:
-                tokens.append(_Token(number, at, stop))
+            if token_id != self._blank:
+                tokens.append(_Token(token_id, at, stop))
             at = stop
         return tokens
 
@@ -176,14 +178,19 @@ class CtcModel:
         words: list[list[_Token]] = [[]]
         special = set(self._tokenizer.all_special_ids)
         for token in tokens:
-            piece = self._tokenizer.convert_ids_to_tokens(token.number)
+            piece = self._tokenizer.convert_ids_to_tokens(token.token_id)
             if piece == self._word_delimiter or piece.startswith(_WORD_START):
                 words.append([])
-            if piece != self._word_delimiter and token.number not in special:
+            if piece != self._word_delimiter and token.token_id not in special:
                 words[-1].append(token)
         return [word for word in words if word]
 
     def _word(self, tokens: list[_Token], duration: float) -> Word:
-        text = self._tokenizer.decode([token.number for token in tokens], group_tokens=False).strip()
+        text = self._tokenizer.decode([token.token_id for token in tokens], group_tokens=False).strip()
         start, end = (min(frame * self._frame_seconds, duration) for frame in (tokens[0].first, tokens[-1].stop))
         return Word(round_seconds(start), round_seconds(end), text)
+
+
+def _segment(words: list[Word], *, word_times: bool) -> SpeechSegment:
+    text = " ".join(word.text for word in words)
+    return SpeechSegment(words[0].start, words[-1].end, text, tuple(words) if word_times else None)

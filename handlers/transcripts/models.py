@@ -1,4 +1,4 @@
-"""What every speech model offers to the handler, and the choice of its class by the architecture in its config.json."""
+"""The interface of speech models, and loading one with the class for the architecture in its config.json."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class SpeechModel(Protocol):
     word_times: bool
     """Whether the model can give the times of words."""
     generation: dict[str, Any]
-    """Everything else that decides the transcripts, for the description."""
+    """All other settings that influence transcripts; they are part of the description."""
     model: Any
     """The model of transformers."""
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
-        """Transcribe chunks: `collect` of `submit`."""
+        """Transcribe chunks; returns one transcript for each. It is `collect` of `submit`."""
 
     def submit(self, chunks: list[Chunk]) -> Any:
-        """Encode chunks, and start to generate where another process does that; returns a handle for `collect`."""
+        """Run the first stage of a model with two stages, or the whole model; returns a handle for `collect`."""
 
     def collect(self, pending: Any) -> list[ChunkTranscript]:
-        """Wait for the tokens of submitted chunks, and decode them to one transcript for each chunk."""
+        """Wait for the second stage, if there is one; returns one transcript for each submitted chunk."""
 
 
 def load_speech_model(
@@ -62,21 +62,24 @@ def load_speech_model(
         settings: Which model, and how it generates.
         device: Where to load it.
         counters: Counts tokens.
-        second_stage: The decoder of a Whisper in another process, which is then not loaded here.
+        second_stage: The decoder of a Whisper in another process. By default, this process loads the whole model.
+
+    Returns:
+        The model, ready for requests.
 
     Raises:
-        StartupError: The architecture is not supported, or not in two stages.
+        StartupError: The architecture is not supported, or it cannot be split into two stages.
     """
     architecture = _architecture(settings)
     model: SpeechModel
     if architecture == WHISPER:
         model = WhisperModel(settings, device, counters, second_stage)
-    elif architecture.endswith("ForCTC") and second_stage is None:
-        model = CtcModel(settings, device, counters)
-    elif second_stage is None:
-        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {architecture}")
-    else:
+    elif second_stage is not None:
         raise _no_two_stages(settings, architecture)
+    elif architecture.endswith("ForCTC"):
+        model = CtcModel(settings, device, counters)
+    else:
+        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {architecture}")
     # A model that cannot transcribe must not load, and no request should wait for lazy initialisation.
     silence = np.zeros(model.sample_rate, np.float32)
     model.transcribe([Chunk(silence, TranscriptionOptions(word_times=model.word_times))])
@@ -85,6 +88,9 @@ def load_speech_model(
 
 def load_second_stage(settings: SpeechSettings, device: torch.device) -> StageFunction:
     """Load the decoder of a Whisper onto `device`.
+
+    Returns:
+        The function that transcribes what the encoder returned.
 
     Raises:
         StartupError: The model is not a Whisper.

@@ -35,11 +35,11 @@ class SpeechSettings(ModelSettings):
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Whisper: temperatures from 0 to 2 that are tried in order, until a result passes the next two thresholds."""
     compression_ratio_threshold: float | None = 2.4
-    """Whisper: text with a higher compression ratio repeats itself, and is decoded again. None never does that."""
+    """Whisper: text with a higher compression ratio repeats itself, and is decoded again. None disables this."""
     logprob_threshold: float | None = -1.0
-    """Whisper: text with a lower average log-probability is decoded again. None never does that."""
+    """Whisper: text with a lower average log-probability is decoded again. None disables this."""
     no_speech_threshold: float | None = 0.6
-    """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None never drops."""
+    """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
     tokens_per_second: float = 14.0
     """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)

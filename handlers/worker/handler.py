@@ -1,4 +1,10 @@
-"""The base class of handlers: a worker loads its model once, and then answers the requests of each call."""
+"""The base class of handlers: a worker loads its model once, and then answers the requests of each call.
+
+When a worker starts, TorchServe imports the archive's handler file (caption_handler.py or speech_handler.py) and calls
+its function `handle` with None, which loads the model. From then on it calls `handle` with the requests of one call at
+a time: one request, or up to batchSize requests that it joined. Clients ask for the model's description with the header
+`describe`, and get it from the same function.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +28,7 @@ from runtime.heap import keep_freed_memory
 from runtime.metrics import Counters, MetricsReporter
 from runtime.second_stage import SecondStage, StageFunction
 from runtime.settings import Settings
-from worker.request_batch import Context, Read, RequestBatch, Row
+from worker.request_batch import Context, RequestBatch, RequestReader, Row
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +45,8 @@ class LoadedModel:
 
     description: dict[str, Any]
     """The answer to `describe`, as JSON."""
-    reader: Callable[[], Read]
-    """Makes the reader for the requests of one call."""
+    new_reader: Callable[[], RequestReader]
+    """Makes a reader for the requests of one call."""
     batches: DeviceBatches
     """Runs items through the model."""
     counters: Counters = field(default_factory=Counters)
@@ -55,8 +61,12 @@ class LoadedModel:
 class ModelHandler(ABC, Generic[Settings]):
     """Answers TorchServe's calls with one model; each kind of handler says how to load it."""
 
-    settings: type[Settings]
+    settings_class: type[Settings]
     """The class of the settings under `handler:` in the YAML."""
+
+    _model: LoadedModel
+    _metrics: MetricsReporter
+    """Both are set when the model is loaded, and never in the process of a second stage."""
 
     @abstractmethod
     def load_model(
@@ -70,8 +80,8 @@ class ModelHandler(ABC, Generic[Settings]):
         """Load the model, or with a `second_stage` only the first of its two stages.
 
         Args:
-            settings: The settings of the archive.
-            device: Where to load it.
+            settings: The settings under `handler:` in the YAML.
+            device: Where to load the model.
             workers: How many workers TorchServe starts for the model; part of the description.
             response_seconds: TorchServe's timeout for a call, in seconds; part of the description.
             second_stage: The second stage in the other process; None where this process runs both.
@@ -83,19 +93,25 @@ class ModelHandler(ABC, Generic[Settings]):
     def load_second_stage(self, settings: Settings, device: torch.device) -> StageFunction:
         """Load the second of two stages onto `device`; only handlers whose models have two stages implement it.
 
+        Returns:
+            The function that computes the output of the second stage from the output of the first one.
+
         Raises:
-            StartupError: The model has no two stages.
+            StartupError: The model cannot be split into two stages.
         """
         raise NotImplementedError
 
     def load(self, context: Context) -> None:
         """Load the model of the YAML onto the worker's GPU, or onto the CPU where TorchServe assigns no GPU.
 
+        Args:
+            context: TorchServe's context.
+
         Raises:
-            StartupError: The YAML, the weights or the device do not fit.
+            StartupError: A setting is wrong, the model cannot be served, or torch does not see the GPU.
         """
         config = context.model_yaml_config
-        settings = self.settings.from_yaml(config)
+        settings = self.settings_class.from_yaml(config)
         gpu = context.system_properties.get("gpu_id")
         torch.set_num_threads(settings.cpu_threads)
         keep_freed_memory()
@@ -105,13 +121,14 @@ class ModelHandler(ABC, Generic[Settings]):
             )
         if settings.stages == 1:
             device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
-            model = self.load_model(settings, device, *_workers_and_timeout(config))
+            workers, response_seconds = _workers_and_timeout(config)
+            model = self.load_model(settings, device, workers, response_seconds)
             self._start(context, settings, model, device)
         else:
             self._load_stage(context, settings, gpu)
 
     def _load_stage(self, context: Context, settings: Settings, gpu: int | None) -> None:
-        """Load this process's stage of a model in two stages. The process of the second stage never gets a call."""
+        """Load this process's stage of a model in two stages; TorchServe sends requests to the first stage only."""
         # Only models in two stages need this package.
         from pipeline.pair import join_pair
         from pipeline.remote import RemoteSecondStage, serve_second_stage
@@ -119,7 +136,7 @@ class ModelHandler(ABC, Generic[Settings]):
         config = context.model_yaml_config
         workers, response_seconds = _workers_and_timeout(config)
         load_seconds = config.get("startupTimeout", DEFAULT_STARTUP_SECONDS)
-        # The first result also waits until the second stage has loaded.
+        # The first result may arrive only after the second stage has loaded its weights.
         result_seconds = max(response_seconds, load_seconds)
         pair = join_pair(gpu, stage_seconds=settings.stage_seconds, load_seconds=load_seconds)
         if pair.rank == 1:
@@ -141,16 +158,20 @@ class ModelHandler(ABC, Generic[Settings]):
         self._metrics = MetricsReporter(model.counters, context.metrics, archive["modelName"], archive["modelVersion"])
 
     def answer(self, data: list[Row], context: Context) -> list[Any]:
-        """Answer the requests of one call; a request that is wrong gets an error of its own.
+        """Answer the requests of one call; a request that cannot be answered gets an error of its own.
+
+        Args:
+            data: The requests of the call.
+            context: TorchServe's context, which takes the headers and the status of each response.
 
         Returns:
             One response for each request, in order: text, or a value for JSON.
         """
         start = time.monotonic()
         model = self._model
-        requests = RequestBatch(data, context, model.reader(), model.counters)
+        requests = RequestBatch(data, context, model.new_reader(), model.counters)
         responses = requests.responses(model.batches.map(requests.items), model.description)
-        # Each request reports its share, so that clients that add these up get the time of the device.
+        # Each response has its share of the time, so that the sum over all responses is the time of all calls.
         seconds = (time.monotonic() - start) / max(1, len(data))
         for i in range(len(data)):
             context.set_response_header(i, wire.COMPUTE_SECONDS_HEADER, f"{seconds:.6f}")
@@ -158,18 +179,18 @@ class ModelHandler(ABC, Generic[Settings]):
         return responses
 
     def handle(self, data: list[Row] | None, context: Context) -> list[Any] | None:
-        """TorchServe's entry point.
+        """Load the model, or answer the requests of one call: TorchServe's entry point.
 
         Args:
-            data: The requests of one call; None when the worker starts, to load the model.
+            data: The requests of one call; None in the first call, which loads the model.
             context: TorchServe's context.
 
         Returns:
-            One response for each request; None when the worker starts.
+            One response for each request; None after loading the model.
 
         Raises:
-            Exception: The model cannot be loaded, or the whole call failed; TorchServe then answers its requests with
-                status 503.
+            Exception: The model cannot be loaded, or the whole call failed. In the second case, TorchServe answers all
+                requests of the call with status 503.
         """
         if data is None:
             try:
@@ -180,7 +201,7 @@ class ModelHandler(ABC, Generic[Settings]):
                 if dist.is_initialized():
                     from pipeline.pair import end_process
 
-                    # Threads wait inside torch.distributed: an interpreter that exits normally would abort.
+                    # A normal exit of the interpreter would abort, as threads still wait inside torch.distributed.
                     end_process("its model cannot be loaded")
                 raise
             return None

@@ -1,7 +1,8 @@
 """The requests of one call: each is read by itself and answered by itself.
 
-A handler's reader decides which bodies it accepts (captions/frame_requests.py, transcripts/audio_requests.py). It goes
-by the first bytes of a body, not by its Content-Type.
+A call is what TorchServe passes to a handler at once: one request, or up to batchSize requests that it joined. A
+handler's reader decides which bodies it accepts (captions/frame_requests.py, transcripts/audio_requests.py) by their
+first bytes, not by the Content-Type.
 """
 
 from __future__ import annotations
@@ -9,30 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from reelscribe.errors import (
-    CallFull,
-    FramesError,
-    LimitExceeded,
-    OutOfDeviceMemory,
-    ReelscribeError,
-    SpeechError,
-    UnsupportedFormat,
-    WireError,
-)
+from reelscribe.errors import RequestError, UnsupportedFormat, WireError
 from runtime.metrics import Counters, TorchServeMetrics
-
-HTTP_STATUS: Mapping[type[ReelscribeError], int] = {
-    WireError: 400,
-    LimitExceeded: 413,
-    UnsupportedFormat: 415,
-    FramesError: 422,
-    SpeechError: 422,
-    CallFull: 503,
-    OutOfDeviceMemory: 507,
-}
-"""The errors that a single request can have, and the HTTP status of its response."""
-
-_REQUEST_ERRORS = tuple(HTTP_STATUS)
 
 _SIGNATURES = (
     (0, b"{", "JSON"),
@@ -102,15 +81,15 @@ class Request(Protocol):
         """Make the response, text or a value for JSON, from one result for each item."""
 
 
-Read = Callable[[Row, Headers], Request]
-"""Reads the requests of one call, one after the other. Raises an error of HTTP_STATUS for a request that is wrong."""
+RequestReader = Callable[[Row, Headers], Request]
+"""Reads the requests of one call, one after the other. Raises a RequestError for a request that cannot be answered."""
 
 
 def request_body(row: Row) -> bytes | bytearray:
     """Return the body of a request.
 
     Raises:
-        UnsupportedFormat: TorchServe parsed the body, as it arrived as JSON or as a form.
+        UnsupportedFormat: TorchServe has parsed the body, because its Content-Type was that of JSON or of a form.
     """
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
@@ -121,7 +100,7 @@ def request_body(row: Row) -> bytes | bytearray:
     return body
 
 
-def wrong_format(body: bytes | bytearray, expected: str) -> ReelscribeError:
+def wrong_format(body: bytes | bytearray, expected: str) -> RequestError:
     """Make the error for a body of a format that the handler does not read.
 
     Args:
@@ -129,7 +108,7 @@ def wrong_format(body: bytes | bytearray, expected: str) -> ReelscribeError:
         expected: The formats that the handler reads, for the message.
 
     Returns:
-        UnsupportedFormat if the body's first bytes digest_file a known format, otherwise WireError.
+        UnsupportedFormat if the body's first bytes are those of a known format, otherwise WireError.
     """
     for offset, signature, name in _SIGNATURES:
         if body.startswith(signature, offset):
@@ -138,53 +117,55 @@ def wrong_format(body: bytes | bytearray, expected: str) -> ReelscribeError:
 
 
 class RequestBatch:
-    """The requests of one call, in order: for the model, for its description, or wrong."""
+    """The requests of one call. Each is for the model, asks for the model's description, or gets an error."""
 
-    def __init__(self, data: Sequence[Row], context: Context, read: Read, counters: Counters | None = None) -> None:
+    def __init__(
+        self, data: Sequence[Row], context: Context, read: RequestReader, counters: Counters | None = None
+    ) -> None:
         """Read all requests.
 
         Args:
             data: The requests as TorchServe passes them.
             context: TorchServe's context of this call.
-            read: Reads one request.
+            read: Reads one request for the model.
             counters: Counts requests, errors, and the time that reading takes.
         """
         self._context = context
         self._counters = counters or Counters()
         self._responses: list[Any] = [None] * len(data)
         self._requests: dict[int, Request] = {}
-        self._describes: list[int] = []
+        self._describe_requests: list[int] = []
         for i, row in enumerate(data):
             headers = {name.lower(): value for name, value in context.get_all_request_header(i).items()}
             if "describe" in headers:
-                self._describes.append(i)
+                self._describe_requests.append(i)
                 continue
             self._counters.add("requests")
             try:
                 with self._counters.timed("preprocess_seconds"):
                     self._requests[i] = read(row, headers)
-            except _REQUEST_ERRORS as error:
+            except RequestError as error:
                 self._refuse(i, error)
 
     @property
     def items(self) -> list[Any]:
-        """The items of each request that is for the model, request by request."""
+        """The items of each request for the model that could be read, in order."""
         return [request.items for request in self._requests.values()]
 
-    def responses(self, results: Sequence[list[Any] | ReelscribeError], description: dict[str, Any]) -> list[Any]:
+    def responses(self, results: Sequence[list[Any] | RequestError], description: dict[str, Any]) -> list[Any]:
         """Make the responses to all requests of the call.
 
         Args:
-            results: For each entry of `items`, the results of its items, or an error of HTTP_STATUS.
+            results: For each entry of `items`, the results of these items, or the error of the request.
             description: The response to requests for the model's description.
 
         Returns:
             One response for each request of the call, in order.
         """
-        for i in self._describes:
+        for i in self._describe_requests:
             self._responses[i] = description
         for (i, request), result in zip(self._requests.items(), results, strict=True):
-            if isinstance(result, ReelscribeError):
+            if isinstance(result, RequestError):
                 self._refuse(i, result)
             else:
                 self._responses[i] = request.response(result)
@@ -193,9 +174,9 @@ class RequestBatch:
             self._context.set_response_content_type(i, "text/plain; charset=utf-8" if text else "application/json")
         return self._responses
 
-    def _refuse(self, i: int, error: ReelscribeError) -> None:
+    def _refuse(self, i: int, error: RequestError) -> None:
         """Answer a request with an error."""
         name = type(error).__name__
         self._counters.add("errors", error=name)
-        self._context.set_response_status(HTTP_STATUS[type(error)], name, i)
+        self._context.set_response_status(error.http_status, name, i)
         self._responses[i] = {"error": {"type": name, "message": str(error)}}

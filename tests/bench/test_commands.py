@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from reelscribe.instance import Instance
+
+from reelscribe.server.instance import Instance
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/defaults/*.py")])

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from reelscribe.cli import app
 from reelscribe.server.instance import Instance
 from reelscribe.server.options import StartOptions
+from support.patience import PATIENCE
 
 CONFIG = Path(__file__).parents[2] / "config.properties"
 
@@ -86,5 +87,5 @@ def test_a_log_is_followed_into_the_next_one_until_an_interrupt(tmp_path, log):
         log.write_text("in a new log\n")
         assert following.stdout.readline() == "in a new log\n"
         following.send_signal(signal.SIGINT)
-        following.wait(timeout=120)
+        following.wait(timeout=PATIENCE)
     assert following.returncode == 0

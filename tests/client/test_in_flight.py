@@ -9,13 +9,14 @@ import pytest
 
 from reelscribe.client.in_flight import ROUND_ANSWERS, InFlight
 from reelscribe.errors import ServerUnreachable
+from support.patience import PATIENCE
 
 ITEMS_PER_REQUEST = 8
 
 
 async def granted(task: asyncio.Task[None]) -> None:
     """Wait for a permit, and fail if it never comes."""
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE)
 
 
 async def turn_of_the_loop() -> None:

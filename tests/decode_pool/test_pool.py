@@ -20,11 +20,12 @@ from reelscribe.contract.source import Span
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.decode_pool import process
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
-from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures
-from support.decoding import MISBEHAVING, STALL_SECONDS, decode_processes
+from support.decoding import MISBEHAVING, decode_processes
 from support.odd_library import write_sound
+from support.patience import PATIENCE
 from support.videos import write
 
 SIZE = InputSize(64, 48)
@@ -49,8 +50,8 @@ def task_of(path: Path) -> VideoTask:
     return VideoTask(str(path), SIZE)
 
 
-def new_pool(*, workers: int = 1, batches_held: int = 1, stall_seconds: float = 60.0) -> DecodePool:
-    return DecodePool(workers, 5 * SIZE.nbytes, batches_held, stall_seconds=stall_seconds)
+def new_pool(*, workers: int = 1, batches_held: int = 1) -> DecodePool:
+    return DecodePool(workers, 5 * SIZE.nbytes, batches_held)
 
 
 class Received:
@@ -64,7 +65,7 @@ class Received:
 
     async def take(self, *arguments, **options) -> "Received":
         """Like `_take`, but a deadlock ends the test."""
-        return await asyncio.wait_for(self._take(*arguments, **options), 60)
+        return await asyncio.wait_for(self._take(*arguments, **options), PATIENCE)
 
     async def _take(self, pool, task, *spans, most=5, reuse=False, after_each=lambda batch: None) -> "Received":
         async with aclosing(pool.read(ReadFrames(task, most, reuse), spans or [Span()])) as batches:
@@ -261,8 +262,8 @@ async def test_a_file_that_every_process_dies_of_is_an_error_with_the_reason(mis
     assert received.ordinals == [*range(20), *range(40)]
 
 
-async def test_a_process_that_hangs_is_killed_and_another_one_goes_on(misbehaving):
-    async with new_pool(stall_seconds=STALL_SECONDS) as pool:
+async def test_a_process_that_hangs_is_killed_and_another_one_goes_on(misbehaving, hanging_takes_no_time):
+    async with new_pool() as pool:
         received = await Received().take(pool, misbehaving("hang.mkv"))
         assert pool.failures == 2
         hung, *_, other = dict.fromkeys(received.pids)
@@ -271,14 +272,14 @@ async def test_a_process_that_hangs_is_killed_and_another_one_goes_on(misbehavin
     assert received.ordinals == list(range(40))
 
 
-async def test_a_file_that_every_process_hangs_on_is_an_error(misbehaving):
+async def test_a_file_that_every_process_hangs_on_is_an_error(misbehaving, hanging_takes_no_time):
     received = Received()
-    async with new_pool(stall_seconds=STALL_SECONDS) as pool:
-        with pytest.raises(DecoderStalled, match=r"did not get on for 3 s and was ended; like 2 before it"):
+    async with new_pool() as pool:
+        with pytest.raises(DecoderStalled, match=r"did not get on for 60 s and was ended; like 2 before it"):
             await received.take(pool, misbehaving("hang-always.mkv"))
         assert pool.failures == 3
         assert decode_processes() == []
-        assert pool.busy_seconds > STALL_SECONDS
+        assert pool.busy_seconds > 3 * STALL_SECONDS
     assert not any(map(psutil.pid_exists, received.pids))
 
 
@@ -363,5 +364,5 @@ def test_a_process_that_hangs_ends_when_its_parent_is_killed(misbehaving):
         parent.kill()
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    assert poll.poll(30_000), "the decode process is still running after half a minute"
+    assert poll.poll(PATIENCE * 1000), "the decode process is still running"
     os.close(ended)

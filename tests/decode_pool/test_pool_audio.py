@@ -16,7 +16,8 @@ from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoSound
-from support.decoding import MISBEHAVING, STALL_SECONDS, decode_processes, write_levels
+from support.decoding import MISBEHAVING, decode_processes, write_levels
+from support.patience import PATIENCE
 
 RATE, CHUNK = 1000, 1500
 """Samples per second, and of a chunk. Nothing is resampled, so the samples of a file arrive as they are."""
@@ -42,8 +43,8 @@ def task_of(path: Path) -> AudioTask:
     return AudioTask(str(path), RATE, CHUNK, Cutting(search_seconds=0))
 
 
-def new_pool(*, stall_seconds: float = 60.0) -> DecodePool:
-    return DecodePool(1, SLOT_CHUNKS * CHUNK * 2, 1, stall_seconds=stall_seconds)
+def new_pool() -> DecodePool:
+    return DecodePool(1, SLOT_CHUNKS * CHUNK * 2, 1)
 
 
 class Received:
@@ -55,7 +56,7 @@ class Received:
 
     async def take(self, *arguments, **options) -> "Received":
         """Like `_take`, but a deadlock ends the test."""
-        return await asyncio.wait_for(self._take(*arguments, **options), 60)
+        return await asyncio.wait_for(self._take(*arguments, **options), PATIENCE)
 
     async def _take(self, pool, task, *spans, after_each=lambda batch: None) -> "Received":
         async with aclosing(pool.read(ReadAudio(task, SLOT_CHUNKS), spans or [Span()])) as batches:
@@ -191,15 +192,15 @@ async def test_a_file_that_every_process_dies_of_is_an_error_with_the_reason(mis
     assert received.bounds == [(0, 3000)]  # what came before it is not lost
 
 
-async def test_a_process_that_hangs_is_killed_and_another_one_goes_on(misbehaving):
-    async with new_pool(stall_seconds=STALL_SECONDS) as pool:
+async def test_a_process_that_hangs_is_killed_and_another_one_goes_on(misbehaving, hanging_takes_no_time):
+    async with new_pool() as pool:
         received = await Received().take(pool, misbehaving("hang.wav"))
         assert pool.failures == 1
     assert received.bounds == [(0, 3000), (3000, 6000), (6000, 12000)]
 
 
-async def test_a_file_that_every_process_hangs_on_is_an_error(misbehaving):
-    async with new_pool(stall_seconds=STALL_SECONDS) as pool:
-        with pytest.raises(DecoderStalled, match=r"did not get on for 3 s and was ended; like 1 before it"):
+async def test_a_file_that_every_process_hangs_on_is_an_error(misbehaving, hanging_takes_no_time):
+    async with new_pool() as pool:
+        with pytest.raises(DecoderStalled, match=r"did not get on for 60 s and was ended; like 1 before it"):
             await Received().take(pool, misbehaving("hang-always.wav"))
         assert decode_processes() == []

@@ -1,22 +1,12 @@
-"""What `reelscribe archive` makes, as TorchServe serves it."""
+"""Archives that `reelscribe archive` makes, as TorchServe serves them."""
 
 import hashlib
-import shutil
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from demo_server import serve
-from e2e.conftest import CONFIG, ROOT, Running, post
-from reelscribe.archive import build as archive
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory, demo_model) -> Path:
-    """A directory of weights that is gone before anything is served."""
-    return shutil.copytree(demo_model, tmp_path_factory.mktemp("gone") / "weights")
+from demo_server import ROOT
+from support.servers import RunningServer
 
 
 @pytest.fixture(scope="module")
@@ -25,23 +15,17 @@ def revision(demo_model) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundled(tmp_path_factory, weights) -> Iterator[Running]:
-    directory = tmp_path_factory.mktemp("bundled")
-    options = {"bundle": True, "version": "2.0", "handlers": ROOT / "handlers"}
-    archive.build("bundled", "caption", str(weights), directory / "store", **options)
-    shutil.rmtree(weights)
-    with serve(directory, "bundled", CONFIG) as serving:
-        yield Running(serving.instance, serving.model)
+def bundled(server) -> RunningServer:
+    return server.with_model("bundled/2.0")
 
 
-async def test_bundled_weights_are_served_when_their_directory_is_gone(bundled, weights):
-    assert not weights.exists()
+async def test_bundled_weights_are_served_when_their_directory_is_gone(bundled, gone_weights):
+    assert not gone_weights.exists()
     photo = (ROOT / "demo" / "stills" / "photo.jpg").read_bytes()
-    answer = await post(replace(bundled, model="bundled/2.0"), photo)
-    assert answer == (200, "a large purple circle above a small white star")
+    assert await bundled.post(photo) == (200, "a large purple circle above a small white star")
 
 
-async def test_bundled_weights_say_where_they_came_from_and_are_the_same_revision_as_there(bundled, weights, revision):
+async def test_bundled_weights_are_described_by_their_origin_and_revision(bundled, gone_weights, revision):
     async with bundled.client() as client:
         description = await client.describe()
-    assert (description.name, description.revision) == (str(weights), revision)
+    assert (description.name, description.revision) == (str(gone_weights), revision)

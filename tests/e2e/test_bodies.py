@@ -1,4 +1,4 @@
-"""What people send, to the real server: good, bad, and in other ways than ours."""
+"""Good and bad requests to the real server, and those of other clients than ours."""
 
 import asyncio
 import http.client
@@ -15,11 +15,11 @@ import psutil
 import pytest
 from PIL import Image
 
-from e2e.conftest import Running, post
-from e2e.scraping import growth, scrape
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.management.client import ManagementClient
+from support.scraping import growth, scrape_server
+from support.servers import RunningServer
 from support.videos import read
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
@@ -62,17 +62,17 @@ BAD = {
 }
 
 
-@pytest.fixture(params=["running", "joining"])
-def either(request) -> Running:
-    """Each of the two configurations."""
+@pytest.fixture(params=["server", "joining"])
+def either(request) -> RunningServer:
+    """A server of each of the two configurations."""
     return request.getfixturevalue(request.param)
 
 
-async def test_good_and_bad_bodies_at_once_get_what_each_deserves(either):
+async def test_good_and_bad_bodies_sent_at_once_get_the_right_responses(either):
     workers = either.workers()
     names = [name for pair in zip(BAD, [*GOOD] * 2, strict=False) for name in pair]
     for eight in (names[at : at + 8] for at in range(0, len(names), 8)):
-        answers = await asyncio.gather(*(post(either, {**BAD, **GOOD}[name][0]) for name in eight))
+        answers = await asyncio.gather(*(either.post({**BAD, **GOOD}[name][0]) for name in eight))
         for name, (status, text) in zip(eight, answers, strict=True):
             if name in GOOD:
                 expected = GOOD[name][1]
@@ -83,80 +83,87 @@ async def test_good_and_bad_bodies_at_once_get_what_each_deserves(either):
     assert either.workers() == workers
 
 
-async def healthy(running: Running) -> bool:
+async def healthy(server: RunningServer) -> bool:
     async with (
-        aiohttp.ClientSession(headers=running.headers) as session,
-        session.get(f"{running.url}/ping") as response,
+        aiohttp.ClientSession(headers=server.headers) as session,
+        session.get(f"{server.url}/ping") as response,
     ):
         return (await response.json(content_type=None))["status"] == "Healthy"
 
 
 async def test_seven_of_a_joined_eight_are_answered(joining):
-    before = scrape(joining.instance.address("metrics_address"))
+    before = scrape_server(joining)
     bodies = [pickle.dumps(FRAME)] * 3 + [b"noise"] + [pickle.dumps(FRAME)] * 4
-    answers = await asyncio.gather(*(post(joining, body) for body in bodies))
+    (worker,) = map(psutil.Process, joining.workers())
+    worker.suspend()  # until all requests are there
+    try:
+        requests = [asyncio.ensure_future(joining.post(body)) for body in bodies]
+        await growth(joining, before, ("ts_inference_requests_total", "blip2"), count=8)
+    finally:
+        worker.resume()
+    answers = await asyncio.gather(*requests)
     assert [status for status, _ in answers] == [200] * 3 + [400] + [200] * 4
     grown = await growth(joining, before, ("reelscribe_requests_total", "blip2"), count=8)
-    # The first may not have waited for the others; while it was answered, they came.
+    # The first may have been sent to the worker alone. The last may have been counted before it was queued.
     assert grown["reelscribe_device_batches_total", "blip2"] <= 3
 
 
-async def test_a_frame_that_does_not_fit_the_memory_is_507_and_the_next_one_fits_again(running):
-    (worker,) = running.workers()
+async def test_a_frame_that_does_not_fit_the_memory_is_507_and_the_next_one_fits_again(server):
+    (worker,) = server.workers()
     process = psutil.Process(worker)
     limits = process.rlimit(psutil.RLIMIT_AS)
     # The body fits, and the frame as floats, four times as large, does not.
     process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + 180 * 2**20, resource.RLIM_INFINITY))
     try:
-        status, text = await post(running, packed(np.zeros((2000, 8000, 3), np.uint8)))
+        status, text = await server.post(packed(np.zeros((2000, 8000, 3), np.uint8)))
     finally:
         process.rlimit(psutil.RLIMIT_AS, limits)
     assert (status, json.loads(text)["error"]["type"]) == (507, "OutOfDeviceMemory")
-    assert await post(running, pickle.dumps(FRAME)) == (200, BLUE)
-    assert running.workers() == [worker]
+    assert await server.post(pickle.dumps(FRAME)) == (200, BLUE)
+    assert server.workers() == [worker]
 
 
 @pytest.mark.parametrize(
     "label", ["application/json", "text/plain", "image/gif", "application/x-pickle; charset=utf-8"]
 )
-async def test_what_a_body_is_labelled_does_not_count(running, label):
-    assert await post(running, still(FRAME, "PNG"), {"Content-Type": label}) == (200, BLUE)
+async def test_the_content_type_of_a_body_is_ignored(server, label):
+    assert await server.post(still(FRAME, "PNG"), {"Content-Type": label}) == (200, BLUE)
 
 
-async def test_what_is_labelled_json_is_not_parsed_by_the_worker(either):
-    status, text = await post(either, b'{"instances": []}', {"Content-Type": "application/json"})
+async def test_a_body_labelled_json_is_not_parsed_by_the_worker(either):
+    status, text = await either.post(b'{"instances": []}', {"Content-Type": "application/json"})
     assert (status, json.loads(text)["error"]["type"]) == (415, "UnsupportedFormat")
     assert "got JSON" in text  # its bytes; parsed, it would be a dict
 
 
-async def test_a_form_is_told_how_to_send_a_file(running):
-    status, text = await post(running, still(FRAME, "PNG"), {"Content-Type": "application/x-www-form-urlencoded"})
+async def test_the_refusal_of_a_form_explains_how_to_send_a_file(server):
+    status, text = await server.post(still(FRAME, "PNG"), {"Content-Type": "application/x-www-form-urlencoded"})
     assert status == 415
     assert "got a form; send it with Content-Type: application/octet-stream, or by curl -T FILE" in text
 
 
-async def test_a_file_of_a_form_is_read(running):
+async def test_a_file_of_a_form_is_read(server):
     form = aiohttp.FormData()
     form.add_field("data", still(FRAME, "JPEG"), filename="photo.jpg", content_type="image/jpeg")
     async with (
-        aiohttp.ClientSession(headers=running.headers) as session,
-        session.post(running.predictions, data=form) as got,
+        aiohttp.ClientSession(headers=server.headers) as session,
+        session.post(server.predictions, data=form) as got,
     ):
         assert (got.status, await got.text()) == (200, BLUE)
 
 
-def test_one_byte_over_the_limit_is_413(running):
-    """Said as soon as the length is; who sends the body all the same may find the connection closed."""
-    with closing(http.client.HTTPConnection(running.url.removeprefix("http://"))) as connection:
+def test_one_byte_over_the_limit_is_413(server):
+    """The refusal comes before the body. A client that sends the body all the same may find the connection closed."""
+    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"))) as connection:
         connection.putrequest("POST", "/predictions/captioner")
-        for name, value in {**running.headers, "Content-Length": "52428801"}.items():
+        for name, value in {**server.headers, "Content-Length": "52428801"}.items():
             connection.putheader(name, value)
         connection.endheaders()
         assert connection.getresponse().status == 413
 
 
 def frames_with_captions(media: Path, name: str, width: int, height: int, count: int) -> tuple[np.ndarray, list[str]]:
-    """The first frames of a clip at full size, and what they show."""
+    """The first frames of a clip at full size, and their true captions."""
     scenes = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
     scenes = [scene for scene in scenes if scene["source"] == name]
     rows = [row for row, _ in zip(read(media / name, InputSize(width, height)), range(count), strict=False)]
@@ -164,11 +171,11 @@ def frames_with_captions(media: Path, name: str, width: int, height: int, count:
     return np.stack([frame for *_, frame in rows]), truth
 
 
-async def as_the_blog_sends(running: Running, array: np.ndarray) -> str:
-    """A new session for each request, and whatever content type aiohttp gives to bytes."""
+async def send_like_the_blog(server: RunningServer, array: np.ndarray) -> str:
+    """Send a pickle in a session of its own, with the content type that aiohttp gives to bytes."""
     async with (
-        aiohttp.ClientSession(headers=running.headers) as session,
-        session.post(running.predictions, data=pickle.dumps(array)) as response,
+        aiohttp.ClientSession(headers=server.headers) as session,
+        session.post(server.predictions, data=pickle.dumps(array)) as response,
     ):
         assert response.status == 200
         return await response.text()
@@ -177,7 +184,7 @@ async def as_the_blog_sends(running: Running, array: np.ndarray) -> str:
 async def test_the_blogs_clients_of_single_frames(joining, media):
     frames, truth = frames_with_captions(media, "same-480x270.mp4", 480, 270, 32)
     assert joining.model == "blip2"
-    assert await asyncio.gather(*(as_the_blog_sends(joining, frame) for frame in frames)) == truth
+    assert await asyncio.gather(*(send_like_the_blog(joining, frame) for frame in frames)) == truth
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
@@ -185,9 +192,9 @@ async def test_the_blogs_clients_of_single_frames(joining, media):
     ("name", "width", "height", "count"),
     [("same-480x270.mp4", 480, 270, 32), ("same-1280x720.mkv", 1280, 720, 16), ("same-1920x1080.mp4", 1920, 1080, 8)],
 )
-async def test_the_blogs_client_of_prebatches(running, media, name, width, height, count):
+async def test_the_blogs_client_of_prebatches(server, media, name, width, height, count):
     frames, truth = frames_with_captions(media, name, width, height, count)
-    assert json.loads(await as_the_blog_sends(running, frames)) == truth
+    assert json.loads(await send_like_the_blog(server, frames)) == truth
 
 
 async def test_the_server_for_single_frames_joins_requests(joining):

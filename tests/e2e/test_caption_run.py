@@ -9,19 +9,26 @@ from pathlib import Path
 import pytest
 
 from compare_with_truth import scenes_with_captions
-from e2e.conftest import read_records, wait_until
+from support.servers import PATIENCE_SECONDS, read_records, record_of, saved_frames, wait_until
 
 
 @pytest.fixture(scope="module")
-def demo_out(running, media, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("demo")
-    result = running.caption(media, "--out", out)
+def clips(media) -> list[Path]:
+    """Clips of several containers, frame rates and shapes."""
+    return [media / name for name in ("old.avi", "portrait-odd.webm", "spoken.mp4", "variable-rate.mp4")]
+
+
+@pytest.fixture(scope="module")
+def captioned(server, clips, tmp_path_factory) -> Path:
+    """The output folder of an undisturbed run over the clips."""
+    out = tmp_path_factory.mktemp("captioned")
+    result = server.caption(*clips, "--out", out)
     assert result.exit_code == 0, result.output
     return out
 
 
-def test_every_frame_of_every_clip_is_captioned(demo_out, media):
-    records = read_records(demo_out)
+def test_every_frame_of_every_clip_is_captioned(annotated, media):
+    records = [record for record in read_records(annotated) if record["media"]]
     names = [Path(record["source"]["path"]).name for record in records]
     assert names == sorted(path.name for path in media.iterdir() if path.suffix not in (".jsonl", ".ogg"))
     for record in records:
@@ -30,37 +37,43 @@ def test_every_frame_of_every_clip_is_captioned(demo_out, media):
         assert indices == list(range(record["media"]["frames"]))
 
 
-def test_captions_are_true(demo_out):
-    records = read_records(demo_out)
-    frames = sum(record["media"]["frames"] for record in records)
+def test_captions_are_true(annotated):
+    records = read_records(annotated)
+    frames = sum(record["media"]["frames"] for record in records if record["media"])
     exact = sum(captions[scene["caption"]] for scene, captions in scenes_with_captions(records))
     assert exact / frames >= 0.95
 
 
-def test_the_same_scenes_have_the_same_captions_at_every_resolution(demo_out):
+def test_the_same_scenes_have_the_same_captions_at_every_resolution(annotated):
     captions = {
         (record["media"]["width"], record["media"]["height"]): [caption["text"] for caption in record["captions"]]
-        for record in read_records(demo_out)
+        for record in read_records(annotated)
         if "same-" in record["source"]["path"]
     }
     assert set(captions) == {(480, 270), (640, 360), (1280, 720), (1920, 1080)}
     assert len(set(map(tuple, captions.values()))) == 1
 
 
-def test_a_second_run_gives_the_same_bytes(running, demo_out, media, tmp_path):
-    assert running.caption(media, "--out", tmp_path, "--frames-per-request", "5").exit_code == 0
-    assert (tmp_path / "annotations.jsonl").read_bytes() == (demo_out / "annotations.jsonl").read_bytes()
+@pytest.mark.parametrize("options", [("--frames-per-request", "5"), ("--no-stream",), ("--decode-workers", "1")])
+def test_a_second_run_with_other_requests_gives_the_same_bytes(server, clips, captioned, tmp_path, options):
+    assert server.caption(*clips, "--out", tmp_path, *options).exit_code == 0
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()
 
 
-def test_every_nth_frame(running, demo_out, media, tmp_path):
-    assert running.caption(media / "old.avi", "--out", tmp_path, "--every", "30").exit_code == 0
+def test_a_server_that_joins_single_frames_gives_the_same_captions(joining, clips, captioned, tmp_path):
+    assert joining.caption(*clips, "--out", tmp_path, "--frames-per-request", "1").exit_code == 0
+    single, many = ([record["captions"] for record in read_records(out)] for out in (tmp_path, captioned))
+    assert single == many
+
+
+def test_every_nth_frame(server, captioned, media, tmp_path):
+    assert server.caption(media / "old.avi", "--out", tmp_path, "--every", "30").exit_code == 0
     (record,) = read_records(tmp_path)
-    whole = next(r for r in read_records(demo_out) if r["source"]["path"].endswith("old.avi"))
-    assert record["captions"] == whole["captions"][::30]
+    assert record["captions"] == record_of(captioned, "old.avi")["captions"][::30]
     assert record["settings"]["sampling"] == {"every": 30}
 
 
-def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_path):
+def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path):
     library = tmp_path / "library"
     library.mkdir()
     (library / "x.mp4").write_text("this is text\n" * 100)
@@ -68,7 +81,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_pat
     (library / "cut.avi").write_bytes((media / "old.avi").read_bytes()[:90_000])
     shutil.copy(media / "portrait-odd.webm", library / "good.webm")
     (tmp_path / "nothing here").mkdir()
-    result = running.caption(library, tmp_path / "nothing here", tmp_path / "missing.mp4", "--out", tmp_path / "out")
+    result = server.caption(library, tmp_path / "nothing here", tmp_path / "missing.mp4", "--out", tmp_path / "out")
     assert result.exit_code == 3
     cut, empty, good, text, folder, missing = read_records(tmp_path / "out")
     assert (good["status"], len(good["captions"])) == ("ok", 54)
@@ -86,20 +99,16 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(running, media, tmp_pat
         assert reason in record["error"]["message"]
 
 
-def run_that_has_written_a_record(running, media: Path, out: Path) -> subprocess.Popen[bytes]:
-    run = subprocess.Popen(running.command(media, "--out", out), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    partial = out / "annotations.jsonl.partial"
-    wait_until(lambda: partial.exists() and partial.stat().st_size, run)
-    return run
-
-
-def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_out):
-    with run_that_has_written_a_record(running, media, tmp_path) as run:
-        (worker,) = running.workers()
+def test_a_worker_that_is_killed_costs_nothing(server, clips, captioned, tmp_path):
+    command = server.command(*clips, "--out", tmp_path, "--frames-per-request", "2")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+        wait_until(lambda: saved_frames(tmp_path), run)
+        (worker,) = server.workers()
         os.kill(worker, signal.SIGKILL)
-        _, complaints = run.communicate(timeout=120)
-    assert run.returncode == 0, complaints
-    assert (tmp_path / "annotations.jsonl").read_bytes() == (demo_out / "annotations.jsonl").read_bytes()
+        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, errors
+    assert server.workers() != [worker]
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -110,12 +119,12 @@ def test_a_worker_that_is_killed_costs_nothing(running, media, tmp_path, demo_ou
         ({"--server": "http://127.0.0.1:9"}, "is the server running"),
     ],
 )
-def test_what_would_fail_for_every_source_ends_the_run_with_advice(running, media, tmp_path, options, advice):
+def test_what_would_fail_for_every_source_ends_the_run_with_advice(server, media, tmp_path, options, advice):
     keys = tmp_path / "key_file.json"
     keys.write_text('{"inference": {"key": "wrong"}}')
     keys.chmod(0o600)
     words = [str(keys) if word == "KEYS" else word for option in options.items() for word in option]
-    result = running.caption(media / "old.avi", "--out", tmp_path / "out", *words)
+    result = server.caption(media / "old.avi", "--out", tmp_path / "out", *words)
     assert result.exit_code == 1
     assert advice in result.output
     assert not (tmp_path / "out").exists()

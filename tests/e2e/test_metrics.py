@@ -1,4 +1,4 @@
-"""What Prometheus finds at the metrics address of the real TorchServe, and at that of a run."""
+"""Metrics that Prometheus reads from the real TorchServe and from a run."""
 
 import asyncio
 import sys
@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from e2e.conftest import Running, post
-from e2e.scraping import growth, scrape
 from reelscribe import wire
 from support.fake_torchserve import FakeTorchServe, Received, captions
+from support.scraping import growth, scrape, scrape_server
+from support.servers import PATIENCE_SECONDS
 from support.snapshots import free_port
 
 
-async def test_prometheus_sees_what_the_workers_did_and_which_errors_they_gave(both, media):
-    before = scrape(both.instance.address("metrics_address"))
-    sound = (media / "phrases.ogg").read_bytes()
-    assert (await post(Running(both.instance, "speech"), sound))[0] == 200
+async def test_prometheus_reads_the_workers_counters_and_their_errors(server, media):
+    before = scrape_server(server)
+    audio = (media / "phrases.ogg").read_bytes()
+    assert (await server.with_model("speech").post(audio))[0] == 200
     body = b"".join(wire.pack(np.zeros((5, 100, 100, 3), np.uint8)))
-    assert [(await post(both, sent))[0] for sent in (body, body, b"noise")] == [200, 200, 400]
+    assert [(await server.post(sent))[0] for sent in (body, body, b"noise")] == [200, 200, 400]
     last = [("reelscribe_errors_total", "WireError"), ("reelscribe_device_seconds_total", "speech")]
-    grown = await growth(both, before, *last)
+    grown = await growth(server, before, *last)
     assert grown["reelscribe_requests_total", "captioner"] == 3
     assert grown["reelscribe_frames_total", "captioner"] == grown["reelscribe_device_items_total", "captioner"] == 10
     assert grown["reelscribe_device_batches_total", "captioner"] == 2
@@ -31,14 +31,15 @@ async def test_prometheus_sees_what_the_workers_did_and_which_errors_they_gave(b
     assert grown["reelscribe_audio_seconds_total", "speech"] == pytest.approx(78.4, abs=0.1)
 
 
-async def test_torchserves_own_metrics_tell_of_the_queue(both):
-    before = scrape(both.instance.address("metrics_address"))
+async def test_torchserves_own_metrics_include_the_queue(server):
+    before = scrape_server(server)
     body = b"".join(wire.pack(np.zeros((32, 224, 224, 3), np.uint8)))
-    await asyncio.gather(*(post(both, body) for _ in range(4)))
-    # An answer is on its way before it is counted.
-    grown = await growth(both, before, ("ts_queue_latency_microseconds", "captioner"))
-    assert grown["ts_inference_latency_microseconds", "captioner"] > grown["ts_queue_latency_microseconds", "captioner"]
-    assert ("QueueTime", "") in scrape(both.instance.address("metrics_address"))
+    await asyncio.gather(*(server.post(body) for _ in range(4)))
+    # A response is sent before it is counted.
+    total, queue = [(f"ts_{name}_latency_microseconds", "captioner") for name in ("inference", "queue")]
+    grown = await growth(server, before, total, queue)
+    assert grown[total] > grown[queue]
+    assert ("QueueTime", "") in scrape_server(server)
 
 
 async def test_a_run_can_be_scraped_while_it_lasts(media, tmp_path):
@@ -60,6 +61,6 @@ async def test_a_run_can_be_scraped_while_it_lasts(media, tmp_path):
         command = [sys.executable, "-m", "reelscribe.cli", "caption", "--server", server.url, "--quiet"]
         command += ["--out", str(tmp_path / "out"), "--metrics-port", port, str(media / "same-640x360.webm")]
         run = await asyncio.create_subprocess_exec(*command)
-        assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), 60) == 1
+        assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), PATIENCE_SECONDS) == 1
         scraped.set()
         assert await run.wait() == 0

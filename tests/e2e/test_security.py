@@ -1,8 +1,10 @@
-"""Attacks on the real server: each is refused, and the server answers as before. support/attacks.py lists them."""
+"""Attacks on the real server, listed in support/attacks.py: each is refused, and the server answers as before."""
 
 import http.client
 import json
+import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -10,9 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from demo_server import serve
-from e2e.conftest import CONFIG, ROOT, Running
-from reelscribe.archive import build as archive
+from demo_server import CONFIG
+from emulated_server import serve_emulated
 from support import raw_http
 from support.attacks import (
     FLOODS,
@@ -31,42 +32,42 @@ from support.attacks import (
     was_connected,
 )
 from support.raw_http import NO_ANSWER, status, statuses
+from support.servers import PATIENCE_SECONDS, RunningServer
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
-"""Short enough to be waited for; a start that takes longer renews its own."""
+"""Life of a token: short, as a test waits for its end. A start that takes longer renews its own token."""
 
 
 @pytest.fixture(scope="module")
-def target(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Target:
+def target(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Target:
     """A server as anybody starts it."""
-    return Target.of(running, planted=planted(tmp_path_factory.mktemp("planted") / "model"))
+    return Target.of(server, planted=planted(tmp_path_factory.mktemp("planted") / "model"))
 
 
 @pytest.fixture(scope="module")
 def listener() -> Iterator[socket.socket]:
-    """Where nobody must come."""
+    """A socket to which nobody must connect."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server
 
 
 @pytest.fixture(scope="module")
-def registering(tmp_path_factory: pytest.TempPathFactory, demo_model: str, listener: socket.socket) -> Iterator[Target]:
-    """A small server with the model API on, whose keys do not live long."""
+def registering(tmp_path_factory: pytest.TempPathFactory, listener: socket.socket) -> Iterator[Target]:
+    """A small server with the model API on, whose tokens expire soon."""
     directory = tmp_path_factory.mktemp("registering")
-    mar = archive.build("captioner", "caption", demo_model, directory / "store", handlers=ROOT / "handlers")
     outside = directory / "outside"
-    outside.mkdir()
-    (outside / "x.mar").write_bytes(mar.read_bytes())
     places = {"outside": outside, "planted": planted(directory / "planted"), "listener": listener.getsockname()[1]}
     settings = {"enable_model_api": "true", "token_expiration_min": str(EXPIRES_MINUTES), "vmargs": SMALL}
-    with serve(directory, "captioner", CONFIG, **settings) as serving:
+    with serve_emulated(directory, CONFIG, frames_per_second=1000, **settings) as serving:
+        outside.mkdir()
+        shutil.copy(directory / "store" / "emulated.mar", outside / "x.mar")
         yield Target.of(serving, **places)
 
 
 def renewed(target: Target, api: str) -> Target:
-    """The same with a new key; the API key, which makes them, does not expire."""
+    """The target with a new token for an API, made with the API key, which does not expire."""
     line = f"GET /token?type={api}"
     status(target.url("management"), target.fill(request(line, "Authorization: Bearer {API}")))
     return Target(target.serving, {**target.names, api: target.serving.instance.key(api)})
@@ -87,12 +88,12 @@ def test_nothing_else_is_registered_than_an_archive_of_the_store(registering, li
     target = renewed(registering, "management")
     assert attack.send(target) in attack.refusals
     assert not was_connected(listener)
-    assert registered(target) == ["captioner.mar"]
-    assert status(target.url("management"), target.fill(request("GET /models/captioner", MANAGE))) == "200"
+    assert registered(target) == ["emulated.mar"]
+    assert status(target.url("management"), target.fill(request("GET /models/{model}", MANAGE))) == "200"
 
 
-def test_but_whoever_may_register_registers_any_folder_of_the_disk(registering):
-    # docs/security.md says so: TorchServe looks at no setting before it takes a folder.
+def test_the_management_key_can_register_any_folder_of_the_disk(registering):
+    # As docs/security.md says: TorchServe checks no setting before it accepts a folder.
     target = renewed(registering, "management")
     url = quote(target.names["planted"], safe="")
     assert status(target.url("management"), target.fill(request(f"POST /models?url={url}", MANAGE))) == "200"
@@ -103,10 +104,9 @@ def test_an_expired_token_is_refused(registering):
     entry = json.loads(registering.serving.instance.key_file.read_text())["inference"]
     expires = datetime.fromisoformat(entry["expiration time"][:19]).replace(tzinfo=UTC)
     url, ping = registering.url("inference"), registering.fill(request("GET /ping", KEY))
-    while datetime.now(UTC) < expires:
-        assert status(url, ping) == "200"
-    while datetime.now(UTC) < expires + timedelta(seconds=1):  # the file says a fraction of a second more
-        assert status(url, ping) in ("200", "400")
+    assert status(url, ping) == "200" or datetime.now(UTC) >= expires
+    # The file says the time in whole seconds, up to one too early.
+    time.sleep(max(0.0, (expires + timedelta(seconds=1) - datetime.now(UTC)).total_seconds()))
     assert status(url, ping) == "400"
     assert renewed(registering, "inference").ordinary() == "200"
 
@@ -132,14 +132,14 @@ def test_what_anybody_may_read_without_a_token_names_no_key(target: Target):
     assert not any(key in read(target, "metrics", "/metrics") for key in keys)
 
 
-def test_a_server_that_says_nothing_has_not_refused(monkeypatch):
+def test_a_server_without_any_response_has_not_refused(monkeypatch):
     monkeypatch.setattr(raw_http, "ANSWER_SECONDS", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts the connection, and nobody answers
         assert statuses(f"http://127.0.0.1:{silent.getsockname()[1]}", b"GET / HTTP/1.1\r\n\r\n") == NO_ANSWER
 
 
 def read(target: Target, api: str, path: str) -> str:
-    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=PATIENCE_SECONDS)
     with closing(connection):
         connection.request("GET", path)
         return connection.getresponse().read().decode()

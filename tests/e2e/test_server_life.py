@@ -1,9 +1,8 @@
-"""The life of servers: what they are given, what they tell, what they survive, and what they do not start with."""
+"""The life of servers: how they start, report their state, survive failures and stop, and what they refuse to load."""
 
 import json
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -12,20 +11,22 @@ import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
-import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
-from demo_server import free_ports
-from e2e.conftest import CONFIG, ROOT, Running, put, settings_file
+from demo_server import CONFIG, HANDLERS, free_ports, handler_modules, pack_handler
+from emulated_server import HANDLER, Emulated
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
 from reelscribe.server.options import StartOptions
 from reelscribe.server.state import State, state_of
+from support.archives import SETTINGS, replace_file
 from support.certificates import pem_of, self_signed
+from support.servers import PATIENCE_SECONDS, RunningServer, settings_file, wait_until
 
 SLOW_HANDLER = """
 import pathlib, time
@@ -53,10 +54,11 @@ def certificate(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encrypted(tmp_path_factory, demo_model, certificate):
-    """A server of the captioner, started from the command line, in a folder whose name is not ASCII."""
+def encrypted(tmp_path_factory, certificate):
+    """A server of an emulated captioner, started from the command line, in a folder whose name is not ASCII."""
     folder = tmp_path_factory.mktemp("verschl\u00fcsselt")
-    archive.build("captioner", "caption", demo_model, folder / "store", handlers=ROOT / "handlers")
+    settings = Emulated(frames_per_second=1000).settings()
+    pack_handler(HANDLER, "emulated", folder / "store", settings=settings, modules=handler_modules())
     https = {name: port.replace("http:", "https:") for name, port in free_ports().items()}
     options = ["--config", settings_file(folder, https), "--model-store", folder / "store", "--pass-env", "NAMED"]
     options += ["--certificate", certificate / "cert.pem", "--private-key", certificate / "key.pem"]
@@ -66,23 +68,29 @@ def encrypted(tmp_path_factory, demo_model, certificate):
         patch.setenv("CLOUD_PASSWORD", "a-secret")
         result = reelscribe("start", folder / "instance", *options)
         assert result.exit_code == 0, result.output
-        running = Running(Instance(folder / "instance"), "captioner")
-        yield running
-        server.stop(running.instance)
-    assert running.instance.processes() == []
+        instance = Instance(folder / "instance")
+        yield RunningServer(instance, "emulated")
+        server.stop(instance)
+    assert instance.processes() == []
 
 
-def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encrypted, certificate):
-    code = "async with CaptionClient([Server(url, token)], 'captioner') as c: print((await c.describe()).frame.width)"
-    code = f"async def main(url, token):\n    {code}\nasyncio.run(main(*sys.argv[1:]))"
-    code = (
-        "import asyncio, sys\nfrom reelscribe.client import CaptionClient\nfrom reelscribe.endpoint import Server\n"
-        + code
-    )
-    command = [sys.executable, "-c", code, encrypted.url.replace("127.0.0.1", "localhost"), encrypted.token]
+DESCRIBE = """
+import asyncio, sys
+from reelscribe import CaptionClient, Server
+
+async def main(url, token):
+    async with CaptionClient([Server(url, token)], "emulated") as client:
+        print((await client.describe()).input_size.width)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_only_a_client_that_trusts_the_certificate_gets_an_answer(encrypted, certificate):
+    command = [sys.executable, "-c", DESCRIBE, encrypted.url.replace("127.0.0.1", "localhost"), encrypted.token]
     environment = {**os.environ, "SSL_CERT_FILE": str(certificate / "cert.pem")}
-    knowing = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert knowing.stdout == "224\n"
+    trusting = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert trusting.stdout == "224\n"
     other = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "certificate verify failed" in other.stderr
     assert "have SSL_CERT_FILE name the certificate" in other.stderr
@@ -95,7 +103,7 @@ def test_a_client_that_knows_the_certificate_is_answered_and_another_is_not(encr
     assert listed.output.endswith("; write https://\n")
 
 
-def test_secrets_of_whoever_started_it_are_in_no_process(encrypted):
+def test_secrets_in_the_environment_of_the_command_reach_no_process(encrypted):
     processes = encrypted.instance.processes()
     assert len(processes) == 2
     for environment in (process.environ() for process in processes):
@@ -109,11 +117,11 @@ def test_tokens_and_passwords_are_in_no_log_and_on_no_command_line(encrypted):
     secrets.append(instance.settings()["keystore_pass"])
     texts = [path.read_text(errors="replace") for path in instance.logs.rglob("*") if path.is_file()]
     texts += [" ".join(process.cmdline()) for process in instance.processes()]
-    assert any("captioner" in text for text in texts)
+    assert any("emulated" in text for text in texts)
     assert not [text for text in texts for secret in secrets if secret in text]
 
 
-def test_what_holds_secrets_is_for_the_owner_alone(encrypted):
+def test_files_with_secrets_are_for_the_owner_alone(encrypted):
     instance = encrypted.instance
     assert stat.S_IMODE(instance.directory.stat().st_mode) == 0o700
     for path in (instance.config, instance.keystore, instance.key_file):
@@ -122,12 +130,12 @@ def test_what_holds_secrets_is_for_the_owner_alone(encrypted):
 
 def test_status_is_a_line_for_the_server_and_one_for_each_version(encrypted):
     result = reelscribe("status", encrypted.instance.directory)
-    assert (result.exit_code, result.output) == (0, "server: ready\ncaptioner 1.0: ready, 1 of 1 workers ready\n")
+    assert (result.exit_code, result.output) == (0, "server: ready\nemulated 1.0: ready, 1 of 1 workers ready\n")
 
 
 def slow_archive(folder: Path, version: str) -> None:
     model = {"modelName": "slow", "modelVersion": version, "handler": "slow_handler.py", "configFile": "c.yaml"}
-    settings = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 1, "startupTimeout": 60}
+    settings = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 1, "startupTimeout": PATIENCE_SECONDS}
     with zipfile.ZipFile(folder / f"slow-{version}.mar", "w") as mar:
         mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"runtime": "python", "model": model}))
         mar.writestr("slow_handler.py", SLOW_HANDLER)
@@ -142,23 +150,25 @@ def beside(encrypted, tmp_path):
     (tmp_path / "weights").touch()
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
-    options = StartOptions(CONFIG, tmp_path, load_seconds=60, model_api=True, overrides=free_ports())
+    options = StartOptions(CONFIG, tmp_path, load_seconds=PATIENCE_SECONDS, model_api=True, overrides=free_ports())
     server.start(other, options)
-    yield Running(other, "slow")
-    assert len(server.stop(other)) == 3
+    yield RunningServer(other, "slow")
+    left = {process.pid for process in other.processes()}
+    assert len(left) == 3
+    assert left <= set(server.stop(other))
     assert state_of(other).state == "stopped"
     assert encrypted.processes() == before
     assert state_of(encrypted.instance).state == "ready"
 
 
-def test_a_server_fails_and_is_restarted_and_stopped_and_the_one_beside_it_does_not_notice(beside, tmp_path):
+def test_a_server_that_fails_and_is_restarted_and_stopped_does_not_disturb_another(beside, tmp_path):
     url, versions = beside.url, [(model.version, model.state) for model in state_of(beside.instance).models]
     assert versions == [("1.0", "ready"), ("2.0", "ready")]
 
     (tmp_path / "weights").rename(tmp_path / "away")
-    os.kill(beside.workers()[0], signal.SIGKILL)
+    os.kill(beside.processes()["workers"][0], signal.SIGKILL)
     states: list[State] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     reason = f"failing, 0 of 1 workers ready: FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}"
     result = None
     while not (result and reason in result.output):  # a worker has ended before the log has its reason
@@ -187,53 +197,45 @@ def test_a_start_that_is_stopped_by_another_command_says_so(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starting:
         assert "starting TorchServe" in starting.stdout.readline()
         server.stop(instance)
-        _, told = starting.communicate(timeout=60)
-    assert (starting.returncode, told) == (
+        _, errors = starting.communicate(timeout=PATIENCE_SECONDS)
+    assert (starting.returncode, errors) == (
         1,
         "reelscribe: slow 1.0: not ready, as the server was stopped by another command\n",
     )
     assert instance.processes() == []
 
 
-@pytest.fixture(scope="module")
-def unsafe_weights(demo_model, tmp_path_factory) -> Path:
-    """The captioner, in the format that can hold programs."""
-    folder = tmp_path_factory.mktemp("unsafe")
-    for path in Path(demo_model).iterdir():
-        if path.suffix != ".safetensors":
-            shutil.copy(path, folder)
-    torch.save({}, folder / "pytorch_model.bin")
-    return folder
+def test_a_start_that_is_interrupted_leaves_nothing(tmp_path):
+    slow_archive(tmp_path, "1.0")
+    (tmp_path / "weights").touch()
+    instance = Instance(tmp_path / "instance")
+    command = [sys.executable, "-m", "reelscribe.cli", "server", "start", "--directory", str(instance.directory)]
+    command += ["--config", str(settings_file(tmp_path, free_ports())), "--model-store", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as start:
+        wait_until(instance.processes, start)
+        left = instance.processes()
+        start.terminate()
+        output, _ = start.communicate(timeout=PATIENCE_SECONDS)
+    assert start.returncode == 130, output
+    assert psutil.wait_procs(left, timeout=PATIENCE_SECONDS)[1] == []
+    assert instance.processes() == []
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ("{minWorkers: 1, maxWorkers: 1, handler: {model: /no/such/weights}}", "/no/such/weights"),
-        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", "WhisperConfig"),
-        ("{minWorkers: 1, maxWorkers: 1, handler: {model: UNSAFE}}", "safetensors"),
-        ("{minWorkers: 1, maxWorkers: 1, deviceIds: [99], handler: {model: DEMO}}", "broken 1.0 asks for GPU 99, and"),
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", "WhisperConfig"),  # the worker gives up
         ("minWorkers: [1", "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
     ],
 )
-def test_a_model_that_cannot_load_is_said_in_one_line_and_leaves_nothing(
-    tmp_path, demo_model, demo_speech, unsafe_weights, settings, reason
+def test_a_start_with_a_model_that_cannot_load_gives_the_reason_on_one_line_and_leaves_nothing(
+    tmp_path, demo_model, demo_speech, settings, reason
 ):
-    mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=ROOT / "handlers")
-    settings = (
-        settings.replace("SPEECH", demo_speech).replace("DEMO", demo_model).replace("UNSAFE", str(unsafe_weights))
-    )
-    put(mar, "model-config.yaml", settings)
+    mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
+    replace_file(mar, SETTINGS, settings.replace("SPEECH", demo_speech))
     instance = Instance(tmp_path / "instance")
-    options = [
-        "--config",
-        settings_file(tmp_path, free_ports()),
-        "--model-store",
-        tmp_path / "store",
-        "--load-seconds",
-        "60",
-    ]
-    result = reelscribe("start", instance.directory, *options)
+    options = ["--config", settings_file(tmp_path, free_ports()), "--model-store", tmp_path / "store"]
+    result = reelscribe("start", instance.directory, *options, "--load-seconds", str(PATIENCE_SECONDS))
     assert result.exit_code == 1
     assert re.fullmatch(rf"reelscribe: broken 1\.0 cannot be loaded: .*{reason}.*\n", result.stderr)
     assert instance.processes() == []

@@ -14,46 +14,38 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from demo_server import serve
-from e2e.conftest import CONFIG, ROOT, Running, change_settings, post, wait_until
-from e2e.scraping import Figures, growth, scrape
+from demo_server import CONFIG, HANDLERS, serve
 from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
+from support.archives import change_settings
+from support.scraping import Figures, growth, scrape_server
+from support.servers import PATIENCE_SECONDS, RunningServer, record_of, saved_frames, wait_until
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
     """An archive of a model in two stages."""
     name = {"caption": "captioner"}.get(kind, kind)
-    mar = archive.build(name, kind, weights, directory / "store", stages=2, handlers=ROOT / "handlers")
-    settings = yaml.safe_load((ROOT / "handlers" / f"{kind}.yaml").read_text())["handler"]
+    mar = archive.build(name, kind, weights, directory / "store", stages=2, handlers=HANDLERS)
+    settings = yaml.safe_load((HANDLERS / f"{kind}.yaml").read_text())["handler"]
     change_settings(mar, handler={**settings, "model": weights, "stages": 2, **handler})
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory, demo_model, demo_speech) -> Iterator[Running]:
+def staged(tmp_path_factory, demo_model, demo_speech) -> Iterator[RunningServer]:
     directory = tmp_path_factory.mktemp("staged")
-    store(directory, "caption", demo_model, stage_seconds=5)
+    store(directory, "caption", demo_model, stage_seconds=10)
     store(directory, "speech", demo_speech)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", os.defpath)  # whoever starts a server need not have activated its environment
+        patch.setenv("PATH", os.defpath)  # a server must start without an activated virtual environment
         with serve(directory, "captioner", CONFIG) as running:
-            yield Running(running.instance, running.model)
+            yield RunningServer.of(running)
     assert running.instance.processes() == []
 
 
-@pytest.fixture(scope="module")
-def quiet(both, media, tmp_path_factory) -> bytes:
-    """What one process for each model makes of all demo media."""
-    out = tmp_path_factory.mktemp("quiet")
-    result = both.run("annotate", media, "--out", out)
-    assert result.exit_code == 0, result.output
-    return (out / "annotations.jsonl").read_bytes()
-
-
-def second_stage(running: Running) -> psutil.Process:
-    """Of the captioner."""
+def second_stage(running: RunningServer) -> psutil.Process:
+    """The captioner's process that generates text."""
     (process,) = (
         process
         for process in running.instance.processes()
@@ -63,53 +55,53 @@ def second_stage(running: Running) -> psutil.Process:
     return process
 
 
-def test_two_stages_say_of_all_demo_media_what_one_process_says(staged, media, quiet, tmp_path):
+def test_two_stages_annotate_all_demo_media_like_one_process(staged, media, annotated, tmp_path):
     result = staged.run("annotate", media, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert (tmp_path / "annotations.jsonl").read_bytes() == quiet
+    assert (tmp_path / "annotations.jsonl").read_bytes() == (annotated / "annotations.jsonl").read_bytes()
 
 
-def caption_is_awaited(running: Running, before: Figures) -> bool:
+def caption_is_awaited(running: RunningServer, before: Figures) -> bool:
     """Whether more requests have come since `before` than the captioner has answered."""
-    grown = scrape(running.instance.address("metrics_address")) - before
+    grown = scrape_server(running) - before
     return grown["ts_inference_requests_total", "captioner"] > grown["reelscribe_requests_total", "captioner"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, quiet, tmp_path, sig):
-    partial = tmp_path / "annotations.jsonl.partial"
-    before = scrape(staged.instance.address("metrics_address"))
-    command = staged.command(media, "--out", tmp_path, name="annotate")
+def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, annotated, tmp_path, sig):
+    before = scrape_server(staged)
+    command = staged.command(media / "spoken.mp4", "--out", tmp_path, "--frames-per-request", "2", name="annotate")
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
-        wait_until(lambda: partial.exists() and partial.stat().st_size, run)
+        wait_until(lambda: saved_frames(tmp_path), run)
         lost = second_stage(staged)
-        lost.suspend()  # nothing is answered any more
+        lost.suspend()  # so that it answers no further request
         wait_until(lambda: caption_is_awaited(staged, before), run)
         lost.send_signal(sig)
-        _, complaints = run.communicate(timeout=120)
-    assert run.returncode == 0, complaints
-    assert (tmp_path / "annotations.jsonl").read_bytes() == quiet
-    assert second_stage(staged).pid != lost.pid  # the pair that has answered
+        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, errors
+    assert record_of(tmp_path, "spoken.mp4") == record_of(annotated, "spoken.mp4")
+    assert second_stage(staged).pid != lost.pid  # a new pair of processes answered
 
 
 def test_stages_and_devices_are_described(staged):
     directory = ["--directory", str(staged.instance.directory)]
     described = CliRunner().invoke(app, ["models", "describe", "captioner", *directory], catch_exceptions=False).output
-    assert "stages: 2 processes a worker" in described
+    assert "stages: 2 processes for each worker" in described
     assert 'devices: ["cpu", "cpu"]' in described
 
 
 async def test_requests_are_joined_to_calls_of_several_device_batches(staged):
-    before = scrape(staged.instance.address("metrics_address"))
+    before = scrape_server(staged)
     body = b"".join(wire.pack({"frames": np.zeros((20, 224, 224, 3), np.uint8)}))
-    answers = await asyncio.gather(*(post(staged, body) for _ in range(8)))
+    answers = await asyncio.gather(*(staged.post(body) for _ in range(8)))
     assert {status for status, _ in answers} == {200}
     grown = await growth(staged, before, ("reelscribe_device_items_total", "captioner"), count=8 * 20)
-    # Of up to 32 frames; each request alone would have been one of 20.
+    # Batches hold up to 32 frames. Alone, each request would have been a batch of 20.
     assert grown["reelscribe_device_batches_total", "captioner"] < 8
 
 
-def test_weights_that_are_gone_are_the_reason_that_is_given(tmp_path, demo_model):
+def test_weights_that_are_gone_are_given_as_the_reason(tmp_path, demo_model):
     weights = shutil.copytree(demo_model, tmp_path / "weights")
     store(tmp_path, "caption", str(weights))
     (weights / "model.safetensors").unlink()

@@ -24,8 +24,8 @@ from support.memory import peak_memory
 
 def test_one_record_is_in_memory_at_a_time(tmp_path):
     peaks = []
-    for number in (1, 20):
-        path = annotations(tmp_path, [record(f"{k}.mp4", *["a star"] * 5000) for k in range(number)])
+    for number in (1, 10):
+        path = annotations(tmp_path, [record(f"{k}.mp4", *["a star"] * 2000) for k in range(number)])
         with peak_memory() as peak:
             export(path, tmp_path / "out", ["csv"])
         peaks.append(peak())

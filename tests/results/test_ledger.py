@@ -29,6 +29,7 @@ from reelscribe.results import ledger as ledger_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger, LedgerReader, file_stat
+from support.patience import PATIENCE
 
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 2}}
 VIDEO = SavedVideo(
@@ -46,9 +47,9 @@ VIDEO = SavedVideo(
         audio_codec=None,
     ),
     end_seconds=4.0,
-    cut=None,
+    why_incomplete=None,
 )
-AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), cut=None)
+AUDIO = SavedAudio(AudioInfo("aac", 44100, 2, 0.0, 0.0, 4.0), why_incomplete=None)
 TOTAL = 40
 
 
@@ -125,12 +126,12 @@ async def test_the_length_of_audio_may_be_saved_when_its_end_was_read(tmp_path):
         await ledger.save_opened(job, AUDIO, None)
         await ledger.save_batch(job, SavedAudioBatch(0, 30, silences=[Silence(0.0, 3.0)]))
         assert (await job_of(ledger)).missing == [Span(30, None)]
-        await ledger.save_opened(job, replace(AUDIO, cut="cut short"), 40)
+        await ledger.save_opened(job, replace(AUDIO, why_incomplete="cut short"), 40)
         assert (await job_of(ledger)).missing == [Span(30, 40)]
 
 
 async def test_a_saved_length_is_kept_when_another_run_opens_the_source_again(tmp_path):
-    cut = replace(AUDIO, cut="cut short")
+    cut = replace(AUDIO, why_incomplete="cut short")
     async with Ledger(tmp_path) as ledger:
         number = (await job_of(ledger)).id
         await ledger.save_opened(number, cut, 40)
@@ -255,7 +256,7 @@ async def test_a_batch_is_saved_although_the_task_that_saves_it_is_cancelled(tmp
         other = asyncio.create_task(ledger.save_batch(job.id, batch(1, 2)))
         await asyncio.sleep(0)  # both have begun
         cancelled.cancel()
-        await asyncio.wait_for(other, 60)
+        await asyncio.wait_for(other, PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await cancelled
     assert frames(tmp_path, job.id) == captions(0, 1)
@@ -430,7 +431,7 @@ async def test_saved_batches_survive_a_sudden_death_of_the_process(tmp_path, lin
 
 async def test_a_full_disk_is_an_error_and_saved_batches_are_kept(tmp_path):
     with adding(tmp_path, limit=400_000) as process:
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "ledger.sqlite: cannot be written: disk I/O error; what was saved before is kept" in errors
     assert len(printed.split()) > 20

@@ -66,7 +66,7 @@ def test_who_watches_the_run_sees_all_of_it():
         def finished(self, record) -> None:
             self.seen.append(record)
 
-        def say(self, text) -> None:
+        def message(self, text) -> None:
             self.seen.append(text)
 
         def __exit__(self, kind, error, trace) -> None:
@@ -76,7 +76,7 @@ def test_who_watches_the_run_sees_all_of_it():
     with metrics_served(watching, free_port()) as metrics, metrics:
         metrics.show(SNAPSHOT)
         metrics.finished(GOOD)
-        metrics.say("hello")
+        metrics.message("hello")
     assert watching.seen == ["begins", SNAPSHOT, GOOD, "hello", "ends"]
 
 

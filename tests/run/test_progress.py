@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from reelscribe.run.meter import Snapshot
-from reelscribe.run.progress import Failures, JsonLines, Lines, Progress, Silent, TerminalBars, describe
+from reelscribe.run.progress import ErrorLines, JsonLines, Lines, Progress, Silent, TerminalBars, describe
 from support.snapshots import BAD, FRAMES, GOOD, SNAPSHOT, SOUND
 
 DESCRIPTION = (
@@ -32,7 +32,7 @@ def show_all(progress: Progress) -> None:
         progress.show(SNAPSHOT)
         progress.finished(GOOD)
         progress.finished(BAD)
-        progress.say("the [server] came back")
+        progress.message("the [server] came back")
 
 
 def test_silence_is_silent(capsys):
@@ -41,7 +41,7 @@ def test_silence_is_silent(capsys):
 
 
 def test_all_that_is_shown_is_on_standard_error(capsys):
-    for progress in (Failures(), Lines(), JsonLines(), TerminalBars()):
+    for progress in (ErrorLines(), Lines(), JsonLines(), TerminalBars()):
         show_all(progress)
         out, err = capsys.readouterr()
         assert out == ""
@@ -50,7 +50,7 @@ def test_all_that_is_shown_is_on_standard_error(capsys):
 
 def test_failures_are_told_one_a_line_whatever_is_in_their_names():
     screen = console(width=20)
-    show_all(Failures(screen))
+    show_all(ErrorLines(screen))
     assert shown(screen) == "MediaError: b [1].mp4: the [file] is empty\nthe [server] came back\n"
 
 

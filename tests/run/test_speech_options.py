@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from reelscribe import BulkRun, Server, SpeechClient, TranscriptTrack
+from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
 from reelscribe.run.options import SpeechOptions, chunk_samples
-from support.fake_torchserve import SPEECH
+from support.fake_torchserve import SPEECH, FakeTorchServe
 
 ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
 
@@ -32,6 +34,14 @@ ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=F
 def test_what_the_model_cannot_do_is_refused(options, rule):
     with pytest.raises(UsageError, match=rule):
         options.check(ENGLISH_ONLY)
+
+
+async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written(media, tmp_path):
+    options = SpeechOptions(cutting=Cutting(search_seconds=60.0))
+    async with FakeTorchServe(description=SPEECH) as server, SpeechClient([Server(server.url)], "speech") as client:
+        with pytest.raises(UsageError, match="search less"):
+            await BulkRun([TranscriptTrack(client, options)], tmp_path / "out").run([str(media / "phrases.ogg")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_everything_that_decides_what_is_heard_is_in_the_settings():

@@ -9,6 +9,7 @@ from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
 from support.fake_torchserve import FakeTorchServe, captions
+from support.patience import PATIENCE
 
 
 async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_up(media, tmp_path):
@@ -25,7 +26,7 @@ async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_u
             await server.arrivals.get()
         run.stop()
         answering.set()
-        summary = await asyncio.wait_for(running, 60)
+        summary = await asyncio.wait_for(running, PATIENCE)
     assert summary.interrupted
     assert len(server.received) == 2
     with LedgerReader(tmp_path) as ledger:

@@ -1,16 +1,21 @@
 """Start, restart and stop as far as they need no TorchServe; with one they are tested in e2e/."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reelscribe.errors import StartupError
 from reelscribe.server import launcher
-from reelscribe.server.instance import Instance, claimed
+from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed
 from reelscribe.server.launcher import restart, start, stop
 from reelscribe.server.options import StartOptions
 
@@ -117,3 +122,25 @@ def test_a_stop_waits_until_a_start_under_way_has_given_up(instance, monkeypatch
         monkeypatch.setattr(launcher.time, "sleep", give_up)
         assert stop(instance) == []
     assert not instance.key_file.exists()
+
+
+def test_a_stop_also_ends_what_a_start_under_way_launches_meanwhile(instance, monkeypatch):
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    environment = {**os.environ, INSTANCE_VARIABLE: str(instance.directory.resolve())}
+    find, launched = Instance.processes, []
+
+    def find_late(found: Instance) -> list[psutil.Process]:
+        if len(launched) < 2:  # the first looks find nothing, and then the start has launched a process
+            launched.append(None)
+            return []
+        if len(launched) == 2:
+            launched.append(subprocess.Popen(command, env=environment))
+            start_under_way.close()
+        return find(found)
+
+    monkeypatch.setattr(Instance, "processes", find_late)
+    with ExitStack() as start_under_way:
+        start_under_way.enter_context(claimed(instance))
+        instance.logs.mkdir()
+        assert stop(instance) == [launched[2].pid]
+    assert launched[2].wait() == -signal.SIGKILL

@@ -90,7 +90,7 @@ def post(*headers: str) -> str:
 
 def http(name: str, text: str, *refusals: str, api: str = "inference") -> Attack:
     """An attack that sends these bytes to an API."""
-    return Attack(name, lambda target: statuses(target.url(api), target.fill(text)), refusals)
+    return Attack(name, lambda target: statuses(target.url(api), target.fill(text), refusals), refusals)
 
 
 def registration(name: str, url: str, *refusals: str) -> Attack:
@@ -98,7 +98,7 @@ def registration(name: str, url: str, *refusals: str) -> Attack:
 
     def register(target: Target) -> str:
         place = quote(target.fill(url), safe="")
-        return statuses(target.url("management"), target.fill(request(f"POST /models?url={place}", MANAGE)))
+        return statuses(target.url("management"), target.fill(request(f"POST /models?url={place}", MANAGE)), refusals)
 
     return Attack(name, register, refusals)
 

@@ -17,9 +17,6 @@ from support.sounds import wav
 MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
 """A folder for PYTHONPATH: its sitecustomize.py makes decode processes crash or hang over files with telling names."""
 
-STALL_SECONDS = 3.0
-"""Timeout of processes that hang: longer than a process takes to start on a busy machine."""
-
 
 def decode_processes() -> list[psutil.Process]:
     """The decode processes of this test that are running."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import http.client
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-ANSWER_SECONDS = 20.0
-"""How long an answer may take. A slow answer of a busy machine is no refusal."""
+ANSWER_SECONDS = 120.0
+"""Timeout of an answer. A slow answer of a busy machine is no refusal."""
 
 QUIET_SECONDS = 0.2
-"""After so long without another answer on the same connection, the answers are complete."""
+"""After so long without another answer on the same connection, expected answers are complete."""
 
 NO_ANSWER = "no answer"
 """Stands for a status where the server neither answers nor closes the connection."""
@@ -32,16 +33,17 @@ def status(url: str, raw: bytes) -> str:
         return " ".join(send(connection, raw, most=1))
 
 
-def statuses(url: str, raw: bytes) -> str:
+def statuses(url: str, raw: bytes, expected: Collection[str] = ()) -> str:
     """Send bytes, and return the statuses of all answers.
 
-    The result is empty if the server closes the connection without an answer, and NO_ANSWER if it does neither.
+    The result is empty if the server closes the connection without an answer, and NO_ANSWER if it does neither. It is
+    complete soon after it is one of `expected`; until then, further answers are awaited.
     """
     with connect(url) as connection:
-        return " ".join(send(connection, raw))
+        return " ".join(send(connection, raw, expected=expected))
 
 
-def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
+def send(connection: socket.socket, raw: bytes, most: int = 10, expected: Collection[str] = ()) -> list[str]:
     """Send bytes on a connection that stays open, and return the statuses of at most `most` answers."""
     with suppress(OSError):  # the server may refuse it before all of it is sent
         connection.sendall(raw)
@@ -56,7 +58,8 @@ def send(connection: socket.socket, raw: bytes, most: int = 10) -> list[str]:
         except (OSError, http.client.HTTPException):
             return answers
         answers.append(str(answer.status))
-        connection.settimeout(QUIET_SECONDS)
+        if not expected or " ".join(answers) in expected:
+            connection.settimeout(QUIET_SECONDS)
     return answers
 
 

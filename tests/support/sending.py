@@ -17,6 +17,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.errors import RequestRefused
 from support.fake_torchserve import FakeTorchServe
+from support.patience import PATIENCE
 
 FRAMES = np.repeat(np.arange(8, dtype=np.uint8), 8 * 8 * 3).reshape(8, 8, 8, 3)
 """Eight frames; each value of frame 7 is 7."""
@@ -28,25 +29,23 @@ def no_waiting(attempts: int = 50) -> Iterator[None]:
     stamina.set_testing(True, attempts=attempts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("reelscribe.client.balancer.PROBE_SECONDS", 0.01)
-        yield
-    stamina.set_testing(False)
+        try:
+            yield
+        finally:
+            stamina.set_testing(False)
 
 
 @asynccontextmanager
 async def connected(
     *servers: FakeTorchServe, credentials: Credentials | str | None = None, **options: Any
 ) -> AsyncIterator[Any]:
-    """A client of the servers' model, captioner or speech, that has described it. A test that hangs is cancelled."""
-    test = asyncio.current_task()
-    assert test
-    timeout = asyncio.get_running_loop().call_later(60, test.cancel)
+    """A client of the servers' model, captioner or speech, that has described it. A test that hangs fails."""
     client_type = SpeechClient if servers[0].model == "speech" else CaptionClient
     addresses = [Server(server.url, credentials) for server in servers]
     with no_waiting():
-        async with client_type(addresses, servers[0].model, **options) as client:
+        async with asyncio.timeout(PATIENCE), client_type(addresses, servers[0].model, **options) as client:
             await client.describe()
             yield client
-    timeout.cancel()
 
 
 def frame_numbers(result: Sequence[str | RequestRefused]) -> list[int | str]:

@@ -12,8 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
-"""Timeout in seconds for what should happen at once, on a busy machine."""
+from support.patience import PATIENCE
 
 processes = multiprocessing.get_context("forkserver")
 """Starts processes that have already imported the large libraries."""

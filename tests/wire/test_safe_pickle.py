@@ -44,7 +44,7 @@ def test_a_memo_index_out_of_this_world_costs_nothing():
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no build for this kind of machine")
 def test_coverage_guided_fuzzing_finds_nothing():
     """A short run that is always the same; tests/fuzz_bodies.py says how to start a long one."""
-    tests = Path(__file__).parent
+    tests = Path(__file__).parents[1]
     path = os.pathsep.join([str(tests.parent / "handlers"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, str(tests / "fuzz_bodies.py"), "-runs=20000", "-seed=1"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The run behind `reelscribe caption`, `transcribe` and `annotate`: its clients, progress, interrupts and exports."""
+"""Runs `reelscribe caption`, `transcribe` and `annotate`: clients, progress, interrupts and exports."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class ServedModel:
     """A model, and the servers that share its requests."""
 
     name: str
+    """Name under which the servers registered it."""
     servers: list[Server]
     requests_in_flight: int
+    """Largest number of unanswered requests."""
 
 
 def run_command(
@@ -40,41 +42,41 @@ def run_command(
     captions: tuple[ServedModel, CaptionOptions] | None = None,
     speech: tuple[ServedModel, SpeechOptions] | None = None,
 ) -> None:
-    """Process all sources, report on standard error, and export what --format names.
+    """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
-        options: The sources, the folder, and how the run reports.
-        cues: What exported subtitles show.
-        captions: The captioner and what it captions; None for a run without captions.
-        speech: The speech model and what it transcribes; None for a run without transcripts.
+        options: The sources, the output folder, and how the run reports.
+        cues: What exported subtitles show: captions, transcript or both.
+        captions: The captioner and its options; None for a run without captions.
+        speech: The speech model and its options; None for a run without transcripts.
 
     Raises:
         UsageError: An option is wrong.
-        ServerError: The model is not there, or its servers stopped answering.
+        ServerError: The model is not served, or its servers stopped answering.
         OutputError: The results cannot be saved.
-        KeyboardInterrupt: The run was interrupted; what is done has been saved.
+        KeyboardInterrupt: The run was interrupted. Its results so far have been saved.
         typer.Exit: The run is complete, and some sources failed.
     """
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import CUES, check_formats, export
-    from reelscribe.results.jsonl import NAME
+    from reelscribe.results import jsonl
 
     formats = options.formats or []
     check_formats(formats)
     cues = one_of(cues, CUES, "--cues")
     progress = _progress(options)
-    set_on_retry_hooks([])  # stamina would log each retry; the client says once that it waits
+    set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     try:
-        with _metrics_served(progress, options.metrics_port) as watched, log_messages(watched.say):
-            summary = asyncio.run(_run(options, captions, speech, watched))
+        with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
+            summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    annotations = options.out / NAME
+    annotations = options.out / jsonl.NAME
     exporting = formats and not summary.interrupted
     exported = export(annotations, options.out, formats, cues) if exporting else []
     if not options.quiet:
-        show = progress.say if options.json_log else typer.echo
+        show = progress.message if options.json_log else typer.echo
         show(f"{summary}: {options.out if summary.interrupted else annotations}")
         for path in exported:
             show(f"wrote {path}")
@@ -98,27 +100,27 @@ async def _run(
     tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
         if captions:
-            at, caption_options = captions
-            client = CaptionClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
+            model, caption_options = captions
+            client = CaptionClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
             tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
         if speech:
-            at, speech_options = speech
-            speech_client = SpeechClient(at.servers, at.name, requests_in_flight=at.requests_in_flight)
+            model, speech_options = speech
+            speech_client = SpeechClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
             tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
         run = BulkRun(tracks, options.out, progress=progress)
-        _stop_on_interrupt(run.stop, progress.say)
+        _stop_on_interrupt(run.stop, progress.message)
         return await run.run(options.sources)
 
 
 def _progress(options: RunOptions) -> Progress:
-    from reelscribe.run.progress import Failures, JsonLines, Lines, TerminalBars
+    from reelscribe.run.progress import ErrorLines, JsonLines, Lines, TerminalBars
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
     if options.json_log:
         return JsonLines()
     if options.quiet:
-        return Failures()
+        return ErrorLines()
     return TerminalBars() if sys.stderr.isatty() else Lines()
 
 
@@ -130,8 +132,8 @@ def _metrics_served(progress: Progress, port: int | None) -> AbstractContextMana
     return metrics_served(progress, port)
 
 
-def _stop_on_interrupt(stop: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Finish what is in progress at the first SIGINT or SIGTERM, and cancel the run at the second."""
+def _stop_on_interrupt(stop: Callable[[], None], show: Callable[[str], None]) -> None:
+    """At the first SIGINT or SIGTERM, finish the requests in flight; at the second, cancel the run."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     signals = (signal.SIGINT, signal.SIGTERM)
@@ -142,7 +144,7 @@ def _stop_on_interrupt(stop: Callable[[], None], say: Callable[[str], None]) -> 
     def finish() -> None:
         for sig in signals:
             loop.add_signal_handler(sig, cancel)
-        say("finishing what is in progress; interrupt again to stop at once")
+        show("finishing what is in progress; interrupt again to stop at once")
         stop()
 
     for sig in signals:

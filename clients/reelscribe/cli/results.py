@@ -1,4 +1,4 @@
-"""`reelscribe export` and `reelscribe status`: what lies in the folder of a run."""
+"""`reelscribe export` and `reelscribe status`, which read the output folder of a run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def export(
     with errors_as_one_line():
         from reelscribe.export.formats import CUES
         from reelscribe.export.formats import export as export_annotations
-        from reelscribe.results.jsonl import NAME
+        from reelscribe.results import jsonl
 
-        for path in export_annotations(out / NAME, out, formats, one_of(cues, CUES, "--cues")):
+        for path in export_annotations(out / jsonl.NAME, out, formats, one_of(cues, CUES, "--cues")):
             typer.echo(f"wrote {path}")
 
 

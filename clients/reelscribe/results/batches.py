@@ -27,12 +27,12 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 UNDECODABLE = "it cannot be decoded"
 """The reason that the ledger and the records give for a frame that the decoder could not decode."""
 
-_TOUCHING_SECONDS = 1e-5  # times are rounded to the microsecond, so that adjacent chunks may overlap or gape a little
+_TOUCHING_SECONDS = 1e-5  # times are rounded to microseconds, so adjacent chunks may overlap or be a little apart
 
 
 @dataclass(frozen=True)
 class SavedBatch(ABC):
-    """What the frame batches and audio batches of the ledger have in common."""
+    """A batch in the ledger: the base of frame batches and audio batches."""
 
     first: int
     """Ordinal of the first chosen frame, or number of the first sample, of the batch."""
@@ -103,7 +103,7 @@ class FrameTimeline:
         self._last: Caption | None = None
 
     def add(self, batch: SavedFrameBatch) -> list[FrameResult]:
-        """Return the result of each frame of the next batch; reused frames have got their captions."""
+        """Return the result of each frame of the next batch. For a reused frame, that is the caption that it reuses."""
         results: list[FrameResult | ReusedFrame] = [*batch.captions, *batch.reused, *batch.failures]
         results.sort(key=attrgetter("frame_index"))
         return [self._result(result) for result in results]
@@ -179,7 +179,7 @@ class AudioTimeline:
         """The silence at the end of the batches so far, which may continue in the next batch."""
 
     def add(self, batch: SavedAudioBatch) -> list[AudioResult]:
-        """Return the results up to the end of the next batch, but for a silence that may continue after it."""
+        """Return the results of the next batch, except a silence at its end, which may continue in the batch after."""
         chunks: list[TimedTranscript | Silence | SpeechFailure]
         chunks = [*batch.transcripts, *batch.silences, *batch.failures]
         chunks.sort(key=attrgetter("start", "end"))

@@ -1,4 +1,7 @@
-"""Jobs: what the ledger knows of one content under one model and its settings."""
+"""Jobs: what the ledger knows about the annotation of one content by one model with its settings.
+
+A content is the bytes of a file, whatever its path; its SHA-256 identifies it.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from reelscribe.contract.source import AudioInfo, Span, VideoInfo
 
 @dataclass(frozen=True)
 class SavedVideo:
-    """What the ledger keeps of a video that was opened."""
+    """What the ledger keeps about a video that was opened."""
 
     info: VideoInfo
     end_seconds: float
     """Presentation time at which the last chosen frame ends, in seconds."""
-    cut: str | None
-    """Why the file is not whole; None if it is."""
+    why_incomplete: str | None
+    """Why frames are missing from the file; None if it is complete."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return asdict(self)
+        return {"info": asdict(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -32,15 +35,15 @@ class SavedVideo:
 
 @dataclass(frozen=True)
 class SavedAudio:
-    """What the ledger keeps of the audio of a source that was opened."""
+    """What the ledger keeps about the audio of a source that was opened."""
 
     info: AudioInfo
-    cut: str | None
-    """Why the file is not whole, as far as it was read; None if it is."""
+    why_incomplete: str | None
+    """Why audio is missing from the part of the file that was decoded; None if none is missing."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return asdict(self)
+        return {"info": asdict(self.info), "cut": self.why_incomplete}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -58,14 +61,16 @@ def saved_source_from_json(value: Mapping[str, Any]) -> SavedSource:
 
 @dataclass(frozen=True)
 class Job:
-    """One content under one model and its settings, as the ledger has it."""
+    """The annotation of one content by one model with its settings, as far as the ledger has it."""
 
     id: int
+    """Number of the job in the ledger."""
     opened: SavedSource | None
-    """What is known of the source; None until a run has opened it."""
+    """What is known about the source; None until a run has opened it."""
     total: int | None
     """Number of its chosen frames or samples; None until it is known."""
     done: bool
+    """Whether nothing is left to do, whether it went well or not."""
     error: SourceError | None
     """The error that the job ended with; None if it ended well or is not done."""
     missing: Sequence[Span]

@@ -1,4 +1,4 @@
-"""Writes records to `annotations.jsonl`, a line for each."""
+"""Writes records to `annotations.jsonl`, one line for each."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NAME = "annotations.jsonl"
 class AnnotationsWriter:
     """Writes records as they come. Use it as a context manager; every method raises OutputError.
 
-    Until the block ends well, the lines are in `annotations.jsonl.partial`, where they can be watched; then this file
-    replaces an older `annotations.jsonl`. If the block fails, the partial file stays.
+    The lines are written to `annotations.jsonl.partial`, where they can be read meanwhile. When the block ends without
+    an exception, this file becomes `annotations.jsonl` and replaces an older one; otherwise it stays as it is.
     """
 
     def __init__(self, out: Path) -> None:
@@ -38,7 +38,7 @@ class AnnotationsWriter:
         return self
 
     def write(self, record: Record) -> None:
-        """Write the line of a record, which takes as long as reading its results."""
+        """Write the line of a record. This reads all results of the source from the ledger."""
         with _output_errors(self._path):
             self._file.writelines(record.iter_json())
             self._file.write("\n")
@@ -57,4 +57,4 @@ def _output_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error}; the same command goes on from there") from None
+        raise OutputError(f"{path}: cannot be written: {error}; run the same command again to continue") from None

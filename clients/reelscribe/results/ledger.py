@@ -1,9 +1,9 @@
 """The ledger, OUT/ledger.sqlite: every result is saved as soon as it is known, so that no work is done twice.
 
-A job is one content (the SHA-256 of a file) under one model and its settings; a change of any of them makes another
-job. Records are made from the saved batches of a job, at any time. SQLite keeps a write-ahead log and waits for the
-disk at each commit (synchronous=FULL): a commit survives a loss of power, and the next run repeats what was not
-committed.
+A job is the annotation of one content (identified by the SHA-256 of the file) by one model with its settings; a change
+of any of them makes another job. Records are made from the saved batches of a job, at any time. SQLite keeps a
+write-ahead log and waits for the disk at each commit (synchronous=FULL): a commit survives a loss of power, and the
+next run repeats what was not committed.
 
 The tables are:
 
@@ -14,7 +14,7 @@ The tables are:
               chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
     parts     The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
               see batches.py).
-    run       A single row: how the latest run gets on, as JSON.
+    run       A single row: the state of the latest run, as JSON.
 """
 
 from __future__ import annotations
@@ -143,10 +143,11 @@ class Ledger:
         await self._write(_SAVE_DIGEST, _path_bytes(path), stat, source.sha256)
 
     async def settings_id(self, settings: Mapping[str, Any]) -> int:
-        """Return the number of a model with its settings; equal settings have the same number in every run.
+        """Return the number of a model with its settings, which are added if they are new.
 
         Args:
-            settings: The JSON of everything, the model included, that decides the results of a content.
+            settings: Everything that decides the results of a content, the model included, as JSON. Equal settings
+                have the same number in every run.
         """
         value = json.dumps(settings, sort_keys=True)
         await self._write(_ADD_SETTINGS, value)
@@ -154,7 +155,7 @@ class Ledger:
         return int(number)
 
     async def job(self, sha256: str, settings: int) -> Job:
-        """Return the job of a content; a job that the ledger does not have yet is added.
+        """Return the job of a content. If the ledger does not have it yet, it is added.
 
         Args:
             sha256: Digest of the content, in hexadecimal digits.
@@ -176,18 +177,18 @@ class Ledger:
         )
 
     async def save_opened(self, job: int, opened: SavedSource, total: int | None) -> None:
-        """Save what is known of a source that was opened.
+        """Save what is known about a source that was opened.
 
         Args:
             job: Number of the job.
-            opened: What is known of the source.
-            total: Number of its chosen frames or samples. None if it is not known, as for audio before its end was
-                read: then nothing changes if an earlier reading has saved a total.
+            opened: What is known about the source.
+            total: Number of its chosen frames or samples. None if it is not known yet, as for audio before its end has
+                been read; then nothing is saved if a total has been saved before.
         """
         await self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
 
     async def save_batch(self, job: int, batch: SavedBatch) -> None:
-        """Save the results of a batch; returns when they are on the disk.
+        """Save the results of a batch, and return when they are on the disk.
 
         Args:
             job: Number of the job.
@@ -196,25 +197,25 @@ class Ledger:
         await self._write(_SAVE_BATCH, job, batch.first, batch.stop, batch.anchor, batch.results_to_json())
 
     async def failures(self, job: int) -> dict[str, int]:
-        """Return how many frames or chunks of a job failed, by the reason; the earliest reason comes first."""
+        """Return the number of failed frames or chunks of a job by reason, the earliest reason first."""
         return dict(await self._in_thread(self._select, _COUNT_FAILURES, job))
 
     async def finish(self, job: int, error: SourceError | None) -> None:
-        """Save that a job is done, and the error that it ended with; None if it ended well."""
+        """Save that a job is done, and the error that it ended with (None if it ended well)."""
         await self._write(_FINISH_JOB, json.dumps(error) if error else None, job)
 
     async def reopen(self, job: int) -> None:
-        """Forget the error of a job and its batches with failures, so that they are tried again."""
+        """Delete the error of a job and its batches with failures, so that they are tried again."""
         await self._write(_FORGET_FAILED_BATCHES, job)
         await self._write(_REOPEN_JOB, job)
 
     async def forget(self, job: int) -> None:
-        """Forget a job and all of its batches, because the file changed while it was being read."""
+        """Delete a job and all of its batches, because the file changed while it was being read."""
         await self._write(_FORGET_BATCHES, job)
         await self._write(_FORGET_JOB, job)
 
     async def save_run_state(self, state: Mapping[str, Any]) -> None:
-        """Save how the run gets on, as JSON, for `LedgerReader.run_state`."""
+        """Save the state of the run, as JSON, for `LedgerReader.run_state`."""
         await self._write(_SAVE_RUN_STATE, json.dumps(state))
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -235,10 +236,11 @@ class Ledger:
             writes, self._waiting = self._waiting, []
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, writes)
-            except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            except Exception as error:  # noqa: BLE001 - any error must reach the tasks that wait for the commit
                 for write in writes:
                     write.committed.set_exception(error)
-                    write.committed.exception()  # whoever waited may have been cancelled
+                    # Mark it as retrieved: if the waiting task was cancelled, asyncio would log a warning otherwise.
+                    write.committed.exception()
             else:
                 for write in writes:
                     write.committed.set_result(None)
@@ -276,9 +278,9 @@ class Ledger:
 class LedgerReader:
     """Reads a ledger, also while a run is writing it. Use it as a context manager; every method raises OutputError.
 
-    Any thread may use an open reader: a lock lets in one query at a time. Results are read a few batches at a time.
-    So little of a source is in memory at once, no query is under way between two batches, and several readings may
-    take turns: each sees all that was saved before its next query.
+    Any thread may use an open reader: a lock lets in one query at a time. Results are read a few batches at a time, so
+    they take little memory. No query is left open meanwhile, so several iterations may take turns, and each sees all
+    batches that were saved before its next query.
     """
 
     def __init__(self, out: Path) -> None:
@@ -321,7 +323,7 @@ class LedgerReader:
         return json.loads(rows[0][0]) if rows else None
 
     def _batches(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
-        """The first number, the number after the last, the anchor and the results of each batch, in order."""
+        """Yield first, stop, anchor and results of each batch, in order."""
         last = -1
         while rows := self._select(_FIND_BATCHES, job, last, _BATCHES_READ_AT_ONCE):
             yield from rows
@@ -343,7 +345,7 @@ def _output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[N
         if type(error) is sqlite3.DatabaseError:  # SQLite raises it for a file that is damaged or no database
             advice = "choose another --out"
         else:
-            advice = "what was saved before is kept, and the same command goes on from there"
+            advice = "what was saved before is kept; run the same command again to continue"
         raise OutputError(f"{path}: cannot be {action}: {error}; {advice}") from error
 
 
@@ -356,13 +358,18 @@ def _check_version(database: sqlite3.Connection, path: Path) -> int:
 
 
 def file_stat(path: str) -> str:
-    """Return a text that changes whenever somebody writes to a file or puts another file in its place.
+    """Return a text that changes whenever a file is written to or replaced. `size_in` reads the size from it.
 
     Raises:
         OSError: There is no such file, or its folder cannot be read.
     """
     stat = os.stat(path)
     return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {stat.st_dev}"
+
+
+def size_in(stat: str) -> int:
+    """Return the size of a file, in bytes, from its `file_stat`."""
+    return int(stat.split()[0])
 
 
 def _path_bytes(path: str) -> bytes:

@@ -1,7 +1,7 @@
-"""Records: everything that a run knows of one source, as a line of `annotations.jsonl`.
+"""Records: everything that a run knows about one source, as a line of `annotations.jsonl`.
 
-docs/records.md describes every field. The results of a source may be too many for memory: a record reads them from the
-ledger when it is written, and yields its line in pieces.
+docs/records.md describes every field. The results of a source may be too large for memory, so a record reads them
+from the ledger while it is written, and yields its line in pieces.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Model:
 
 @dataclass(frozen=True)
 class CaptionResult:
-    """The results of a captioner for one source. Each method reads them anew, as `results` does."""
+    """The results of a captioner for one source. Each method calls `results` and so reads them again."""
 
     model: Model
     settings: Mapping[str, Any]
-    """The JSON of everything else that decides the captions."""
+    """Everything except the model that decides the captions, as JSON."""
     video: VideoInfo | None = None
     """None if the source could not be opened as a video."""
     end_seconds: float = 0.0
@@ -75,7 +75,7 @@ class CaptionResult:
             yield Segment(start, max(start, self.end_seconds), text)
 
     def iter_json_fields(self) -> Iterator[str]:
-        """Yield the fields of the record that come from the captioner, in pieces of JSON."""
+        """Yield pieces of JSON: the record's fields from the captioner, each with a comma before it."""
         yield f', "media": {_json(asdict(self.video) if self.video else None)}'
         yield from _iter_json_array("captions", map(_caption_to_json, self.captions()))
         yield from _iter_json_array("segments", map(vars, self.segments()))
@@ -86,15 +86,15 @@ class CaptionResult:
 
 @dataclass(frozen=True)
 class TranscriptResult:
-    """The results of a speech model for one source. Each method reads them anew, as `results` does."""
+    """The results of a speech model for one source. Each method calls `results` and so reads them again."""
 
     model: Model
     settings: Mapping[str, Any]
-    """The JSON of everything else that decides the transcript."""
+    """Everything except the model that decides the transcript, as JSON."""
     audio: AudioInfo | None = None
     """None if the source has no audio or could not be opened."""
     decoded_seconds: float = 0.0
-    """Length of all decoded samples, in seconds; on an error, of the samples before the first that has no result."""
+    """Duration of the decoded audio, in seconds; if decoding failed, of the audio before the first gap."""
     error: SourceError | None = None
     """The error that the transcription of this source ended with; None if it went well."""
     results: Callable[[], Iterable[AudioResult]] = field(default=tuple, repr=False)
@@ -113,7 +113,7 @@ class TranscriptResult:
         return (result for result in self.results() if isinstance(result, SpeechFailure))
 
     def iter_json_fields(self) -> Iterator[str]:
-        """Yield the fields of the record that come from the speech model, in pieces of JSON."""
+        """Yield pieces of JSON: the record's fields from the speech model, each with a comma before it."""
         audio = {**asdict(self.audio), "seconds": self.decoded_seconds} if self.audio else None
         yield f', "audio": {_json(audio)}'
         yield from _iter_json_array("transcript", map(_utterance_to_json, self.utterances()))
@@ -125,7 +125,7 @@ class TranscriptResult:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that a run knows of one source."""
+    """Everything that a run knows about one source."""
 
     source: Source
     caption_result: CaptionResult | None = None
@@ -142,8 +142,8 @@ class Record:
     def error(self) -> SourceError | None:
         """Return the error of the source, if it has one.
 
-        A source of a run with both models may lack one of the two streams, and a source of a run that makes transcripts
-        alone may be a video without audio: neither is an error. Two different errors become one of the first's type.
+        In a run with both models, a source may lack one of the two streams; in a run with a speech model alone, it may
+        be a video without audio. Neither is an error. Two different errors become one, with the type of the first.
         """
         all_errors = [result.error for result in self._results() if result.error]
         errors = [error for error in all_errors if not error.is_missing_stream]
@@ -151,11 +151,11 @@ class Record:
             errors = all_errors
         if len(set(errors)) < 2:
             return errors[0] if errors else None
-        of_video, of_audio = errors
-        return SourceError(of_video.type, f"pictures: {of_video.message}; sound: {of_audio.message}")
+        video_error, audio_error = errors
+        return SourceError(video_error.type, f"pictures: {video_error.message}; sound: {audio_error.message}")
 
     def iter_json(self) -> Iterator[str]:
-        """Yield the record as one line of JSON without its line feed, in pieces; equal records give equal lines."""
+        """Yield pieces of one line of JSON, without the line feed at its end. Equal records give equal lines."""
         source = {**asdict(self.source), "sha256": self.source.sha256 or None}
         yield f'{{"source": {_json(source)}'
         yield f', "status": {_json(self.status)}'

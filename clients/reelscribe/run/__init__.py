@@ -1,4 +1,7 @@
-"""A run: many sources through one or two models, into one folder.
+"""A run: many sources through a captioner, a speech model or both, into one output folder.
 
-Names of files and folders come in; every source is decoded, sent, saved and recorded, and a summary goes out.
+`bulk.BulkRun` is the entry: it finds the sources (sources.py), annotates many at once (annotating.py), and writes their
+records in order. A track decodes a source for one model, sends the batches to its servers and saves the answers
+(track.py; captioning.py for frames, transcribing.py for audio). options.py holds what users choose. meter.py measures
+the run; progress.py and metrics.py show it. one_source.py is the way for programs that want no output folder.
 """

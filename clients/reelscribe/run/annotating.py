@@ -1,4 +1,4 @@
-"""One source of a run: digested once, worked on by every track at the same time, until its record can be written."""
+"""The annotation of one source: it gets a digest, all tracks work on it at the same time, and it ends as a record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.results.jobs import Job
-from reelscribe.results.ledger import Ledger, file_stat
+from reelscribe.results.ledger import Ledger, file_stat, size_in
 from reelscribe.results.records import Record
 from reelscribe.run.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
@@ -24,40 +24,45 @@ class Annotator:
         """Take the parts of a run.
 
         Args:
-            tracks: One for each model, begun.
+            tracks: One for each model. Their `begin` has been called.
             ledger: Where digests and jobs are saved.
             meter: Counts finished sources.
         """
         self._tracks, self._ledger, self._meter = tracks, ledger, meter
-        self._pool = tracks[0].pool
-        self._contents: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Few at once, or everything that is open would be read for its digest before the first of it is decoded.
-        self._digesting = asyncio.Semaphore(max(1, self._pool.workers // 2))
+        # A source needs only one digest, so the first track computes it. `stop` stops all tracks together, so the first
+        # one also tells whether the run is stopping.
+        self._first = tracks[0]
+        self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Without a limit, the decode processes would compute the digests of all open sources before they decode any.
+        self._digesting = asyncio.Semaphore(max(1, self._first.pool.workers // 2))
 
     def stop(self) -> None:
-        """Decode no more. Requests that are in flight are still saved; sources that are not done raise Stopped."""
+        """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
         for track in self._tracks:
             track.stop()
 
     async def annotate(self, path: str) -> Record:
-        """Work on a source until all of it is done, and return its record.
+        """Caption and transcribe a source, except for what the ledger already holds, and return its record.
 
-        A source that cannot be read, or that no model can answer, is done as well: its record holds the error.
+        If the source cannot be read, or a model refuses its content, the record holds the error.
+
+        Args:
+            path: The source file.
 
         Raises:
-            Stopped: The run was told to stop.
+            Stopped: The run was stopped before the source was done.
             OutputError: The ledger cannot be written.
             ServerError: No server can be used.
         """
-        self._tracks[0].raise_if_stopping()
+        self._first.raise_if_stopping()
         try:
             stat = await asyncio.to_thread(_stat, path)
             source = await self._digest(path, stat)
-            lock = self._contents.setdefault(source.sha256, asyncio.Lock())
+            lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
-                jobs = await self._finished_jobs(source, stat)
+                jobs = await self._complete_jobs(source, stat)
         except MediaError as error:
-            self._tracks[0].raise_if_stopping()
+            self._first.raise_if_stopping()
             record = Record(Source(path))
             for track in self._tracks:
                 record = track.add_error(record, source_error(error))
@@ -69,17 +74,22 @@ class Annotator:
         return record
 
     async def _digest(self, path: str, stat: str | None) -> Source:
-        """Return size and digest, from the ledger if the file has not been touched since it was read for them."""
+        """Return the source with its size and digest, from the ledger if the file has not changed since."""
         if stat and (sha256 := await self._ledger.find_digest(path, stat)):
-            return Source(path, int(stat.split()[0]), sha256)
+            return Source(path, size_in(stat), sha256)
         async with self._digesting:
-            self._tracks[0].raise_if_stopping()
-            source = await self._pool.digest_file(path)
+            self._first.raise_if_stopping()
+            source = await self._first.pool.digest_file(path)
         if stat:
             await self._ledger.save_digest(path, stat, source)
         return source
 
-    async def _finished_jobs(self, source: Source, stat: str | None) -> list[Job]:
+    async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
+        """Do the jobs of a source that are not done yet, and return all of them, one for each track.
+
+        Raises:
+            MediaError: The file was removed or changed meanwhile.
+        """
         jobs = [await track.job_to_do(source) for track in self._tracks]
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
         if not todo:
@@ -104,14 +114,18 @@ class Annotator:
 
 
 async def _gather(tasks: Sequence[asyncio.Task[SourceError | None]]) -> list[SourceError | None]:
-    """Return the results of all tasks. An error cancels the others, but Stopped lets them save what is in flight."""
+    """Return the results of all tasks. If one raises an error, the others are cancelled.
+
+    If it raises Stopped, the others are not cancelled: they stop by themselves once their requests in flight are saved.
+    """
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         if any(isinstance(task.exception(), Stopped) for task in done):
             done, _ = await asyncio.wait(tasks)
-        # The reason why a run cannot go on is worth more than that it was stopped.
-        for error in sorted(filter(None, (task.exception() for task in done)), key=lambda e: isinstance(e, Stopped)):
-            raise error
+        errors = [error for task in done if (error := task.exception())]
+        if errors:
+            # An error that prevents the run from going on matters more than that the run was stopped.
+            raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
         return [task.result() for task in tasks]
     finally:
         for task in tasks:
@@ -120,7 +134,7 @@ async def _gather(tasks: Sequence[asyncio.Task[SourceError | None]]) -> list[Sou
 
 
 def _stat(path: str) -> str | None:
-    """Return None for what cannot be looked at; the decode process that digests it says why."""
+    """Return the `file_stat` of a file; None if there is none. Then reading the file for its digest tells why."""
     try:
         return file_stat(path)
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""The main path of a run: sources -> captions and transcripts -> records, many at once, written in order.
+"""The main path of a run: many sources are annotated at once, and their records are written in order.
 
-Read it from `BulkRun.run` downwards. A source is a task of the event loop: it is digested, decoded by each track, sent
-batch by batch, and saved in the ledger (`annotating`, `track`). Its record is written when it is its turn.
+Read it from `BulkRun.run` downwards. Each source has an asyncio task (annotating.py), in which each track decodes it,
+sends it to a model batch by batch, and saves the answers in the ledger (track.py). The record of a source is written
+when the records of all earlier sources have been written.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
 
 OPEN_SOURCES = 1024
-"""Sources that are worked on or wait for a decode process, or for the record of an earlier source to be written. The
-number bounds memory. It is large, so that one source of hours does not hold up the others."""
+"""Largest number of sources that have a task and no written record yet. It bounds memory. It is large because a video
+of many hours holds back the records of all sources after it, and their tasks should go on meanwhile.
+"""
 
 SNAPSHOT_SECONDS = 1.0
 """Seconds between two reports of progress."""
@@ -39,14 +41,14 @@ SNAPSHOT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a run."""
+    """The outcome of a run."""
 
     snapshot: Snapshot
-    """The figures of the run at its end."""
+    """The measurements of the run at its end."""
     interrupted: bool
-    """Whether it was stopped before all sources were done; the same command goes on from there."""
+    """Whether it was stopped before all sources were done; to continue, run it again with the same folder."""
     replaced_processes: int
-    """Decode processes that died, or were killed because they hung."""
+    """Number of decode processes that died, or were killed because they hung."""
 
     @property
     def failed(self) -> int:
@@ -55,7 +57,7 @@ class Summary:
 
     def __str__(self) -> str:
         now = self.snapshot
-        done = " and ".join(_done(track, now.seconds) for track in now.lanes if track.done)
+        done = " and ".join(_describe_done(track, now.seconds) for track in now.lanes if track.done)
         sources = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
         if not done:
             return f"{sources}nothing new"
@@ -66,7 +68,7 @@ class Summary:
         )
 
 
-def _done(track: TrackSnapshot, seconds: float) -> str:
+def _describe_done(track: TrackSnapshot, seconds: float) -> str:
     if track.counts == "frames":
         return f"{track.done:.0f} captions made ({track.done / seconds:.0f} frames/s)"
     return f"{track.done:.0f} s of audio transcribed ({track.done / seconds:.0f} times real time)"
@@ -86,11 +88,11 @@ class BulkRun:
         """Describe a run.
 
         Args:
-            tracks: One for each model, at least one. Their clients are entered.
-            out: Folder for annotations.jsonl and the ledger; it is created.
-            progress: Shows how the run is going; by default nothing does.
-            on_record: Called with each record once it is written, in the order of the sources. What a record reads
-                from the ledger can be read until the run ends.
+            tracks: One for each model, at least one. Their clients are open until the run has ended.
+            out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
+            progress: Shows the progress of the run; by default nothing is shown.
+            on_record: Called with each record after it has been written, in the order of the sources. The results of
+                a record are read from the ledger, which is possible until the run ends.
         """
         self._tracks, self._out = tracks, out
         self._progress = progress or Silent()
@@ -99,20 +101,25 @@ class BulkRun:
         self._stopped = False
 
     def stop(self) -> None:
-        """Finish and save the requests that are in flight, and end: `run` returns soon."""
+        """End the run early: `run` waits for the requests in flight, saves their answers, and returns."""
         self._stopped = True
         if self._annotator:
             self._annotator.stop()
 
     async def run(self, names: Sequence[str]) -> Summary:
-        """Annotate sources into OUT/annotations.jsonl. What an earlier run into OUT has done is not done again.
+        """Annotate sources, and write their records to annotations.jsonl in the output folder.
+
+        Results that an earlier run has saved in the same folder are used again.
 
         Args:
             names: Files, folders and globs.
 
+        Returns:
+            The outcome, also if `stop` has ended the run early.
+
         Raises:
-            UsageError: A model cannot do what the options ask for.
-            OutputError: The folder is in use by another run, or cannot be written.
+            UsageError: A model does not support the options.
+            OutputError: The folder is in use by another run, or cannot be written to.
             ServerError: No server can be used.
         """
         audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
@@ -127,58 +134,60 @@ class BulkRun:
             stack.enter_context(self._progress)
             for track in self._tracks:
                 await track.begin(ledger, reader, meter)
-            self._annotator = Annotator(self._tracks, ledger=ledger, meter=meter)
+            annotator = self._annotator = Annotator(self._tracks, ledger=ledger, meter=meter)
             if self._stopped:
-                self._annotator.stop()
-            helpers = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
-            stack.push_async_callback(_cancel, helpers)
-            state = "interrupted"
+                annotator.stop()
+            background = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
+            stack.push_async_callback(_cancel, background)
             try:
-                with suppress(Stopped):
-                    await self._write(paths, self._annotator)
-                    state = "done"
+                await self._write_records(paths, annotator)
+                state = "done"
+            except Stopped:
+                state = "interrupted"
             except (ReelscribeError, asyncio.CancelledError) as error:
-                state = f"ended: {error}" if isinstance(error, ReelscribeError) else state
-                with suppress(OutputError):
-                    await ledger.save_run_state(self._state(meter, state))
+                state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
+                with suppress(OutputError):  # the error that ended the run matters more
+                    await ledger.save_run_state(_run_state(state, meter))
                 raise
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(self._state(meter, state))
+            await ledger.save_run_state(_run_state(state, meter))
             replaced = sum(track.pool.failures for track in self._tracks)
-            return Summary(meter.snapshot(), state == "interrupted", replaced)
+            return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
 
-    async def _write(self, paths: Sequence[str], annotator: Annotator) -> None:
+    async def _write_records(self, paths: Sequence[str], annotator: Annotator) -> None:
         with AnnotationsWriter(self._out) as writer:
-            async with aclosing(_in_order(paths, annotator)) as records:
+            async with aclosing(_records_in_order(paths, annotator)) as records:
                 async for record in records:
-                    # In a thread, as it reads and writes as much as the source has captions.
+                    # In a thread, because it reads all results of the source from the ledger.
                     await asyncio.to_thread(writer.write, record)
                     self._progress.finished(record)
                     self._on_record(record)
 
     async def _report(self, meter: Meter, ledger: Ledger) -> None:
+        """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
         while True:
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(self._state(meter, "running"))
+            await ledger.save_run_state(_run_state("running", meter))
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
-    def _state(self, meter: Meter, state: str) -> dict[str, Any]:
-        return {"state": state, "pid": os.getpid(), **asdict(meter.snapshot())}
+
+def _run_state(state: str, meter: Meter) -> dict[str, Any]:
+    return {"state": state, "pid": os.getpid(), **asdict(meter.snapshot())}
 
 
-async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:
-    """Yield one record for each path, in the order of the paths."""
-    waiting = iter(paths)
+async def _records_in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:
+    """Annotate up to OPEN_SOURCES sources at once, and yield their records in the order of the paths."""
+    remaining = iter(paths)
     open_sources: deque[asyncio.Task[Record]] = deque()
     try:
         while True:
-            while len(open_sources) < OPEN_SOURCES and (path := next(waiting, None)) is not None:
+            while len(open_sources) < OPEN_SOURCES and (path := next(remaining, None)) is not None:
                 open_sources.append(asyncio.create_task(annotator.annotate(path)))
             if not open_sources:
                 return
             yield await open_sources.popleft()
     except Stopped:
-        # The other sources save what is in flight.
+        # All other tasks also end with Stopped, once they have saved the answers of their requests in flight.
         await asyncio.gather(*open_sources, return_exceptions=True)
         raise
     finally:
@@ -186,7 +195,7 @@ async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerato
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel all tasks and wait for them; what they raise has been raised before, or concerns nobody any more."""
+    """Cancel all tasks and wait until they have ended. Their errors are ignored: the run is ending anyway."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The track of a captioner: from a source's frames to captions in the ledger, and to its record."""
+"""The track of a captioner: it captions the chosen frames of a source and adds the captions to its record."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 
 UNDECODABLE_SHARE = 0.02
-"""Encoders leave out a frame now and then. A file is damaged if more than this fraction of its frames, and one more,
-cannot be decoded."""
+"""Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
+frame now and then. A file with more of them is damaged.
+"""
 
 Captions = list[str | RequestRefused]
 
@@ -34,15 +35,15 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
     counts: ClassVar[Counts] = "frames"
 
     def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
-        """Take a captioner, and which frames it is to caption.
+        """Create a track.
 
         Args:
-            client: The captioner on its servers.
-            options: By default every frame of every source.
+            client: The open client of the captioner.
+            options: Which frames to caption, and how; by default every frame.
         """
         self.options = options or CaptionOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
-        self._captioner = client
+        self._captioner = client  # `_client`, with the type that has `caption`
 
     def add_to(self, record: Record, job: Job) -> Record:
         """Return the record with the captions of a job that is done."""
@@ -61,10 +62,13 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         """Return the record with the error of a source that cannot be read."""
         return replace(record, caption_result=CaptionResult(self.model, self.settings, error=error))
 
-    def _prepare(self, description: CaptionerDescription) -> tuple[Mapping[str, Any], DecodePool]:
+    def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
+        return self.options.settings(description)
+
+    def _create_pool(self, description: CaptionerDescription) -> DecodePool:
         if not self.options.stream:
             self.held_batches = self.options.held_batches(description)
-        return self.options.settings(description), self.options.pool(description, self._client.requests_in_flight)
+        return self.options.pool(description, self._client.requests_in_flight)
 
     def _read_command(self, path: str) -> ReadFrames:
         task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
@@ -93,12 +97,12 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         return share, share * max(0.0, opened.end_seconds - opened.info.start_seconds)
 
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
-        """Every chosen frame is accounted for, and has a caption."""
+        """Return an error unless every chosen frame has a caption, apart from a few that cannot be decoded."""
         if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "frames")
         if job.total == 0:
             return SourceError("MediaError", "no frame lies between --start and --end")
-        if reason := damage(job.opened.cut, failures.pop(UNDECODABLE, 0), job.total):
+        if reason := damage(job.opened.why_incomplete, failures.pop(UNDECODABLE, 0), job.total):
             return SourceError("MediaError", reason)
         if failures:
             reason, _ = next(iter(failures.items()))
@@ -106,16 +110,16 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         return None
 
 
-def damage(truncated: str | None, undecodable: int, chosen: int) -> str | None:
-    """Return why a video is not whole, or None if it is.
+def damage(why_incomplete: str | None, undecodable: int, chosen: int) -> str | None:
+    """Return why a video counts as damaged, or None if it does not.
 
     Args:
-        truncated: What its packets say of that.
-        undecodable: How many of the chosen frames cannot be decoded.
-        chosen: How many frames were chosen.
+        why_incomplete: Why frames are missing from the file, according to its packets; None if none are missing.
+        undecodable: Number of chosen frames that cannot be decoded.
+        chosen: Number of chosen frames.
     """
-    if truncated:
-        return truncated
+    if why_incomplete:
+        return why_incomplete
     if undecodable > 1 + UNDECODABLE_SHARE * chosen or undecodable == chosen > 0:
         return f"damaged: {undecodable} of {chosen} chosen frames cannot be decoded"
     return None

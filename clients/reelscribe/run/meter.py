@@ -1,4 +1,4 @@
-"""What a run has done and where its time goes: counters, and snapshots of them."""
+"""Measures how much a run has done and where its time goes; a snapshot holds the figures of one moment."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from statistics import fmean
 from typing import Any, Literal, Self
 
 BUSY = 0.85
-"""Fraction of the time (0 to 1) from which on a part of the system counts as the bottleneck."""
+"""A part of the system that is busy for at least this fraction of the time (0 to 1) counts as the bottleneck."""
+
+NETWORK_BOUND = 0.5
+"""The network counts as the bottleneck if sending takes at least this fraction (0 to 1) of request time."""
 
 TICK_SECONDS = 0.01
-"""Seconds between two looks at how late the event loop is."""
+"""Seconds between two measurements of the delay of the event loop."""
 
 Counts = Literal["frames", "seconds of sound"]
-"""What a track counts. The words stand in ledgers, in --json-log and in the progress line."""
+"""Units in which tracks count their progress. They appear in ledgers, in --json-log and in the progress line."""
 
 
 @dataclass(frozen=True)
 class TrackSnapshot:
-    """The way of all sources through one model, at one moment. All shares are fractions from 0 to 1."""
+    """The figures of one track at one moment. All shares are fractions from 0 to 1."""
 
     counts: Counts
+    """Unit of `done` and `decoded`."""
     done: float
-    """Frames or seconds of audio that were answered in this run, including reused frames and silence."""
+    """Frames or seconds of audio with a result from this run, including reused frames and silence."""
     decoded: float
-    """Frames or seconds of audio that were decoded of sources that were read to their ends in this run."""
+    """Frames or seconds of audio that this run has decoded, from files that were read to their ends."""
     decode_share: float
     """Fraction of decode-process time spent decoding."""
     network_share: float
@@ -40,25 +44,31 @@ class TrackSnapshot:
     server_share: float
     """Fraction of worker time spent on requests of this run."""
     bottleneck: str
+    """The part of the system that limits the speed, and what would help, as a text for people."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment."""
+    """The figures of a run at one moment."""
 
     sources: int
+    """Number of sources of the run."""
     sources_done: int
+    """Number of sources that are done, including failed ones."""
     sources_failed: int
+    """Number of sources whose record has an error."""
     seconds: float
-    """Since the start of the run."""
+    """Seconds since the start of the run."""
     media_hours_per_hour: float
+    """Hours of video or audio that the run has annotated per hour."""
     eta_seconds: float | None
-    """Seconds until the run is done, at its mean speed; None as long as nothing is done."""
+    """Seconds until the run is done, at its mean speed; None until something is done."""
     lanes: tuple[TrackSnapshot, ...]
-    """One for each track. The name is a key in ledgers and in --json-log."""
+    """One for each track. The name `lanes` is a key in ledgers and in --json-log, so it stays."""
     stall_p99_ms: int
-    """99 of 100 stalls of the event loop were not longer, in milliseconds."""
+    """99th percentile of the delays of the event loop, in milliseconds."""
     stall_longest_ms: int
+    """Longest delay of the event loop, in milliseconds."""
 
     @property
     def frames(self) -> int:
@@ -72,7 +82,7 @@ class Snapshot:
 
     @property
     def bottleneck(self) -> str:
-        """The bottleneck of each track."""
+        """The bottleneck; that of each track if there are several."""
         if len(self.lanes) == 1:
             return self.lanes[0].bottleneck
         return "; ".join(f"{track.counts}: {track.bottleneck}" for track in self.lanes)
@@ -82,18 +92,18 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `asdict` made."""
+        """Restore a snapshot from the JSON that `asdict` made of it."""
         return cls(**{**value, "lanes": tuple(TrackSnapshot(**track) for track in value["lanes"])})
 
 
 class Stalls:
-    """Measures how late the event loop wakes up: while it is stalled, every request waits."""
+    """Measures stalls: delays of the event loop, during which every request waits."""
 
     def __init__(self) -> None:
         self._late: Counter[int] = Counter()
 
     async def watch(self) -> None:
-        """Wake up a hundred times a second and note by how many milliseconds that is late, until cancelled."""
+        """Measure every TICK_SECONDS by how many milliseconds the event loop is late, until cancelled."""
         while True:
             due = time.monotonic() + TICK_SECONDS
             await asyncio.sleep(TICK_SECONDS)
@@ -117,18 +127,18 @@ class Stalls:
 
 @dataclass
 class _OpenSource:
-    """How far an open source has come on one track."""
+    """The progress of an open source on one track."""
 
     before: float
-    """Fraction that was done in an earlier run."""
+    """Fraction of it (0 to 1) that was done in earlier runs."""
     now: float = 0.0
-    """Fraction that was done in this run."""
+    """Fraction of it (0 to 1) that was done in this run."""
     seconds: float = 0.0
     """Seconds of its duration that were done in this run."""
 
 
 class TrackMeter:
-    """Counts what goes through one model."""
+    """Measures one track. `Meter.track` creates it and describes the arguments."""
 
     def __init__(
         self,
@@ -146,10 +156,10 @@ class TrackMeter:
         self._done = 0.0
         self._network = self._queue = self._compute = 0.0
         self.open: dict[str, _OpenSource] = {}
-        """The sources that are being worked on, by their paths."""
+        """The sources on which the track has begun to work and that are not done, by their paths."""
 
     def is_open(self, path: str) -> bool:
-        """Return whether a source is being worked on."""
+        """Return whether a source is open."""
         return path in self.open
 
     def opened(self, path: str, share_done: float) -> None:
@@ -175,13 +185,13 @@ class TrackMeter:
         self.open[path].seconds += media_seconds
 
     def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
-        """Count the time of a request."""
+        """Add the time that a request has spent on the network, in the server's queue and in a worker."""
         self._network += network_seconds
         self._queue += queue_seconds
         self._compute += compute_seconds
 
     def snapshot(self, seconds: float) -> TrackSnapshot:
-        """Return the figures of the track after so many seconds of the run."""
+        """Return the figures of the track, `seconds` after the start of the run."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
         decode = min(1.0, self._decode_seconds() / seconds / self._decode_workers)
         server = min(1.0, self._compute / seconds / self._server_workers)
@@ -208,7 +218,7 @@ class TrackMeter:
         if decode >= BUSY:
             advice = "add decode workers, or try --resize fast" if self._counts == "frames" else "add --audio-workers"
             return f"decoding: {_busy(decode, self._decode_workers)} processes busy, {idle}: {advice}"
-        if network >= 0.5:
+        if network >= NETWORK_BOUND:
             return f"network: {network:.0%} of request time is sending, {idle}: use a faster network"
         return (
             f"neither decoding ({_busy(decode, self._decode_workers)} processes busy) nor the server (idle"
@@ -221,10 +231,10 @@ def _busy(share: float, of: int) -> str:
 
 
 class Meter:
-    """Counts while a run is going on."""
+    """Measures a run and its tracks."""
 
     def __init__(self, sources: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin to count.
+        """Start the clock of the run.
 
         Args:
             sources: Number of sources of the run.
@@ -234,7 +244,10 @@ class Meter:
         self._sources, self._now = sources, now
         self._began = now()
         self._done = self._failed = 0
-        self._done_now = self._media_seconds = 0.0  # of finished sources, in this run
+        self._done_now = 0.0
+        """Sources that are done, each as the fraction of it that this run has done."""
+        self._media_seconds = 0.0
+        """Seconds of these sources that this run has done."""
         self._tracks: list[TrackMeter] = []
 
     def track(
@@ -247,15 +260,15 @@ class Meter:
         decoded: Callable[[], float] = lambda: 0.0,
         waiting_for: Callable[[], str | None] = lambda: None,
     ) -> TrackMeter:
-        """Add a track. All tracks are added before the first source is open.
+        """Add a track, before the first source is opened.
 
         Args:
-            counts: What the track counts.
+            counts: Unit in which the track counts its progress.
             decode_workers: Number of its decode processes.
             server_workers: Number of workers that serve its model.
-            decode_seconds: Returns the seconds that its decode processes have worked, all together.
-            decoded: Returns how many frames or seconds of audio they have decoded.
-            waiting_for: Returns what is wrong with its servers, or None.
+            decode_seconds: Returns the seconds of work of its decode processes, summed over all of them.
+            decoded: Returns the number of frames, or of seconds of audio, that they have decoded.
+            waiting_for: Returns why no server can be used; None if one can.
         """
         track = TrackMeter(
             counts,
@@ -272,7 +285,7 @@ class Meter:
         """Count a source as done."""
         self._done += 1
         self._failed += failed
-        # Tracks in which it was never open do not count: it was done before, or has no such stream.
+        # A track that never opened the source does not count: it was done in an earlier run, or lacks the stream.
         if progress := [track.open.pop(path) for track in self._tracks if path in track.open]:
             self._done_now += fmean(1 - each.before for each in progress)
             self._media_seconds += fmean(each.seconds for each in progress)

@@ -1,6 +1,6 @@
-"""The figures of a run for Prometheus, on loopback, as long as the run lasts.
+"""Serves the figures of a run to Prometheus, on loopback, while the run lasts.
 
-They are the client's own: a server that accepted figures from its clients would let them make figures up.
+The client serves them itself. If it sent them to the server to publish, the server would have to trust its clients.
 """
 
 from __future__ import annotations
@@ -20,55 +20,57 @@ from reelscribe.run.meter import Snapshot, TrackSnapshot
 from reelscribe.run.progress import Progress
 
 ADDRESS = "127.0.0.1"
+"""Address at which the metrics are served."""
 
 
 class RunMetrics(Progress, Collector):
-    """Passes everything on to another Progress, and gives Prometheus the last snapshot when it scrapes."""
+    """A Progress that passes everything on to another Progress, and the latest snapshot to Prometheus."""
 
-    def __init__(self, shown: Progress) -> None:
-        self._shown = shown
+    def __init__(self, progress: Progress) -> None:
+        """Pass everything on to `progress`."""
+        self._progress = progress
         self._snapshot: Snapshot | None = None
         self._errors: Counter[str] = Counter()
 
     def __enter__(self) -> Progress:
-        self._shown.__enter__()
+        self._progress.__enter__()
         return self
 
     def show(self, snapshot: Snapshot) -> None:
         """Keep the snapshot for the next scrape."""
         self._snapshot = snapshot
-        self._shown.show(snapshot)
+        self._progress.show(snapshot)
 
     def finished(self, record: Record) -> None:
         """Count the error of a source."""
         if record.error:
             kind, _ = record.error
             self._errors[kind] += 1
-        self._shown.finished(record)
+        self._progress.finished(record)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Pass a message on."""
-        self._shown.say(text)
+        self._progress.message(text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shown.__exit__(kind, error, trace)
+        self._progress.__exit__(kind, error, trace)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the last snapshot, or none before the first."""
         snapshot = self._snapshot
         if snapshot is None:
             return
-        yield from _of_sources(snapshot, self._errors)
-        yield from _of_tracks(snapshot)
+        yield from _source_metrics(snapshot, self._errors)
+        yield from _track_metrics(snapshot)
         yield _gauge(
             "stall_p99_seconds", "99th percentile of the stalls of the event loop", snapshot.stall_p99_ms / 1e3
         )
         yield _gauge("stall_longest_seconds", "The longest stall of the event loop", snapshot.stall_longest_ms / 1e3)
 
 
-def _of_sources(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
+def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
     yield _gauge("seconds", "Seconds since the run began", snapshot.seconds)
     yield _gauge("sources", "Sources of the run", snapshot.sources)
     yield _counter("sources_done", "Sources that are done, including failed ones", snapshot.sources_done)
@@ -83,7 +85,7 @@ def _of_sources(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric]:
         yield _gauge("eta_seconds", "Seconds until the run is done, at its mean speed", snapshot.eta_seconds)
 
 
-def _of_tracks(snapshot: Snapshot) -> Iterator[Metric]:
+def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
     """Yield the metrics of each track; their label `lane` is "frames" or "sound"."""
     decoding = CounterMetricFamily(
         "reelscribe_run_decode_busy_seconds",
@@ -122,20 +124,20 @@ def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
 
 
 @contextmanager
-def metrics_served(shown: Progress, port: int) -> Iterator[RunMetrics]:
-    """Serve the figures of a run at http://127.0.0.1:PORT/metrics.
+def metrics_served(progress: Progress, port: int) -> Iterator[RunMetrics]:
+    """Serve the figures of a run at http://127.0.0.1:PORT/metrics while the block runs.
 
     Args:
-        shown: Receives everything that the result receives.
-        port: A free port.
+        progress: Shows the run.
+        port: A free TCP port.
 
     Yields:
-        A Progress for the run.
+        The Progress to give to the run; it passes everything on to `progress`.
 
     Raises:
-        UsageError: The port is taken.
+        UsageError: The port cannot be used.
     """
-    metrics = RunMetrics(shown)
+    metrics = RunMetrics(progress)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(metrics)
     try:

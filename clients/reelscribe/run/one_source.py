@@ -1,12 +1,13 @@
-"""One source for programs: captions and transcripts of a file or of arrays in memory. Nothing is saved."""
+"""Captions and transcripts of one file or of arrays in memory, for programs. Nothing is saved."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import chain, compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,28 +49,31 @@ async def caption_file(
     """Caption the chosen frames of one video file.
 
     Args:
-        client: The captioner on its servers, entered.
+        client: The open client of the captioner.
         path: The video file.
-        options: Which frames and how; by default every frame. One process decodes.
+        options: Which frames to caption, and how; by default every frame. `decode_workers` is always 1.
 
     Yields:
-        What came of each chosen frame, in order, as soon as it is known.
+        The result of each chosen frame, in the order of the frames, as soon as it is known.
 
     Raises:
-        MediaError: The file cannot be read or, after everything that could be captioned, is damaged or cut short.
+        MediaError: The file cannot be read, or is damaged or cut short. It is raised after all results that there are.
         ServerError: No server can be used.
-        UsageError: The model cannot do what the options ask for.
+        UsageError: The model does not support the options.
     """
     track = CaptionTrack(client, replace(options or CaptionOptions(), decode_workers=1))
-    opened: list[OpenedVideo] = []
+    opened: OpenedVideo | None = None
     timeline = FrameTimeline()
     undecodable = 0
-    async with track, aclosing(_answers(track, path, opened)) as batches:
-        async for batch in batches:
-            undecodable += sum(failure.error == UNDECODABLE for failure in batch.failures)
-            for result in timeline.add(batch):
+    async with track, aclosing(_decode_and_send(track, path)) as items:
+        async for item in items:
+            if isinstance(item, OpenedVideo):
+                opened = item
+                continue
+            undecodable += sum(failure.error == UNDECODABLE for failure in item.failures)
+            for result in timeline.add(item):
                 yield result
-    if opened and (reason := damage(opened[-1].cut, undecodable, opened[-1].chosen)):
+    if opened and (reason := damage(opened.cut, undecodable, opened.chosen)):
         raise MediaError(f"{path}: {reason}")
 
 
@@ -79,54 +83,58 @@ async def transcribe_file(
     """Transcribe the audio of one media file.
 
     Args:
-        client: The speech model on its servers, entered.
+        client: The open client of the speech model.
         path: The video or audio file.
-        options: Language, task, and where audio is cut; by default the language is detected. One process decodes.
+        options: Language, task, and where audio is cut; by default the language is detected. `audio_workers` is
+            always 1.
 
     Yields:
-        What came of each stretch of audio, in order, as soon as it is known. Times are seconds of presentation time.
+        The results in the order of time, as soon as they are known. Times are presentation times in seconds.
 
     Raises:
-        MediaError: The file cannot be read or, after everything that could be transcribed, is damaged or cut short.
+        MediaError: The file cannot be read, or is damaged or cut short. It is raised after all results that there are.
         ServerError: No server can be used.
-        UsageError: The model cannot do what the options ask for.
+        UsageError: The model does not support the options.
     """
     track = TranscriptTrack(client, replace(options or SpeechOptions(), audio_workers=1))
-    opened: list[OpenedAudio] = []
+    opened: OpenedAudio | None = None
     timeline = AudioTimeline()
-    async with track, aclosing(_answers(track, path, opened)) as batches:
-        async for batch in batches:
-            for result in timeline.add(batch):
+    async with track, aclosing(_decode_and_send(track, path)) as items:
+        async for item in items:
+            if isinstance(item, OpenedAudio):
+                opened = item
+                continue
+            for result in timeline.add(item):
                 yield result
     for result in timeline.end():
         yield result
-    if opened and opened[-1].cut:
-        raise MediaError(f"{path}: {opened[-1].cut}")
+    if opened and opened.cut:
+        raise MediaError(f"{path}: {opened.cut}")
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:
     """Caption frames in memory.
 
     Args:
-        client: The captioner on its servers, entered.
+        client: The open client of the captioner.
         frames: (N, H, W, 3) uint8 RGB. They are scaled to the model's input size before they are sent.
 
     Returns:
-        The caption of each frame, or why it has none.
+        N captions, or in their place the errors of frames that have none.
 
     Raises:
         ServerError: No server can be used.
-        UsageError: The array is not what is expected.
+        UsageError: The array has another shape or dtype, or is empty.
     """
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not frames.size:
         raise UsageError(f"frames: expected (N, H, W, 3) uint8 RGB, got {frames.shape} {frames.dtype}")
     description = await client.describe()
     size = description.input_size.for_video(frames.shape[2], frames.shape[1])
-    most = CaptionOptions().batch_size(description)
-    most = items_per_request(request_bytes(size.nbytes, most), size.nbytes, most)
+    batch_size = CaptionOptions().batch_size(description)
+    batch_size = items_per_request(request_bytes(size.nbytes, batch_size), size.nbytes, batch_size)
     batches = [
-        np.stack([fit(Image.fromarray(frame), size) for frame in frames[at : at + most]])
-        for at in range(0, len(frames), most)
+        np.stack([fit(Image.fromarray(frame), size) for frame in frames[first : first + batch_size]])
+        for first in range(0, len(frames), batch_size)
     ]
     answers = await asyncio.gather(*map(client.caption, batches))
     return [caption for answer in answers for caption in answer]
@@ -138,47 +146,54 @@ async def transcribe_samples(
     """Transcribe audio in memory.
 
     Args:
-        client: The speech model on its servers, entered.
-        samples: (N,) mono, int16, or float32 from -1 to 1.
-        sample_rate: Of the samples, in Hz; the server resamples what is not the model's own rate.
+        client: The open client of the speech model.
+        samples: (N,) mono, int16, or float32 or float64 from -1 to 1.
+        sample_rate: Sample rate of the samples, in Hz. The server resamples them to the model's rate.
         options: Language, task, and where audio is cut; by default the language is detected.
 
     Returns:
-        What came of each stretch of audio, in order. Times are seconds from the first sample.
+        The results in the order of time. Times are seconds from the first sample.
 
     Raises:
         ServerError: No server can be used.
-        UsageError: The array is not what is expected, or the model cannot do what the options ask for.
+        UsageError: The array has another shape or dtype, or the model does not support the options.
     """
     options = options or SpeechOptions()
     description = await client.describe()
     options.check(description)
-    whole = _int16(samples)
     chunker = Chunker(int(description.chunk_seconds * sample_rate), sample_rate, options.cutting)
-    chunks = [*chunker.push(whole), *chunker.flush()]
-    most = options.batch_size(description)
+    chunks = [*chunker.push(_int16(samples)), *chunker.flush()]
     threshold = options.silence_db
-    loud = [threshold is None or not is_silent(chunk, sample_rate, threshold) for chunk in chunks]
-    to_send = [chunk for chunk, is_loud in zip(chunks, loud, strict=True) if is_loud]
+    audible = [threshold is None or not is_silent(chunk, sample_rate, threshold) for chunk in chunks]
+    to_send = list(compress(chunks, audible))
+    batch_size = options.batch_size(description)
     answers = await asyncio.gather(
         *(
-            client.transcribe(to_send[at : at + most], sample_rate, options.transcription)
-            for at in range(0, len(to_send), most)
+            client.transcribe(to_send[first : first + batch_size], sample_rate, options.transcription)
+            for first in range(0, len(to_send), batch_size)
         )
     )
-    transcripts = iter([transcript for answer in answers for transcript in answer])
-    transcribed, silences, failures, first = [], [], [], 0
-    for chunk, is_loud in zip(chunks, loud, strict=True):
+    return list(audio_results([_with_times(chunks, audible, chain.from_iterable(answers), sample_rate)]))
+
+
+def _with_times(
+    chunks: Sequence[SampleArray],
+    audible: Sequence[bool],
+    answers: Iterator[ChunkTranscript | RequestRefused],
+    sample_rate: int,
+) -> SavedAudioBatch:
+    """Give each chunk its result and its times; `answers` holds one answer for each audible chunk."""
+    transcripts, silences, failures, first = [], [], [], 0
+    for chunk, is_audible in zip(chunks, audible, strict=True):
         start, end = round(first / sample_rate, 6), round((first + len(chunk)) / sample_rate, 6)
         first += len(chunk)
-        if not is_loud:
+        if not is_audible:
             silences.append(Silence(start, end))
-        elif isinstance(transcript := next(transcripts), ChunkTranscript):
-            transcribed.append(TimedTranscript(start, end, transcript))
+        elif isinstance(answer := next(answers), ChunkTranscript):
+            transcripts.append(TimedTranscript(start, end, answer))
         else:
-            failures.append(SpeechFailure(start, end, str(transcript)))
-    batch = SavedAudioBatch(0, len(whole), transcripts=transcribed, silences=silences, failures=failures)
-    return list(audio_results([batch]))
+            failures.append(SpeechFailure(start, end, str(answer)))
+    return SavedAudioBatch(0, first, transcripts=transcripts, silences=silences, failures=failures)
 
 
 def _int16(samples: NDArray[Any]) -> SampleArray:
@@ -188,19 +203,17 @@ def _int16(samples: NDArray[Any]) -> SampleArray:
         )
     if samples.dtype == np.int16:
         return samples
-    whole: SampleArray = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
-    return whole
+    converted: SampleArray = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
+    return converted
 
 
-async def _answers(
-    track: Track[Any, Opened, Any, Any, Saved], path: str, opened: list[Opened]
-) -> AsyncGenerator[Saved, None]:
-    """Yield what came of each batch of a file, in order; several are in flight at once.
+async def _decode_and_send(
+    track: Track[Any, Opened, Any, Any, Saved], path: str
+) -> AsyncGenerator[Opened | Saved, None]:
+    """Decode a file and send its batches to the model, several at a time.
 
-    Args:
-        track: Decodes the file and asks the model.
-        path: The file.
-        opened: Receives what is known of the file, as it becomes known.
+    Yields:
+        What is known about the file, as soon as it is known, and the results of each batch, in order.
     """
     in_flight: deque[asyncio.Task[Saved]] = deque()
     decoding_failed: MediaError | None = None
@@ -209,13 +222,13 @@ async def _answers(
             async with aclosing(track.read(path, [Span()])) as items:
                 async for item in items:
                     if not isinstance(item, DecodedBatch):
-                        opened.append(item)
+                        yield item
                         continue
                     in_flight.append(track.send(item))
                     while in_flight and in_flight[0].done():
                         yield await in_flight.popleft()
         except MediaError as error:
-            decoding_failed = type(error)(f"{path}: {error}")  # what was decoded before it is answered all the same
+            decoding_failed = type(error)(f"{path}: {error}")  # raised later: the batches before it have results
         while in_flight:
             yield await in_flight.popleft()
         if decoding_failed:

@@ -1,4 +1,4 @@
-"""The options of a run: what is captioned and transcribed of each source, and how."""
+"""The options of captions and transcripts, and what follows from them for a given model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ HELD_BYTES = 2**30
 """Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
 
 MAX_CHUNKS_PER_REQUEST = 8
-"""Chunks of audio in one request, 8 MB where each is 30 s long. How many a GPU computes at once the server decides."""
+"""Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
+server.
+"""
 
 
 @dataclass(frozen=True)
 class CaptionOptions:
-    """Which frames are captioned, and how they are decoded and sent."""
+    """Which frames to caption, and how to decode and send them."""
 
     sampling: Sampling = field(default_factory=Sampling)
     """Which frames; by default every frame."""
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
     reuse: bool = False
-    """Whether a frame that is nearly equal to the last captioned one takes over its caption."""
+    """Whether a frame that is nearly equal to the last captioned one reuses its caption."""
     frames_per_request: int = MAX_FRAMES_PER_REQUEST
     """Largest number of frames in one request; fewer where they would exceed 8 MB."""
     stream: bool = True
@@ -45,7 +47,7 @@ class CaptionOptions:
     """Whether sources that ended with an error in an earlier run are tried again."""
 
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
-        """Return everything but the weights that decides what captions say: part of the key of a job."""
+        """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
             "resize": self.resize,
@@ -57,38 +59,38 @@ class CaptionOptions:
         }
 
     def batch_size(self, description: CaptionerDescription) -> int:
-        """Return the largest number of frames in one request, before their size is considered."""
+        """Return the largest number of frames in one request, regardless of its size in bytes."""
         return min(self.frames_per_request, description.max_frames)
 
     def pool(self, description: CaptionerDescription, requests_in_flight: int) -> DecodePool:
-        """Return a pool of processes that decode for these options.
+        """Create the decode pool for a captioner.
 
         Args:
-            description: The model, whose input size decides how large a slot is.
-            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
-                being filled.
+            description: The captioner. Its input size determines the size of a slot.
+            requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
+                are being filled.
         """
         slot_bytes = request_bytes(description.input_size.nbytes, self.batch_size(description))
         held = 0 if self.stream else self.held_batches(description) * self.decode_workers
         return DecodePool(self.decode_workers, slot_bytes, requests_in_flight + held, stall_seconds=self.stall_seconds)
 
     def held_batches(self, description: CaptionerDescription) -> int:
-        """Return how many batches of a source are decoded before the first is sent, with `stream=False`."""
+        """Return how many batches of a source are decoded before the first of them is sent, with `stream=False`."""
         return max(1, HELD_BYTES // request_bytes(description.input_size.nbytes, self.batch_size(description)))
 
 
 @dataclass(frozen=True)
 class SpeechOptions:
-    """How audio is transcribed, cut into chunks, decoded and sent."""
+    """How to transcribe audio, and how to cut, decode and send it."""
 
     transcription: TranscriptionOptions = field(default_factory=TranscriptionOptions)
-    """Language, task, and whether word times are wanted."""
+    """Language, task, and whether to record the times of words."""
     cutting: Cutting = field(default_factory=Cutting)
-    """Where audio is cut that is longer than the model's longest chunk."""
+    """Where to cut audio that is longer than the model's longest chunk."""
     silence_db: float | None = SILENCE_DB
     """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
     vad: bool = False
-    """Whether chunks without a voice, as a voice-activity model hears it, are not sent either."""
+    """Whether chunks in which a voice activity detector finds no voice are not sent either."""
     chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
     """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
     audio_workers: int = 2
@@ -99,7 +101,7 @@ class SpeechOptions:
     """Whether sources that ended with an error in an earlier run are tried again."""
 
     def check(self, description: SpeechDescription) -> None:
-        """Raise UsageError for what the model cannot do."""
+        """Raise UsageError if an option is out of range, or the model does not support it."""
         language, task = self.transcription.language, self.transcription.task
         if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
@@ -119,7 +121,7 @@ class SpeechOptions:
             )
 
     def settings(self, description: SpeechDescription) -> dict[str, Any]:
-        """Return everything but the weights that decides what is transcribed: part of the key of a job."""
+        """Return everything except the weights that decides the transcript, as JSON. It is part of the key of a job."""
         return {
             **asdict(self.transcription),
             "language": self.transcription.language or description.language,
@@ -132,10 +134,10 @@ class SpeechOptions:
             "generation": dict(description.generation),
         }
 
-    def task(self, description: SpeechDescription) -> AudioTask:
-        """Return what a decode process reads of a file, whose path is to be filled in."""
+    def task(self, path: str, description: SpeechDescription) -> AudioTask:
+        """Return how to read the audio of a file and cut it into chunks for a model."""
         samples = chunk_samples(description)
-        return AudioTask("", description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
+        return AudioTask(path, description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
 
     def batch_size(self, description: SpeechDescription) -> int:
         """Return the largest number of chunks in one request."""
@@ -144,12 +146,12 @@ class SpeechOptions:
         return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
-        """Return a pool of processes that decode for these options.
+        """Create the decode pool for a speech model.
 
         Args:
-            description: The model, whose longest chunk decides how large a slot is.
-            requests_in_flight: Largest number of requests in flight; so many batches can be held besides those that are
-                being filled.
+            description: The speech model. Its longest chunk determines the size of a slot.
+            requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
+                are being filled.
         """
         slot_bytes = self.batch_size(description) * 2 * chunk_samples(description)
         return DecodePool(self.audio_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)

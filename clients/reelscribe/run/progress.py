@@ -1,4 +1,4 @@
-"""How a run is shown while it is going on: a bar, lines, JSON or errors alone. All of it goes to standard error."""
+"""Displays for the progress of a run: a bar, lines, JSON, or errors only. They write to standard error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from reelscribe.results.records import Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 LINE_SECONDS = 10.0
-"""Seconds between two lines where there is no terminal, so that the log of a run of days stays readable."""
+"""Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """Receives what is shown of a run."""
+    """A display of a run, shown while its block runs. This base class shows nothing."""
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the figures of the run. It is called about once a second."""
@@ -32,7 +32,7 @@ class Progress(AbstractContextManager["Progress"]):
     def finished(self, record: Record) -> None:
         """Show that a source is done, with or without an error."""
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show a message."""
 
     def __exit__(
@@ -45,8 +45,8 @@ class Silent(Progress):
     """Shows nothing."""
 
 
-class Failures(Progress):
-    """Shows errors and messages, and nothing else."""
+class ErrorLines(Progress):
+    """Shows a line for each source that failed and for each message."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -55,15 +55,15 @@ class Failures(Progress):
         """Show why a source failed."""
         if record.error:
             kind, message = record.error
-            self.say(f"{kind}: {record.source.path}: {message}")
+            self.message(f"{kind}: {record.source.path}: {message}")
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show a message on a line of its own, also above a bar."""
         self._console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
-class Lines(Failures):
-    """Shows a line every ten seconds."""
+class Lines(ErrorLines):
+    """Shows a line with the figures of the run every ten seconds."""
 
     def __init__(self, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)
@@ -78,7 +78,7 @@ class Lines(Failures):
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class TerminalBars(Failures):
+class TerminalBars(ErrorLines):
     """Shows a bar of sources and, under it, the speed and the bottleneck."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -117,7 +117,7 @@ class JsonLines(Progress):
         """Show which source is done, and its error."""
         self._event("source", path=record.source.path, status=record.status, error=record.error)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show a message."""
         self._event("message", text=text)
 

@@ -1,4 +1,4 @@
-"""Files, folders and globs as people name them -> the source files of a run."""
+"""Finds the source files of a run by the files, folders and globs that the user names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
     """Find the source files that names stand for.
 
     Args:
-        names: Files, folders and globs. A folder stands for the files at any depth below it that end in one of
-            `suffixes`, sorted; a glob for what it matches; anything else for itself, whether or not it exists. A folder
-            or a glob without media stands for itself too, so that its record says so.
+        names: Files, folders and globs. A folder stands for all files below it whose names end in one of `suffixes`,
+            sorted; a glob for its matches, sorted. Any other name stands for itself even if there is no such file, and
+            so does a folder or glob without media: its record then holds an error.
         suffixes: Endings of media files in lower case, such as ".mp4".
 
     Returns:
@@ -34,7 +34,7 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
 
 
 def _media_below(folder: str, suffixes: Collection[str]) -> Iterator[str]:
-    """Yield media files, and folders that cannot be read, so that their records say so. Hidden files are left out."""
+    """Yield media files except hidden ones, and folders that cannot be read, so that their records hold an error."""
     unreadable: list[str] = []
     for parent, _, names in os.walk(folder, onerror=lambda error: unreadable.append(error.filename)):
         for name in names:

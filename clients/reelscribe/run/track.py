@@ -1,8 +1,9 @@
-"""The way of all sources through one model: decoded, sent batch by batch, and saved as soon as it is answered.
+"""A track takes the sources of a run through one model.
 
-What is the same for frames and for audio is here; captioning.py and transcribing.py hold what is not. A track works on
-many sources at once. The slots of its decode pool bound what is decoded ahead, and its client bounds the requests that
-are in flight, so a track itself only passes batches on.
+It decodes each source, sends the batches to the model, and saves each answer in the ledger as soon as it arrives. This
+module holds what frames and audio have in common; captioning.py and transcribing.py hold the rest. A track works on
+many sources at once. It needs no limits of its own: the slots of its decode pool limit how much is decoded in advance,
+and its client limits the requests in flight.
 """
 
 from __future__ import annotations
@@ -31,34 +32,45 @@ from reelscribe.results.records import Model, Record
 from reelscribe.run.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
+"""The model's description of itself."""
 Opened = TypeVar("Opened")
+"""What a decode process reports about a file that it has opened."""
 Batch = TypeVar("Batch", bound=DecodedBatch)
+"""A batch as it comes from a decode process."""
 Answers = TypeVar("Answers")
+"""The model's answers to a batch."""
 Saved = TypeVar("Saved", bound=SavedBatch)
+"""The results of a batch, as the ledger keeps them."""
 
 
 class Stopped(Exception):
-    """The run was told to stop before a source was done."""
+    """The run was stopped before a source was done."""
 
 
 class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     """One model of a run. Use it as an async context manager.
 
-    Entering it asks the servers for the model's description and creates the decode pool. It raises ServerError if no
-    server answers, and UsageError if the model cannot do what the options ask for.
+    Entering it requests the model's description from the servers and creates the decode pool. It raises ServerError if
+    no server answers, and UsageError if the model does not support the options.
     """
 
     counts: ClassVar[Counts]
+    """Unit in which the track's progress is counted."""
+    model: Model
+    """Name and revision of the model. This attribute and the next two exist after entry."""
+    settings: Mapping[str, Any]
+    """Everything except the model that decides the results of a source, as JSON."""
     pool: DecodePool
+    """The decode processes of the track."""
     held_batches = 1
     """Batches of a source that are decoded before the first of them is sent."""
 
     def __init__(self, client: ModelClient[Description], *, retry_failed: bool) -> None:
-        """Take a client and the option that tracks have in common.
+        """Create a track.
 
         Args:
-            client: The model on its servers.
-            retry_failed: Whether sources that ended with an error in an earlier run are tried again.
+            client: The open client of the model.
+            retry_failed: Whether to retry sources that ended with an error in an earlier run.
         """
         self._client, self._retry_failed = client, retry_failed
         self._reopened: set[int] = set()
@@ -67,7 +79,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     async def __aenter__(self) -> Self:
         self._description = await self._client.describe()
         self.model = Model(self._description.name, self._description.revision)
-        self.settings, self.pool = self._prepare(self._description)
+        self.settings = self._read_settings(self._description)
+        self.pool = self._create_pool(self._description)
         await self.pool.__aenter__()
         return self
 
@@ -77,12 +90,12 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         await self.pool.__aexit__(kind, error, trace)
 
     async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
-        """Begin a run.
+        """Connect the track to the ledger and the meter of a run. Call it once, after entry.
 
         Args:
-            ledger: Where answers are saved.
-            reader: The same ledger, from which records are made.
-            meter: Counts what is done.
+            ledger: The open ledger in which results are saved.
+            reader: An open reader of the same ledger, from which records read their results.
+            meter: Counts the frames or seconds that are done.
         """
         self._ledger, self._reader = ledger, reader
         self._meter: TrackMeter = meter.track(
@@ -98,7 +111,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         self._settings_id = await ledger.settings_id({"model": model, **self.settings})
 
     def stop(self) -> None:
-        """Decode no more. Requests that are in flight are still answered and saved; other sources raise Stopped."""
+        """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
         self._stopping = True
         self.pool.stop()
         self._client.stop_waiting()
@@ -109,11 +122,11 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             raise Stopped
 
     async def job(self, source: Source) -> Job:
-        """Return what the ledger has of a source for this model and these settings."""
+        """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
         return await self._ledger.job(source.sha256, self._settings_id)
 
     async def job_to_do(self, source: Source) -> Job:
-        """Return the job of a source, begun anew if it failed in an earlier run and `retry_failed` is set."""
+        """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
         job = await self.job(source)
         failed = job.done and job.error and not job.error.is_missing_stream
         if failed and self._retry_failed and job.id not in self._reopened:
@@ -123,13 +136,17 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return job
 
     async def work(self, source: Source, job: Job) -> SourceError | None:
-        """Do what is missing of a job.
+        """Decode and send the part of a job that has no results yet, and save its results.
+
+        Args:
+            source: The source file.
+            job: Its job, not done yet.
 
         Returns:
             The error that the job ends with, or None.
 
         Raises:
-            Stopped: The run was told to stop.
+            Stopped: The run was stopped before the job was done.
             ServerError: No server can be used.
             OutputError: The ledger cannot be written.
         """
@@ -143,11 +160,14 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return self._verdict(job, await self._ledger.failures(job.id))
 
     def read(self, path: str, spans: Sequence[Span]) -> AsyncGenerator[Opened | Batch, None]:
-        """Decode a file in a process of the pool: yields what the file is, and then its batches, each to be released.
+        """Decode a file in a process of the pool.
 
         Args:
             path: The file.
-            spans: Which of the chosen frames, or which samples, are wanted.
+            spans: The ranges of chosen frames, or of samples, to decode.
+
+        Yields:
+            What is known about the opened file, once or more, and its batches in order. Release each batch.
 
         Raises:
             MediaError: The file cannot be read, or not to its end.
@@ -155,26 +175,30 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return self.pool.read(self._read_command(path), spans)
 
     def send(self, batch: Batch) -> asyncio.Task[Saved]:
-        """Send a batch to the model; the task returns what came of it. Its slot is released when the task ends."""
+        """Send a batch to the model. The task returns its results; when it ends, the batch is released."""
         request = asyncio.create_task(self._answer(batch))
         request.add_done_callback(partial(_release, batch))  # also if it is cancelled before it starts
         return request
 
     @abstractmethod
     def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with what came of a job that is done."""
+        """Return the record with the results of a job that is done."""
 
     @abstractmethod
     def add_error(self, record: Record, error: SourceError) -> Record:
         """Return the record with the error of a source that cannot be read."""
 
     @abstractmethod
-    def _prepare(self, description: Description) -> tuple[Mapping[str, Any], DecodePool]:
-        """Return everything but the weights that decides what is answered, and the pool for these options."""
+    def _read_settings(self, description: Description) -> Mapping[str, Any]:
+        """Return `settings`. Raises UsageError if the model does not support the options."""
+
+    @abstractmethod
+    def _create_pool(self, description: Description) -> DecodePool:
+        """Return a decode pool whose slots suit the model and the options."""
 
     @abstractmethod
     def _read_command(self, path: str) -> ReadCommand[Opened, Batch]:
-        """Return what a decode process is asked for."""
+        """Return the command that makes a decode process read this file."""
 
     @abstractmethod
     async def _ask(self, batch: Batch) -> Answers:
@@ -182,23 +206,26 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
 
     @abstractmethod
     def _to_save(self, batch: Batch, answers: Answers) -> Saved:
-        """Return what came of a batch, as the ledger keeps it."""
+        """Return the results of a batch, as the ledger keeps them."""
 
     @abstractmethod
     def _amount(self, saved: Saved) -> float:
-        """Return how many frames, or seconds of audio, of a saved batch count as done."""
+        """Return the number of frames, or of seconds of audio, in a saved batch that did not fail."""
 
     @abstractmethod
     def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
-        """Return what the ledger keeps of an opened file, and its number of frames or samples if that is known."""
+        """Return what the ledger keeps about an opened file, and its number of chosen frames or samples if known."""
 
     @abstractmethod
     def _share(self, opened: Opened, first: int, stop: int | None) -> tuple[float, float]:
-        """Return how much of a source lies from `first` to before `stop`: a fraction (0 to 1), and seconds."""
+        """Return the part of a source from `first` to before `stop`, as a fraction (0 to 1) and in seconds."""
 
     @abstractmethod
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
-        """Return the error of a job of which nothing more can be done, or None if it went well."""
+        """Return the error that a job ends with after its last request; None if it has all results.
+
+        `failures` is the number of failed frames or chunks by reason.
+        """
 
     async def _decode_and_send(self, path: str, job: Job) -> None:
         sender = _Sender[Opened, Batch, Saved](self, path, job)
@@ -213,7 +240,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
                             sender.opened = item
                             await self._save_opened(path, job, item)
             except MediaError as error:
-                decoding_failed = error  # what was decoded before it is sent all the same
+                decoding_failed = error  # raised later: the batches before it are still sent and saved
             await sender.finish()
             if decoding_failed:
                 raise decoding_failed
@@ -233,7 +260,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return self._to_save(batch, await self._ask(batch))
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
-        """Save what came of a batch of an opened source; returns when it is on the disk."""
+        """Save the results of a batch of an opened source; returns when they are on the disk."""
         await self._ledger.save_batch(job.id, saved)
         share, seconds = self._share(opened, saved.first, saved.stop)
         self._meter.saved(path, self._amount(saved), share, seconds)
@@ -250,19 +277,21 @@ class _Sender(Generic[Opened, Batch, Saved]):
     def __init__(self, track: Track[Any, Opened, Batch, Any, Saved], path: str, job: Job) -> None:
         self._track, self._path, self._job = track, path, job
         self._held: list[Batch] = []
+        """Batches that wait until there are `held_batches` of them."""
         self._requests: dict[asyncio.Task[None], asyncio.Task[Saved]] = {}
+        """The requests in flight, by the tasks that save their results."""
 
     async def send(self, batch: Batch) -> None:
-        """Send a batch, with those that were held before it, once there are enough of them."""
+        """Hold a batch, and send all held batches once there are `held_batches` of them."""
         self._held.append(batch)
         if len(self._held) >= self._track.held_batches:
             self._send_held()
         for saving in [saving for saving in self._requests if saving.done()]:
             del self._requests[saving]
-            saving.result()  # raises: a source whose batches cannot be saved is not read any further
+            saving.result()  # raises its error, so that a source whose results cannot be saved is not decoded further
 
     async def finish(self) -> None:
-        """Send the rest, and return when everything is saved."""
+        """Send the batches that are still held, and return when all results are saved."""
         self._send_held()
         await asyncio.gather(*self._requests)
 
@@ -272,7 +301,7 @@ class _Sender(Generic[Opened, Batch, Saved]):
             task.cancel()
 
     async def close(self) -> None:
-        """Wait for the requests that are in flight: what they bring is saved, whatever else went wrong."""
+        """Release the batches that are still held, and wait until the requests in flight are saved or have failed."""
         for batch in self._held:
             batch.release()
         await asyncio.gather(*self._requests, *self._requests.values(), return_exceptions=True)
@@ -297,16 +326,16 @@ def _release(batch: DecodedBatch, _: asyncio.Task[Any]) -> None:
 
 
 def source_error(error: MediaError) -> SourceError:
-    """Return an exception as records have it."""
+    """Return the entry in the ledger and in records for an exception."""
     return SourceError(type(error).__name__, str(error))
 
 
 def incomplete(job: Job, items: str) -> SourceError:
-    """Return the error of a job whose decode process left something out.
+    """Return the error of a job for which a decode process has skipped frames or samples.
 
     Args:
         job: The job.
-        items: What is missing: "frames" or "samples".
+        items: "frames" or "samples".
     """
     left = ", ".join(f"{span.first} to {span.stop}" for span in job.missing)
     return SourceError(

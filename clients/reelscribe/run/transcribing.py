@@ -1,4 +1,4 @@
-"""The track of a speech model: from a source's audio to a transcript in the ledger, and to its record."""
+"""The track of a speech model: it transcribes the audio of a source and adds the transcript to its record."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     counts: ClassVar[Counts] = "seconds of sound"
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
-        """Take a speech model, and how it is to transcribe.
+        """Create a track.
 
         Args:
-            client: The speech model on its servers.
-            options: By default the model's own, with the language detected.
+            client: The open client of the speech model.
+            options: Language, task, and where audio is cut; by default the language is detected.
         """
         self.options = options or SpeechOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
-        self._speech = client
+        self._speech = client  # `_client`, with the type that has `transcribe`
 
     def add_to(self, record: Record, job: Job) -> Record:
         """Return the record with the transcript of a job that is done."""
-        # Where the end of the audio is not known, the part up to the first gap counts.
+        # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
         samples = job.missing[0].first if job.total is None else job.total
         result = TranscriptResult(
             self.model,
@@ -58,13 +58,16 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         """Return the record with the error of a source that cannot be read."""
         return replace(record, transcript_result=TranscriptResult(self.model, self.settings, error=error))
 
-    def _prepare(self, description: SpeechDescription) -> tuple[Mapping[str, Any], DecodePool]:
+    def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
         self.options.check(description)
-        return self.options.settings(description), self.options.pool(description, self._client.requests_in_flight)
+        self.options.task("", description)  # raises UsageError before anything is written
+        return self.options.settings(description)
+
+    def _create_pool(self, description: SpeechDescription) -> DecodePool:
+        return self.options.pool(description, self._client.requests_in_flight)
 
     def _read_command(self, path: str) -> ReadAudio:
-        task = replace(self.options.task(self._description), path=path)
-        return ReadAudio(task, self.options.batch_size(self._description))
+        return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
     async def _ask(self, batch: DecodedAudioBatch) -> Transcripts:
         if not batch.chunks:
@@ -91,18 +94,18 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
 
     def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
         rate = self._description.sample_rate
-        # How long the audio is, is known at its end alone; before that, the container's word is all there is.
+        # The number of samples is known once all audio has been decoded. Until then, use the container's duration.
         samples = opened.samples or max(1.0, opened.info.duration_seconds * rate)
         seconds = 0.0 if stop is None else (stop - first) / rate
         share = ((samples if stop is None else stop) - first) / samples
         return min(1.0, max(0.0, share)), seconds
 
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
-        """Every sample is accounted for: it was transcribed, or is silent."""
+        """Return an error unless every sample has been transcribed or is silent."""
         if not isinstance(job.opened, SavedAudio) or job.total is None or job.missing:
             return incomplete(job, "samples")
-        if job.opened.cut:
-            return SourceError("MediaError", job.opened.cut)
+        if job.opened.why_incomplete:
+            return SourceError("MediaError", job.opened.why_incomplete)
         if failures:
             reason, _ = next(iter(failures.items()))
             return SourceError(

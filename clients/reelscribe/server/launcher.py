@@ -292,8 +292,9 @@ def _end_processes(instance: Instance, patience: float) -> list[int]:
     # The Java process ends its workers itself; only what is left after that is ended one by one.
     pids = _signal_and_wait(instance, signal.SIGTERM, patience, everyone=False)
     pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, everyone=True)
-    if left := instance.processes():
-        raise ServerError(f"processes {[process.pid for process in left]} cannot be ended; end them by hand")
+    # Another command may have launched a process meanwhile; that one was not signalled.
+    if left := [process.pid for process in instance.processes() if process.pid in pids]:
+        raise ServerError(f"processes {left} cannot be ended; end them by hand")
     return list(pids)
 
 

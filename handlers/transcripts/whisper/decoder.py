@@ -1,4 +1,4 @@
-"""The decoder of Whisper: from the encoder's states of windows to a language and tokens.
+"""The decoder of Whisper: turns the encoder's states of windows into languages and tokens.
 
 Language detection, the probability of no speech and the average log-probability are those of openai/whisper
 (decoding.py). The rules for timestamps and suppressed tokens are those of transformers.
@@ -27,13 +27,13 @@ class DecodedTokens(NamedTuple):
     """The tokens that were generated for one window."""
 
     tokens: list[int]
-    """Text and timestamps, without prompt and end token."""
+    """IDs of text and timestamp tokens, without the prompt and the end token."""
     avg_logprob: float
     """Average log-probability of the tokens and the end token."""
 
 
 class LanguageDetection(NamedTuple):
-    """What the decoder's first step says about one window."""
+    """What the first step of the decoder predicts for one window."""
 
     language: str | None
     """Code of the most probable language; None for models of a single language."""
@@ -45,17 +45,17 @@ class WhisperDecoder:
     """The decoder of a WhisperForConditionalGeneration.
 
     Attributes:
-        languages: Codes of the languages that the model knows; empty for models of a single language.
-        tasks: The tasks that the model knows.
-        first_timestamp: The number of the timestamp 0.00 s; text tokens have lower numbers.
+        languages: Codes of the supported languages; empty for models of a single language.
+        tasks: The supported tasks, of "transcribe" and "translate".
+        first_timestamp: The ID of the timestamp token of 0.00 s; text tokens have lower IDs.
     """
 
     def __init__(self, model: Any, options: dict[str, Any], *, timestamps: bool) -> None:
-        """Take over a model's settings for generation.
+        """Read a model's settings for generation.
 
         Args:
-            model: A loaded Whisper. Without a decoder, only `encode` and the attributes may be used; without an
-                encoder, everything but `encode`.
+            model: A loaded Whisper; its encoder is not used. A `WhisperFirstStage` has no decoder: only the attributes
+                may be used then.
             options: Options of transformers' `generate`.
             timestamps: Whether to generate the times of segments.
 
@@ -90,16 +90,14 @@ class WhisperDecoder:
         self.languages, self.tasks = tuple(self._languages), tuple(self._tasks) or ("transcribe",)
         self.first_timestamp = self._no_timestamps + 1
 
-    def encode(self, features: Tensor) -> Tensor:
-        """Run the encoder: log-mel spectrograms, (B, mels, frames) -> states, (B, T, D)."""
-        states: Tensor = self._model.get_encoder()(features).last_hidden_state
-        return states
-
     def detect_language(self, states: Tensor) -> list[LanguageDetection]:
-        """Detect the language of each window, and how probable it is that nobody speaks.
+        """Detect the language of each window, and the probability that it holds no speech.
 
         Args:
             states: The encoder's states, (B, T, D).
+
+        Returns:
+            One detection for each window.
         """
         prompt = torch.full((len(states), 1), self._start, device=states.device)
         logits = self._model(encoder_outputs=BaseModelOutput(states), decoder_input_ids=prompt).logits[:, 0].float()
@@ -107,9 +105,9 @@ class WhisperDecoder:
         no_speech = logits.softmax(-1)[:, self._no_timestamps - 1].tolist()
         if not self._languages:
             return [LanguageDetection(None, probability) for probability in no_speech]
-        names, numbers = list(self._languages), list(self._languages.values())
-        best = logits[:, numbers].argmax(-1).tolist()
-        return [LanguageDetection(names[i], probability) for i, probability in zip(best, no_speech, strict=True)]
+        codes, ids = list(self._languages), list(self._languages.values())
+        best = logits[:, ids].argmax(-1).tolist()
+        return [LanguageDetection(codes[i], probability) for i, probability in zip(best, no_speech, strict=True)]
 
     def prompt(self, language: str | None, task: str, *, timestamps: bool | None = None) -> list[int]:
         """Make the tokens that precede the text of a window.
@@ -117,7 +115,10 @@ class WhisperDecoder:
         Args:
             language: Code of the language; None for models of a single language.
             task: "transcribe" or "translate".
-            timestamps: Whether to ask for timestamps; by default as this decoder was made.
+            timestamps: Whether to ask for timestamps; by default, what `__init__` was given.
+
+        Returns:
+            Token IDs: <|startoftranscript|>, language and task of multilingual models, and perhaps <|notimestamps|>.
         """
         tokens = [self._start]
         if language is not None and self._languages:
@@ -126,22 +127,25 @@ class WhisperDecoder:
         return tokens if timestamps else [*tokens, self._no_timestamps]
 
     def generate(
-        self, states: Tensor, prompts: list[list[int]], budgets: list[int], temperature: float, seeds: list[int]
+        self, states: Tensor, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
     ) -> list[DecodedTokens]:
         """Generate tokens for each window: the most probable ones, or at a temperature over 0 random ones.
 
         Args:
             states: The encoder's states, (B, T, D).
             prompts: The prompt of each window; all of the same length.
-            budgets: The most tokens of each window.
+            limits: The most tokens of each window. The options and the model's positions may limit them further.
             temperature: 0 for greedy decoding; higher values sample more evenly.
             seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are.
+
+        Returns:
+            The tokens of each window.
         """
         ids = torch.tensor(prompts, device=states.device)
         length = ids.shape[1]
         # The last position is left for the end token, which the alignment of words needs.
-        most = min(self._max_new_tokens, self._model.config.max_target_positions - length - 1)
-        limits = [int(min(budget, most)) for budget in budgets]
+        longest = min(self._max_new_tokens, self._model.config.max_target_positions - length - 1)
+        limits = [int(min(limit, longest)) for limit in limits]
         selector = _TokenSelector(length, limits, temperature, seeds, self._end)
         processors: list[LogitsProcessor] = [selector]
         if self._timestamps:
@@ -164,7 +168,7 @@ class WhisperDecoder:
 
     def _without_end(self, row: list[int], logprob: float) -> DecodedTokens:
         tokens = row[: row.index(self._end)] if self._end in row else row
-        # Tokens that are neither text nor timestamps have numbers in between.
+        # The IDs of special tokens are between those of text and of timestamps.
         kept = [token for token in tokens if token < self._end or token >= self.first_timestamp]
         # As in openai/whisper, the average includes the end token.
         return DecodedTokens(kept, logprob / (len(tokens) + 1))
@@ -173,7 +177,7 @@ class WhisperDecoder:
 class _TokenSelector(LogitsProcessor):
     """Makes the greedy search of transformers select tokens as Whisper does, and adds up their log-probabilities.
 
-    A row ends when its budget is used up. At a temperature over 0, Gumbel noise is added to logits / temperature: the
+    A row ends at its limit of tokens. At a temperature over 0, Gumbel noise is added to logits / temperature: the
     largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
     comes from a generator on the CPU with the row's own seed, so a sample depends on nothing else.
     """

@@ -1,8 +1,9 @@
 """A loaded Whisper: chunks of audio come in, transcripts go out.
 
-It works in two stages: the encoder runs in `submit`; the decoder is the second stage (transcriber.py), which may run in
-another process. The transcript of a chunk depends on nothing but the chunk, except for rounding, as a device may add up
-numbers in another order for another batch.
+`WhisperModel.submit` runs the encoder, the first of two stages. The second stage (runtime/second_stage.py) is the
+decoder with all that follows it, `WindowTranscriber.transcribe` of transcriber.py; it may be another process. `collect`
+waits for its transcripts. The transcript of a chunk depends on nothing but the chunk, except for rounding, as a device
+may add up numbers in another order for another batch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
+from transformers import AutoProcessor, WhisperForConditionalGeneration
 
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
@@ -26,32 +27,56 @@ from transcripts.whisper.transcriber import WindowTranscriber
 from transcripts.whisper.windows import TranscribedWindow, Window
 
 MIN_PROGRESS = 1.0
-"""Seconds by which each pass over a chunk advances at least. A model that advances in steps of 0.02 s would take
-minutes for a chunk."""
+"""Seconds by which each pass over a chunk advances at least. Otherwise, a model that ends after 0.02 s in each pass
+would take minutes for a chunk."""
 
 MIN_REMAINDER = 0.1
 """Remainders of a chunk up to this many seconds are not transcribed."""
 
-DECIDING_SETTINGS = (
-    *("timestamps", "temperatures", "compression_ratio_threshold", "logprob_threshold"),
-    *("no_speech_threshold", "tokens_per_second"),
+_DESCRIBED_SETTINGS = (
+    "timestamps",
+    "temperatures",
+    "compression_ratio_threshold",
+    "logprob_threshold",
+    "no_speech_threshold",
+    "tokens_per_second",
 )
-"""The settings that decide the transcripts, besides the options of `generate`."""
+"""The settings that influence transcripts, besides the options of `generate`; they are part of the description."""
+
+
+class WhisperFirstStage(WhisperForConditionalGeneration):
+    """A Whisper that loads only the weights of its encoder."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.register_module("decoder", None)
+        self.register_module("proj_out", None)
+        self._keys_to_ignore_on_load_unexpected = {r"^model\.decoder\.", r"^proj_out\."}
+        self.all_tied_weights_keys = {}  # only the decoder has tied weights
+
+
+class WhisperSecondStage(WhisperForConditionalGeneration):
+    """A Whisper that loads all weights but those of its encoder; `generate` and `forward` need `encoder_outputs`."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.register_module("encoder", None)
+        self._keys_to_ignore_on_load_unexpected = {r"^model\.encoder\."}
 
 
 class _Remainder(NamedTuple):
     """The part of a chunk that is still to be transcribed."""
 
-    number: int
+    chunk_index: int
     """Index of the chunk in its batch."""
     start: int
     """Start of this part in the chunk, in samples."""
     chunk: Chunk
-    """The part itself."""
+    """This part as a chunk of its own."""
 
 
 class WhisperModel:
-    """A loaded Whisper with its processor, on one device. It implements `SpeechModel`."""
+    """A loaded Whisper with its processor, on one device. It implements `SpeechModel` of transcripts/models.py."""
 
     def __init__(
         self,
@@ -66,17 +91,18 @@ class WhisperModel:
             settings: Which model, and how it transcribes.
             device: Where to load it.
             counters: Counts tokens.
-            second_stage: The decoder in another process, which is then not loaded here.
+            second_stage: The decoder in another process. By default, this process loads encoder and decoder.
 
         Raises:
-            StartupError: The settings do not fit the model.
+            StartupError: A setting is out of the model's range, or the model lacks settings that every Whisper has.
         """
         self._temperatures = settings.temperatures
         self._counters = counters or Counters()
         self._device = device
         processor = _processor(settings)
         self._extractor = processor.feature_extractor
-        self.model = load_pretrained(_model_class(first_stage=second_stage is not None), settings, device)
+        model_class = WhisperForConditionalGeneration if second_stage is None else WhisperFirstStage
+        self.model = load_pretrained(model_class, settings, device)
         self._decoder = WhisperDecoder(self.model, settings.generation, timestamps=settings.timestamps)
         self._second_stage = second_stage or LocalSecondStage(
             WindowTranscriber(self.model, self._decoder, processor.tokenizer, settings).transcribe
@@ -95,10 +121,10 @@ class WhisperModel:
                 f"YAML, handler, language: expected one of {', '.join(self.languages)}, got {settings.language}"
             )
         self.word_times = bool(getattr(self.model.generation_config, "alignment_heads", None))
-        self.generation = {**{name: getattr(settings, name) for name in DECIDING_SETTINGS}, **settings.generation}
+        self.generation = {**{name: getattr(settings, name) for name in _DESCRIBED_SETTINGS}, **settings.generation}
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
-        """Transcribe chunks."""
+        """Transcribe chunks; returns one transcript for each."""
         return self.collect(self.submit(chunks))
 
     def submit(self, chunks: list[Chunk]) -> tuple[list[_Remainder], Any]:
@@ -111,29 +137,39 @@ class WhisperModel:
         remainders, submitted = pending
         parts: list[list[tuple[float, ChunkTranscript]]] = [[] for _ in remainders]
         while remainders:
+            windows = [TranscribedWindow.from_tree(tree) for tree in self._second_stage.result(submitted)["windows"]]
+            self._counters.add("tokens", sum(window.token_count for window in windows))
             next_remainders = []
-            trees = self._second_stage.result(submitted)["windows"]
-            for (i, start, chunk), tree in zip(remainders, trees, strict=True):
-                window = TranscribedWindow.from_tree(tree)
-                self._counters.add("tokens", window.tokens)
-                parts[i].append((round_seconds(start / self.sample_rate), window.transcript))
-                done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
-                if len(chunk.samples) - done > MIN_REMAINDER * self.sample_rate:
-                    options = replace(chunk.options, language=window.transcript.language)
-                    next_remainders.append(_Remainder(i, start + done, Chunk(chunk.samples[done:], options)))
+            for remainder, window in zip(remainders, windows, strict=True):
+                start_seconds = round_seconds(remainder.start / self.sample_rate)
+                parts[remainder.chunk_index].append((start_seconds, window.transcript))
+                next_remainders += self._after(remainder, window)
             remainders = next_remainders
             if remainders:
                 submitted = self._second_stage.submit(self.encode([remainder.chunk for remainder in remainders]))
         return [join_transcripts(part) for part in parts]
 
+    def _after(self, remainder: _Remainder, window: TranscribedWindow) -> list[_Remainder]:
+        """What remains of a chunk after a window of it was transcribed; nothing if that is too short."""
+        done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
+        samples, options = remainder.chunk
+        if len(samples) - done <= MIN_REMAINDER * self.sample_rate:
+            return []
+        options = replace(options, language=window.transcript.language)
+        return [_Remainder(remainder.chunk_index, remainder.start + done, Chunk(samples[done:], options))]
+
     def encode(self, chunks: list[Chunk]) -> TensorTree:
         """Run the encoder over the first window of each chunk.
+
+        Args:
+            chunks: B chunks, none longer than the model's window.
 
         Returns:
             {"states": the encoder's states, (B, T, D), "windows": B trees of `Window`}.
         """
         with torch.inference_mode():
-            states = self._decoder.encode(self.features([chunk.samples for chunk in chunks]))
+            features = self.features([chunk.samples for chunk in chunks])
+            states: Tensor = self.model.get_encoder()(features).last_hidden_state
         windows = [Window.of(c.samples, c.options, self.sample_rate, self._temperatures) for c in chunks]
         return {"states": states, "windows": [window.to_tree() for window in windows]}
 
@@ -152,23 +188,17 @@ class WhisperModel:
 
 
 def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> StageFunction:
-    """Load the second stage of a Whisper, its decoder, onto `device`."""
-    # Only models in two stages need this package.
-    from pipeline.whisper import WhisperSecondStage
+    """Load the second stage of a Whisper, its decoder, onto `device`.
 
+    Returns:
+        `WindowTranscriber.transcribe` with this decoder.
+
+    Raises:
+        StartupError: A setting is wrong, or the model lacks settings that every Whisper has.
+    """
     model = load_pretrained(WhisperSecondStage, settings, device)
     decoder = WhisperDecoder(model, settings.generation, timestamps=settings.timestamps)
     return WindowTranscriber(model, decoder, _processor(settings).tokenizer, settings).transcribe
-
-
-def _model_class(*, first_stage: bool) -> Any:
-    """The class of the whole model, or of the first of its two stages."""
-    if not first_stage:
-        return AutoModelForSpeechSeq2Seq
-    # Only models in two stages need this package.
-    from pipeline.whisper import WhisperFirstStage
-
-    return WhisperFirstStage
 
 
 def _processor(settings: SpeechSettings) -> Any:

@@ -16,7 +16,7 @@ class TokenSegment(NamedTuple):
     end: float
     """Seconds from the start of the window."""
     tokens: list[int]
-    """Without timestamps."""
+    """Token IDs, without timestamps."""
 
 
 def split_segments(tokens: list[int], first_timestamp: int, duration: float) -> tuple[list[TokenSegment], float | None]:
@@ -28,8 +28,8 @@ def split_segments(tokens: list[int], first_timestamp: int, duration: float) -> 
     of the window.
 
     Args:
-        tokens: Text and timestamps, without prompt and end token.
-        first_timestamp: The number of the timestamp 0.00 s; text tokens have lower numbers.
+        tokens: IDs of text and timestamp tokens, without the prompt and the end token.
+        first_timestamp: The ID of the timestamp token of 0.00 s; text tokens have lower IDs.
         duration: Length of the window, in seconds; no time exceeds it.
 
     Returns:

@@ -1,6 +1,6 @@
-"""The second stage of Whisper: from the encoder's states of windows to transcripts.
+"""The second stage of Whisper: turns the encoder's states of windows into transcripts.
 
-A window whose result exceeds a threshold is decoded again at the next temperature; the other windows are not.
+A window whose text is improbable or repeats itself is decoded again at the next temperature; other windows are not.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +20,48 @@ from transcripts.chunks import round_seconds
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.decoder import WhisperDecoder
 from transcripts.whisper.segments import TokenSegment, split_segments
-from transcripts.whisper.thresholds import Thresholds
 from transcripts.whisper.windows import TranscribedWindow, Window
 from transcripts.whisper.word_alignment import token_times
 from transcripts.whisper.words import time_words
 
 MIN_TOKENS = 10
 """Tokens that every window may have, however short it is: a word or two and timestamps."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Decides whether a decoding result is kept, by the rules of openai/whisper (transcribe.py).
+
+    A threshold that is None has no effect.
+    """
+
+    compression_ratio: float | None
+    """A higher compression ratio means that the text repeats itself."""
+    logprob: float | None
+    """A lower average log-probability means that the text is improbable."""
+    no_speech: float | None
+    """A higher probability of no speech means that the window may be silent."""
+
+    def needs_fallback(self, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> bool:
+        """Whether to decode again at a higher temperature: the text is improbable or repeats itself.
+
+        An improbable text for a window that may be silent is not decoded again.
+        """
+        if self._improbable(avg_logprob) and self._may_be_silent(no_speech_prob):
+            return False
+        repeats = self.compression_ratio is not None and compression_ratio > self.compression_ratio
+        return repeats or self._improbable(avg_logprob)
+
+    def is_no_speech(self, avg_logprob: float, no_speech_prob: float) -> bool:
+        """Whether to drop the text: the window may be silent, and the text is not probable."""
+        probable = self.logprob is not None and not self._improbable(avg_logprob)
+        return self._may_be_silent(no_speech_prob) and not probable
+
+    def _improbable(self, avg_logprob: float) -> bool:
+        return self.logprob is not None and avg_logprob < self.logprob
+
+    def _may_be_silent(self, no_speech_prob: float) -> bool:
+        return self.no_speech is not None and no_speech_prob > self.no_speech
 
 
 class _EncodedWindow(NamedTuple):
@@ -36,7 +71,7 @@ class _EncodedWindow(NamedTuple):
     states: Tensor
     """The encoder's states, (1, T, D)."""
     language: str | None
-    """Requested, configured or detected."""
+    """The requested language, otherwise the one of the settings, otherwise the detected one."""
     no_speech_prob: float
 
 
@@ -50,7 +85,7 @@ class _DecodingResult(NamedTuple):
 
     @property
     def compression_ratio(self) -> float:
-        """Size of the text by its compressed size: high for text that repeats itself."""
+        """Size of the text divided by its compressed size; high for text that repeats itself."""
         data = self.text.encode()
         return len(data) / len(zlib.compress(data))
 
@@ -64,8 +99,8 @@ class WindowTranscriber:
         Args:
             model: A loaded Whisper; its encoder is not needed.
             decoder: The decoder of `model`.
-            tokenizer: Its tokenizer.
-            settings: Temperatures and thresholds.
+            tokenizer: The tokenizer of `model`.
+            settings: Language, temperatures, thresholds and limit of tokens.
         """
         self._model, self._decoder, self._tokenizer, self._settings = model, decoder, tokenizer, settings
         self._thresholds = Thresholds(
@@ -89,49 +124,49 @@ class WindowTranscriber:
         encoded = [
             _EncodedWindow(
                 window,
-                states[i : i + 1],
-                window.options.language or self._settings.language or detection.language,
-                detection.no_speech_prob,
+                states=states[i : i + 1],
+                language=window.options.language or self._settings.language or detection.language,
+                no_speech_prob=detection.no_speech_prob,
             )
             for i, (window, detection) in enumerate(zip(windows, self._decoder.detect_language(states), strict=True))
         ]
-        results, counts = self._generate(encoded, states)
+        results, token_counts = self._generate(encoded, states)
         return [
-            TranscribedWindow(*self._decode(window, result), count)
-            for window, result, count in zip(encoded, results, counts, strict=True)
+            self._decode(window, result, token_count)
+            for window, result, token_count in zip(encoded, results, token_counts, strict=True)
         ]
 
     def _generate(self, encoded: list[_EncodedWindow], states: Tensor) -> tuple[list[_DecodingResult], list[int]]:
-        """The final result of each window, and how many tokens it took at all temperatures together."""
+        """The final result of each window, and how many tokens were generated for it at all temperatures together."""
         results: dict[int, _DecodingResult] = {}
-        counts = [0] * len(encoded)
+        token_counts = [0] * len(encoded)
         remaining = list(range(len(encoded)))
         for attempt, temperature in enumerate(self._settings.temperatures):
             batch = [encoded[i] for i in remaining]
             decoded = self._decoder.generate(
                 states[remaining],
                 [self._decoder.prompt(item.language, item.window.options.task) for item in batch],
-                [self._budget(item.window) for item in batch],
+                [self._token_limit(item.window) for item in batch],
                 temperature,
                 [item.window.seeds[attempt] for item in batch],
             )
             for i, (tokens, avg_logprob) in zip(remaining, decoded, strict=True):
                 results[i] = _DecodingResult(tokens, self._text(tokens), avg_logprob, temperature)
-                counts[i] += len(tokens)
+                token_counts[i] += len(tokens)
             remaining = [i for i in remaining if self._needs_fallback(results[i], encoded[i])]
             if not remaining:
                 break
-        return [results[i] for i in range(len(encoded))], counts
+        return [results[i] for i in range(len(encoded))], token_counts
 
-    def _budget(self, window: Window) -> int:
+    def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
         return MIN_TOKENS + math.ceil(window.duration * self._settings.tokens_per_second)
 
     def _needs_fallback(self, result: _DecodingResult, encoded: _EncodedWindow) -> bool:
         return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, encoded.no_speech_prob)
 
-    def _decode(self, encoded: _EncodedWindow, result: _DecodingResult) -> tuple[ChunkTranscript, float]:
-        """The transcript of a window, and the second up to which it is transcribed."""
+    def _decode(self, encoded: _EncodedWindow, result: _DecodingResult, token_count: int) -> TranscribedWindow:
+        """The transcript of a window; empty if the window holds no speech."""
         duration = encoded.window.duration
         empty = ChunkTranscript(
             text="",
@@ -144,7 +179,7 @@ class WindowTranscriber:
             temperature=result.temperature,
         )
         if self._thresholds.is_no_speech(result.avg_logprob, encoded.no_speech_prob):
-            return empty, duration
+            return TranscribedWindow(empty, duration, token_count)
         segments, resume_at = split_segments(result.tokens, self._decoder.first_timestamp, duration)
         texts = [self._text(segment.tokens) for segment in segments]
         words = self._words(encoded, segments) if encoded.window.options.word_times else [None] * len(segments)
@@ -154,7 +189,7 @@ class WindowTranscriber:
             if text.strip()
         )
         transcript = replace(empty, text="".join(texts).strip(), segments=speech_segments)
-        return transcript, duration if resume_at is None else resume_at
+        return TranscribedWindow(transcript, duration if resume_at is None else resume_at, token_count)
 
     def _words(self, encoded: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
         """The words of each segment, with their times."""
@@ -164,6 +199,6 @@ class WindowTranscriber:
         return time_words(self._tokenizer, segments, times, encoded.language)
 
     def _text(self, tokens: list[int]) -> str:
-        """The text of tokens, without timestamps, but with the space that a text starts with."""
+        """The text of tokens without timestamps. It may start with a space."""
         text: str = self._tokenizer.decode([token for token in tokens if token < self._decoder.first_timestamp])
         return text

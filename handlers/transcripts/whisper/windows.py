@@ -32,7 +32,7 @@ class Window:
     ) -> Window:
         """Make the window of some audio.
 
-        Seeds are hashes of the samples: equal audio gets equal samples at a temperature, in every batch and process.
+        Seeds are hashes of the audio: for equal audio, a temperature draws equal tokens, in every batch and process.
 
         Args:
             samples: The audio, (N,) at `sample_rate`.
@@ -55,13 +55,13 @@ class Window:
 
 
 class TranscribedWindow(NamedTuple):
-    """What the second stage made of a window."""
+    """The output of the second stage for a window."""
 
     transcript: ChunkTranscript
-    """With times from the start of the window."""
+    """Its times count from the start of the window."""
     end: float
-    """The second up to which the window is transcribed. Before its end, the rest has to be decoded again."""
-    tokens: int
+    """Seconds from the start of the window up to which it is transcribed; the rest of the window needs another pass."""
+    token_count: int
     """Number of generated tokens, at all temperatures together."""
 
     @classmethod
@@ -71,11 +71,11 @@ class TranscribedWindow(NamedTuple):
 
     def to_tree(self) -> TensorTree:
         """Make a tree that can be sent to the first stage."""
-        return {"transcript": _with_lists(self.transcript.to_json()), "end": self.end, "tokens": self.tokens}
+        return {"transcript": _with_lists(self.transcript.to_json()), "end": self.end, "tokens": self.token_count}
 
 
 def _with_lists(value: Any) -> Any:
-    """The value with lists for tuples, which cannot be sent."""
+    """The value with lists instead of tuples, which cannot be sent."""
     if isinstance(value, dict):
         return {name: _with_lists(item) for name, item in value.items()}
     return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value

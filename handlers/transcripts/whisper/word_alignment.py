@@ -25,8 +25,8 @@ def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int]
     Args:
         model: A Whisper; its encoder is not needed.
         states: The encoder's states of the window, (1, T, D).
-        prompt: The tokens before the text, which must ask for no timestamps.
-        tokens: The text tokens.
+        prompt: IDs of the tokens before the text, with <|notimestamps|>.
+        tokens: IDs of the text tokens.
         duration: Length of the window's audio, in seconds.
 
     Returns:
@@ -39,9 +39,9 @@ def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int]
     # Normalised over the tokens: which token attends to a position more than the other tokens do.
     weights = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False).clamp(min=1e-6)
     matrix = _median_filter(weights, model.config.median_filter_width).mean(0)
-    rows, columns = warp(-matrix.cpu().double().numpy())
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
-    times: list[float] = (columns[first] / STATES_PER_SECOND).tolist()
+    rows, columns = dynamic_time_warping(-matrix.cpu().double().numpy())
+    first_cells = np.flatnonzero(np.diff(rows, prepend=-1))  # where the path enters the row of each token
+    times: list[float] = (columns[first_cells] / STATES_PER_SECOND).tolist()
     return times
 
 
@@ -65,7 +65,7 @@ def _median_filter(weights: Tensor, width: int) -> Tensor:
     return F.pad(weights, (side, side), mode="reflect").unfold(-1, width, 1).median(-1).values
 
 
-def warp(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def dynamic_time_warping(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Find the path of least cost from the first to the last cell, by steps to the right, down, or both.
 
     Args:
@@ -77,7 +77,7 @@ def warp(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]
     height, width = costs.shape
     totals = np.full((height + 1, width + 1), np.inf)
     totals[0, 0] = 0
-    steps = np.zeros((height + 1, width + 1), np.int8)
+    steps = np.zeros((height + 1, width + 1), np.int8)  # how the path gets to a cell: 0 by both steps, 1 down, 2 right
     for diagonal in range(2, height + width + 1):  # the cells of a diagonal do not depend on each other
         i = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
         j = diagonal - i

@@ -22,12 +22,11 @@ _INCOMPLETE = "\ufffd"
 
 
 class TokenWord(NamedTuple):
-    """A word that tokens spell."""
+    """A word, or a part of one, and how many tokens it consists of."""
 
     text: str
     """With the spaces before the word."""
-    tokens: int
-    """Number of tokens."""
+    token_count: int
 
 
 def time_words(
@@ -47,7 +46,7 @@ def time_words(
     words, first = [], 0
     for segment in segments:
         parts = split_words(tokenizer, segment.tokens, language)
-        ends = [first + count for count in accumulate(part.tokens for part in parts)]
+        ends = [first + count for count in accumulate(part.token_count for part in parts)]
         bounds = [times[at] for at in (first, *ends)]
         # The alignment assigns silence before and after a segment to its words; the segment's times do not.
         bounds[0] = min(max(bounds[0], segment.start), bounds[1])
@@ -64,6 +63,14 @@ def split_words(tokenizer: Any, tokens: list[int], language: str | None) -> list
     """Split tokens into words, each with the punctuation around it.
 
     Words start with a space, except in languages that are written without spaces: there, each character is a word.
+
+    Args:
+        tokenizer: The tokenizer of the Whisper.
+        tokens: IDs of text tokens.
+        language: Code of the language; None for models of a single language.
+
+    Returns:
+        The words in order; their token counts add up to the number of `tokens`.
     """
     words: list[TokenWord] = []
     for part in _characters(tokenizer, tokens):
@@ -72,12 +79,12 @@ def split_words(tokenizer: Any, tokens: list[int], language: str | None) -> list
         if starts_word or not words:
             words.append(part)
         else:
-            words[-1] = TokenWord(words[-1].text + part.text, words[-1].tokens + part.tokens)
+            words[-1] = _joined(words[-1], part)
     return _with_punctuation(words)
 
 
 def _characters(tokenizer: Any, tokens: list[int]) -> list[TokenWord]:
-    """The text of each token; tokens that share a character are joined."""
+    """The text of each token; tokens that are bytes of the same character are joined."""
     parts = []
     whole = tokenizer.decode(tokens)
     first, at = 0, 0
@@ -91,15 +98,19 @@ def _characters(tokenizer: Any, tokens: list[int]) -> list[TokenWord]:
 
 
 def _with_punctuation(words: list[TokenWord]) -> list[TokenWord]:
-    """Join punctuation with the word that it belongs to."""
+    """The words, each joined with the punctuation that belongs to it."""
     whole: list[TokenWord] = []
     opening = TokenWord("", 0)
     for word in words:
         if word.text.startswith(" ") and word.text.strip() in _OPENING:
-            opening = TokenWord(opening.text + word.text, opening.tokens + word.tokens)
-        elif whole and not opening.tokens and word.text in _CLOSING:
-            whole[-1] = TokenWord(whole[-1].text + word.text, whole[-1].tokens + word.tokens)
+            opening = _joined(opening, word)
+        elif whole and not opening.token_count and word.text in _CLOSING:
+            whole[-1] = _joined(whole[-1], word)
         else:
-            whole.append(TokenWord(opening.text + word.text, opening.tokens + word.tokens))
+            whole.append(_joined(opening, word))
             opening = TokenWord("", 0)
-    return [*whole, opening] if opening.tokens else whole
+    return [*whole, opening] if opening.token_count else whole
+
+
+def _joined(first: TokenWord, second: TokenWord) -> TokenWord:
+    return TokenWord(first.text + second.text, first.token_count + second.token_count)

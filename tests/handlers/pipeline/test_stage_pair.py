@@ -12,7 +12,8 @@ from pipeline.pair import join_pair, stage_device
 from reelscribe.errors import StartupError
 from runtime.settings import ModelSettings
 from support.fake_context import FakeContext
-from support.stage_processes import PATIENCE, running
+from support.patience import PATIENCE
+from support.stage_processes import running
 from worker.handler import ModelHandler
 
 
@@ -23,7 +24,7 @@ def end_before_joining(pipe: Connection, *_: object) -> None:
 def join_in(pipe: Connection, folder: str, load_seconds: float) -> None:
     tempfile.tempdir = folder
     try:
-        join_pair(None, stage_seconds=20.0, load_seconds=load_seconds)
+        join_pair(None, stage_seconds=PATIENCE, load_seconds=load_seconds)
     except StartupError as error:
         pipe.send(str(error))
     else:
@@ -49,7 +50,7 @@ def test_stages_meet_in_a_folder_of_their_own_and_leave_nothing_there(tmp_path):
 class OneThatFails(ModelHandler[ModelSettings]):
     """A model of which one of two stages cannot be loaded."""
 
-    settings = ModelSettings
+    settings_class = ModelSettings
 
     def __init__(self, failing: int) -> None:
         self._failing = failing

@@ -12,13 +12,12 @@ import torch
 import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
+from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.captioner import CaptionSettings
 from phrases import SAMPLE_RATE
-from pipeline.blip2 import Blip2FirstStage, Blip2SecondStage
 from pipeline.link import StageLink
 from pipeline.pair import join_pair
 from pipeline.remote import RemoteSecondStage, serve_second_stage
-from pipeline.whisper import WhisperFirstStage, WhisperSecondStage
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
@@ -28,10 +27,12 @@ from runtime.device_batches import DeviceBatches
 from runtime.second_stage import TensorTree
 from speech_handler import SpeechHandler
 from support.fake_context import FakeContext
-from support.stage_processes import PATIENCE, Stages, running
+from support.patience import PATIENCE
+from support.stage_processes import Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
 from support.videos import read
 from transcripts.settings import SpeechSettings
+from transcripts.whisper.model import WhisperFirstStage, WhisperSecondStage
 
 CPU = torch.device("cpu")
 HANDLERS = {"caption": caption_handler, "speech": speech_handler}
@@ -104,7 +105,7 @@ def test_transcripts_equal_those_of_one_process(demo_speech, media, thresholds, 
     assert several[0]["segments"][0]["words"]
 
 
-def join(stage_seconds: float = 20.0):
+def join(stage_seconds: float = PATIENCE):
     return join_pair(None, stage_seconds=stage_seconds, load_seconds=PATIENCE)
 
 
@@ -277,7 +278,7 @@ def test_a_stage_that_loses_the_other_ends(lost, sig):
 
 
 def test_a_result_that_does_not_arrive_in_time_ends_both():
-    with running(wait_for_a_result, never_answer, 20.0, 0.5) as stages:
+    with running(wait_for_a_result, never_answer, PATIENCE, 0.5) as stages:
         waiting(stages)
         assert [stages.exit_code(rank) for rank in (0, 1)] == [1, 1]
 

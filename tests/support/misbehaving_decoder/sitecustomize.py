@@ -2,7 +2,8 @@
 
 Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
 or `print` does so at ordinal 20 of its frames, or 3 s into its audio. Video misbehaves only with PyAV, not with decord,
-and audio only the first time; `crash-always.mkv` and the like do so every time.
+and audio only the first time; `crash-always.mkv` and the like do so every time. A process that is about to hang
+writes a character to the file that the environment variable HANGS names, if there is one.
 """
 
 import os
@@ -16,9 +17,14 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
     def fail():
         raise RuntimeError("out of luck")
 
+    def hang():
+        if reports := os.environ.get("HANGS"):
+            Path(reports).write_text("h")
+        signal.pause()
+
     WAYS = {
         "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-        "hang": signal.pause,
+        "hang": hang,
         "fail": fail,
         "print": lambda: os.write(1, b"[codec] what a picture\n"),
     }

@@ -181,7 +181,7 @@ def test_a_temperature_samples_tokens_by_their_probabilities(directory):
     draws = 1000
     decoder = WhisperDecoder(model.model, {}, timestamps=False)
     with torch.inference_mode():
-        states = decoder.encode(model.features(NOISES[:1]))[:, :50].expand(draws, -1, -1)
+        states = model.encode(chunks(NOISES[:1]))["states"][:, :50].expand(draws, -1, -1)
         prompt = decoder.prompt("en", "transcribe")
         written = decoder.generate(states, [prompt] * draws, [1] * draws, 0.7, list(range(draws)))
         logits = model.model(encoder_outputs=(states[:1],), decoder_input_ids=torch.tensor([prompt])).logits[0, -1]

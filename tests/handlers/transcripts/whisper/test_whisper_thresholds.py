@@ -1,6 +1,6 @@
 import pytest
 
-from transcripts.whisper.thresholds import Thresholds
+from transcripts.whisper.transcriber import Thresholds
 
 USUAL = Thresholds(compression_ratio=2.4, logprob=-1.0, no_speech=0.6)
 NONE = Thresholds(None, None, None)

@@ -1,4 +1,4 @@
-"""BLIP-2 as two models, each of which loads only the weights of its own stage."""
+"""BLIP-2 as two models, each of which loads only the weights of one stage: image encoder and language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 
 class Blip2FirstStage(Blip2ForConditionalGeneration):
-    """Vision model, Q-Former and projection."""
+    """The image encoder: vision model, Q-Former and projection."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
