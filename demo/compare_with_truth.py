@@ -1,6 +1,8 @@
 """Compares captions and transcripts of the demo media with the truth.
 
-.venv/bin/python demo/compare_with_truth.py out/quickstart/annotations.jsonl
+    .venv/bin/python demo/compare_with_truth.py out/quickstart/annotations.jsonl
+
+The records must be those of one run of `reelscribe annotate` over all of demo/media.
 """
 
 from __future__ import annotations

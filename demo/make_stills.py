@@ -1,6 +1,8 @@
 """Makes demo/stills: images in the formats that the captioner accepts besides its own body format.
 
-.venv/bin/python demo/make_stills.py [--out demo/stills]
+    .venv/bin/python demo/make_stills.py [--out demo/stills]
+
+The captions of the images are printed.
 """
 
 from __future__ import annotations

@@ -63,6 +63,17 @@ def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
     Position embeddings, patch filters and queries get initial values that let the first training step tell apart
     positions, contents and queries.
     """
+    model = Blip2ForConditionalGeneration(_config(processor))
+    with torch.no_grad():
+        # transformers initialises the queries with zeros. All of them would get the same gradients and stay equal.
+        torch.nn.init.normal_(model.query_tokens, std=0.5)
+        embeddings = model.vision_model.embeddings
+        embeddings.position_embedding[0, 1:] = _grid_positions()
+        embeddings.patch_embedding.weight.copy_(_patch_filters())
+    return model
+
+
+def _config(processor: Blip2Processor) -> Blip2Config:
     tokenizer = processor.tokenizer
     vision = Blip2VisionConfig(
         hidden_size=WIDTH,
@@ -100,7 +111,7 @@ def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    config = Blip2Config(
+    return Blip2Config(
         vision_config=vision,
         qformer_config=qformer,
         text_config=text,
@@ -109,14 +120,6 @@ def build_model(processor: Blip2Processor) -> Blip2ForConditionalGeneration:
         image_text_hidden_size=WIDTH,
         initializer_range=0.1,
     )
-    model = Blip2ForConditionalGeneration(config)
-    with torch.no_grad():
-        # transformers initialises the queries with zeros. All of them would get the same gradients and stay equal.
-        torch.nn.init.normal_(model.query_tokens, std=0.5)
-        embeddings = model.vision_model.embeddings
-        embeddings.position_embedding[0, 1:] = _grid_positions()
-        embeddings.patch_embedding.weight.copy_(_patch_filters())
-    return model
 
 
 def _grid_positions() -> torch.Tensor:
