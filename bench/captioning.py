@@ -1,4 +1,4 @@
-"""How fast is captioning at four resolutions, ours and what people use today, and what do they take?
+"""How fast is captioning at four resolutions, ours and what people use today, and how much CPU and memory does it need?
 
     scripts/bench captioning [--rounds 5] [--clips 2] [--frames N] [--sizes 1920x1080 ...]
                              [--ways blog-prebatch ours-fast ...] [--json FILE]
@@ -210,7 +210,7 @@ class Measured:
 def measure(
     directory: Path, size: str, ways: Sequence[str], rounds: int, clips: int, frames: int
 ) -> dict[str, Measured]:
-    """Run all ways at one resolution, with so many clips of so many frames each."""
+    """Run all ways at one resolution, with `clips` clips of `frames` frames each."""
     width, height = map(int, size.split("x"))
     sources = write_library(directory / "clips", width, height, clips=clips, frames=frames)
     measured = {name: Measured() for name in ways}

@@ -137,7 +137,7 @@ class Loaded:
     generator: Any
     """The part of it that generates text."""
     batch: Callable[[int], Callable[[], object]]
-    """Returns a function that runs so many items through the model."""
+    """Takes a number of items, and returns a function that runs this many through the model."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,11 @@ class Subject:
     save: Callable[[Path, torch.device], None]
     load: Callable[[Path, Variant, torch.device], Loaded]
     work: Callable[[int], list[Work]]
-    """The work of a batch of so many items."""
+    """Takes a number of items, and returns the work of a batch of this many."""
 
 
 def blip2(size: Size, tokens: int) -> Subject:
-    """BLIP-2 with captions of so many tokens."""
+    """BLIP-2 with captions of `tokens` tokens."""
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
@@ -180,7 +180,7 @@ def blip2(size: Size, tokens: int) -> Subject:
 
 
 def whisper(size: Size, tokens: int) -> Subject:
-    """Whisper with windows of so many tokens."""
+    """Whisper with `tokens` tokens in each window."""
     config = whisper_config(size)
     window_seconds = config.max_source_positions / 50
     # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.

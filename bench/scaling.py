@@ -11,8 +11,8 @@ of one device in the same round.
 The other tables are about the client. Emulated devices that take no time answer it, so what remains is the work of the
 client, of Java, and of the workers, which read requests. CPU seconds are those of all their processes.
 
-- files: so many files of 8 frames at 480x270, each opened, hashed, decoded and recorded.
-- length: one file of so many frames at 480x270, decoded by one process.
+- files: several numbers of files of 8 frames at 480x270, each opened, hashed, decoded and recorded.
+- length: one file at 480x270, decoded by one process, with several numbers of frames.
 - resolution: 600 frames of each resolution.
 - processes: 600 frames at 1920x1080, by the number of decode processes.
 

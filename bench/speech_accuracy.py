@@ -3,13 +3,13 @@
     scripts/bench speech_accuracy [--other FOLDER] [--errors 20]
     scripts/bench speech_accuracy --drift
 
-Random phrases by voices that training never used are written to files, read and cut by `reelscribe.audio`, transcribed
-by the handler request by request, and put on the timeline by `reelscribe.speech_parts`.
+Random phrases by voices that training never used are written to files, read and cut as the client does, transcribed by
+the handler request by request, and put on the timeline as in records (lib/local_speech.py).
 
 Without --drift, the table compares recordings of one phrase with long ones, cut where it is quiet or wherever a window
 ends: the percentage of wrong words, how much higher it is than in the short ones (both with 95 % bootstrap intervals
 over files), and how many of the errors are next to a cut. `--other` is a second model to compare with. `--errors`
-prints so many of the errors at cuts, where `|` is the cut.
+prints up to this many of the errors at cuts, where `|` is the cut.
 
 With --drift, the table is about one recording of half an hour: how many seconds after it was spoken a phrase begins in
 the transcript, by its segment and by its first word. Phrases are found by aligning words. Two kinds of phrases cannot

@@ -68,7 +68,7 @@ async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechO
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:
-    """Figures of a run with so many decode processes; with 0, the event loop decodes."""
+    """Figures of a run with `processes` decode processes; with 0, the event loop decodes."""
     options = SpeechOptions(audio_workers=processes) if processes else LoopOptions()
     with pinging(serving.url) as pings:
         before, began = _cpu_seconds(serving), time.monotonic()

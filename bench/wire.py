@@ -156,7 +156,7 @@ def measure_unpack() -> Report:
 
 
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
-    """Megabytes per second of so many requests, `in_flight` at a time."""
+    """Megabytes per second of `requests` requests, `in_flight` at a time."""
     async with CaptionClient([Server(serving.url, serving.token)], serving.model) as client:
         await asyncio.gather(*(client.caption(frames) for _ in range(in_flight)))  # opens the connections
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""A TorchServe handler with an emulated speech model: the whole speech handler, but its model only sleeps.
+"""A TorchServe handler that reads requests as the speech handler does, but whose model only sleeps.
 
-The model transcribes `speed` seconds of audio in a second, whatever the machine; the YAML has that speed under
-`handler:`. The text of a transcript is the number of samples of its chunk, so their sum shows what reached the model.
+The model transcribes `speed` seconds of audio in a second, on any machine; `speed` is a setting under `handler:` in the
+YAML. The text of a transcript is the number of samples of its chunk, so that a benchmark can add up what was received.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EmulatedSettings(ModelSettings):
 
 
 class EmulatedModel:
-    """The attributes of a speech model that the reader of requests and the description need."""
+    """A model with the attributes that the reader of requests and the description need."""
 
     sample_rate = 16_000
     chunk_seconds = 30.0

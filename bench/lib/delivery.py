@@ -1,6 +1,6 @@
-"""Whole caption runs and their parts alone, timed: the client's run against servers, decoding, decord, transport.
+"""Times whole caption runs, and their parts by themselves: decoding, decord, and transport.
 
-limits.py and scaling.py vary what is delivered to which server.
+limits.py and scaling.py use it with different files, servers and options.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Delivered:
     frames: int
     seconds: float
     """From the start of the run, before any decode process, to its end, when all records are written."""
-    between: float
-    """Frames per second between the first answers and the last."""
+    steady_rate: float
+    """Frames per second from the first answers to the last."""
     client_cpu_seconds: float
     """CPU seconds of the client's process and the decode processes."""
     server_cpu_seconds: float
@@ -99,8 +99,8 @@ class TimedClient(CaptionClient):
 def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:
     """Items per second after the first events.
 
-    `at_once` devices or processes begin together, so their first events also come together. The rate counts from the
-    last of those on. Two devices that each give 32 frames a second:
+    `at_once` devices or processes begin together, so their first events also come together. The rate is measured from
+    the last of these first events. Two devices that each process 32 frames a second:
 
     >>> rate_after_start([(10.0, 32), (10.0, 32), (11.0, 32), (11.0, 32), (12.0, 32), (12.0, 32)], at_once=2)
     64.0
@@ -119,7 +119,7 @@ def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float
 
 
 def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, options: CaptionOptions) -> Delivered:
-    """Caption the files into the empty folder `out`, and return the figures of the run."""
+    """Caption the files, write the records to the empty folder `out`, and return the figures of the run."""
     client_before, server_before = _client_cpu_seconds(), _server_cpu_seconds(servings)
     start = time.monotonic()
     client, summary = asyncio.run(_run(servings, paths, out, options))
@@ -129,7 +129,7 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, optio
         files=len(paths),
         frames=summary.snapshot.frames,
         seconds=seconds,
-        between=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
+        steady_rate=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
         client_cpu_seconds=_client_cpu_seconds() - client_before,
         server_cpu_seconds=_server_cpu_seconds(servings) - server_before,
     )
@@ -145,10 +145,10 @@ class WholeRun:
     runs: list[Delivered] = field(default_factory=list)
 
     def __call__(self) -> float:
-        """Run it once more; returns the frames per second between its answers."""
+        """Run it once more; returns the frames per second from its first answers to the last."""
         with tempfile.TemporaryDirectory() as out:
             self.runs.append(deliver(self.servings, self.paths, Path(out), self.options))
-        return self.runs[-1].between
+        return self.runs[-1].steady_rate
 
     def spread(self, figure: Callable[[Delivered], float]) -> Spread:
         """One figure of all runs."""
@@ -156,7 +156,7 @@ class WholeRun:
 
 
 def decode_alone(paths: Sequence[Path], options: CaptionOptions) -> float:
-    """Frames per second of the decode processes after their first batches, when nothing is done with the frames."""
+    """Frames per second of the decode processes after their first batches, when their frames are discarded."""
     events: list[tuple[float, int]] = []
 
     async def read_all() -> None:

@@ -63,17 +63,19 @@ TEXT_TOKENS: dict[Size, int] = {"full": 50257, "tiny": 50}
 """Text tokens of Whisper's vocabulary; special tokens and timestamps follow them."""
 
 TIMESTAMPS = 1501
-RANDOM = 0.02
-"""Standard deviation of the weights. Zeros would cost a GPU less power, so it would be faster."""
+"""Number of Whisper's timestamp tokens: 0.00 to 30.00 s in steps of 0.02 s."""
+
+WEIGHT_STD = 0.02
+"""Standard deviation of the random weights. With zeros, a GPU would need less power and be faster."""
 
 
 def blip2_config(size: Size) -> Blip2Config:
     """The configuration of Salesforce/blip2-opt-2.7b, or one with the same parts and few weights."""
     return Blip2Config(
-        vision_config={**VISION[size], "initializer_range": RANDOM},
+        vision_config={**VISION[size], "initializer_range": WEIGHT_STD},
         qformer_config=QFORMER[size],
         text_config={"model_type": "opt", **OPT[size], "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 1},
-        initializer_range=RANDOM,
+        initializer_range=WEIGHT_STD,
         **BLIP2[size],
     )
 
@@ -89,7 +91,7 @@ def whisper_config(size: Size) -> WhisperConfig:
         pad_token_id=end,
         suppress_tokens=None,
         begin_suppress_tokens=None,
-        init_std=RANDOM,
+        init_std=WEIGHT_STD,
         **WHISPER[size],
     )
 
@@ -100,7 +102,9 @@ def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
     _save(AutoModelForImageTextToText, config, folder, device)
     side, queries = VISION[size]["image_size"], BLIP2[size]["num_query_tokens"]
     images = BlipImageProcessorPil(size={"height": side, "width": side})
-    Blip2Processor(images, _words(BLIP2[size]["image_token_index"]), num_query_tokens=queries).save_pretrained(folder)
+    Blip2Processor(images, _word_tokenizer(BLIP2[size]["image_token_index"]), num_query_tokens=queries).save_pretrained(
+        folder
+    )
 
 
 def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
@@ -108,16 +112,16 @@ def save_whisper(size: Size, folder: Path, device: torch.device) -> None:
     config = whisper_config(size)
     _save(AutoModelForSpeechSeq2Seq, config, folder, device)
     tokenizer = _whisper_tokenizer(TEXT_TOKENS[size])
-    number = tokenizer.convert_tokens_to_ids
+    token_id = tokenizer.convert_tokens_to_ids
     GenerationConfig(
         decoder_start_token_id=config.decoder_start_token_id,
         bos_token_id=config.bos_token_id,
         eos_token_id=config.eos_token_id,
         pad_token_id=config.pad_token_id,
-        lang_to_id={f"<|{code}|>": number(f"<|{code}|>") for code in LANGUAGES},
-        task_to_id={task: number(f"<|{task}|>") for task in ("transcribe", "translate")},
+        lang_to_id={f"<|{code}|>": token_id(f"<|{code}|>") for code in LANGUAGES},
+        task_to_id={task: token_id(f"<|{task}|>") for task in ("transcribe", "translate")},
         is_multilingual=True,
-        no_timestamps_token_id=number("<|notimestamps|>"),
+        no_timestamps_token_id=token_id("<|notimestamps|>"),
     ).save_pretrained(folder)
     shape = WHISPER[size]
     extractor = WhisperFeatureExtractor(
@@ -133,8 +137,8 @@ def _save(family: Any, config: Any, folder: Path, device: torch.device) -> None:
     model.save_pretrained(folder)
 
 
-def _words(count: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of so many tokens; the token after them stands for an image."""
+def _word_tokenizer(count: int) -> PreTrainedTokenizerFast:
+    """A tokenizer with `count` tokens; the processor adds one that stands for an image."""
     names = ["<s>", "<pad>", "</s>", "<unk>"]
     vocabulary = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(len(names), count))])}
     backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 - a token of text

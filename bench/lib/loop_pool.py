@@ -1,4 +1,4 @@
-"""A decode pool without processes, which decodes in the event loop: speech_delivery.py compares the two."""
+"""A decode pool that decodes in the event loop, which speech_delivery.py compares with one of processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reelscribe.run.options import SpeechOptions, chunk_samples
 
 
 class LoopPool(DecodePool):
-    """Reads one file after the other, and lets the loop do something else between two chunks.
+    """Reads one file after the other, and lets the event loop do something else between two chunks.
 
     It always reads the whole file, so it is only for runs that do not resume.
     """
@@ -33,7 +33,7 @@ class LoopPool(DecodePool):
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds that the loop spent decoding."""
+        """Seconds that the event loop spent decoding."""
         return self._busy_seconds
 
     @property

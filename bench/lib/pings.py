@@ -2,8 +2,8 @@
 
     python bench/lib/pings.py http://127.0.0.1:8080/ping
 
-Prints the milliseconds of each answer, one a line, until it is ended. The key in the variable PINGS_TOKEN is sent, if
-it is set; without a key, the time of a refusal is measured.
+Prints the milliseconds of each answer, one a line, until it is ended. It sends the token in the environment variable
+PINGS_TOKEN, if that is set. Without a token, it measures how long a refusal takes.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def short_recordings(seed: int, count: int) -> list[Recording]:
 
 
 def long_recordings(seed: int, lengths: Iterable[float]) -> list[Recording]:
-    """Recordings of about so many seconds each: phrases with pauses of 0.2 to 1 s between them."""
+    """One recording of about each of `lengths`, in seconds: phrases with pauses of 0.2 to 1 s between them."""
     rng = random.Random(seed)  # noqa: S311 - likewise
     recordings = [recording(rng, seconds, held_out=True) for seconds in lengths]
     return [Recording(r.samples, [(first / SAMPLE_RATE, words) for first, _, words in r.phrases]) for r in recordings]

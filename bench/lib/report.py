@@ -1,4 +1,4 @@
-"""The figures of a benchmark: variants that take turns, medians with their spread, tables, and one JSON file."""
+"""Runs variants in turn, and reports their figures as tables of medians with their spread, also to a JSON file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from statistics import median
 import psutil
 
 PACKAGES = (
-    *("av", "decord", "numpy", "torch", "torchserve", "transformers"),
-    *("faster-whisper", "flask", "litserve"),
+    "av",
+    "decord",
+    "numpy",
+    "torch",
+    "torchserve",
+    "transformers",
+    "faster-whisper",
+    "flask",
+    "litserve",
 )
+"""Packages whose versions are reported."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class Spread:
         return median(self.values)
 
     def over(self, other: Spread) -> Spread:
-        """The ratios, round by round: a disturbance of a shared machine in one round slows both.
+        """The ratio of each round: whatever else a shared machine does in a round slows both values down.
 
         >>> Spread((2.0, 6.0)).over(Spread((1.0, 2.0))).values
         (2.0, 3.0)
@@ -69,9 +77,16 @@ class Report:
 
 
 def take_turns(rounds: int, variants: Mapping[str, Callable[[], float]]) -> dict[str, Spread]:
-    """Run every variant once a round, in the order A B A B, and return what each measured.
+    """Run every variant once in each round, in the order A B A B.
 
-    Neighbours in time share whatever else the machine does.
+    So whatever else the machine does in a round slows all variants down, not only one.
+
+    Args:
+        rounds: How often each variant runs.
+        variants: Functions that run a variant and return its figure, by name.
+
+    Returns:
+        The figures of each variant, one for each round.
     """
     values: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):

@@ -45,7 +45,7 @@ FLAC = Format("flac", "flac", 44_100, 1)
 
 
 def speech(seconds: float, form: Format, seed: int = 0) -> AudioArray:
-    """Exactly so many seconds of phrases in changing voices, with independent noise in each channel."""
+    """Exactly `seconds` seconds of phrases in changing voices, with independent noise in each channel."""
     samples = recording(random.Random(seed), seconds).samples  # noqa: S311 - a seed, no secret
     resampled = soxr.resample(samples.astype(np.float32) / 32768, SAMPLE_RATE, form.sample_rate)
     voices = resampled[: round(seconds * form.sample_rate)]
@@ -112,7 +112,7 @@ def copies(path: Path, count: int) -> None:
 
 
 def long_library(folder: Path, files: int, seconds: float) -> Path:
-    """Write so many files of so many seconds each into a new folder, one half MP4, the other MP3."""
+    """Write `files` files of `seconds` seconds each into a new folder, one half MP4, the other MP3."""
     folder.mkdir(parents=True)
     for form in (MP4, MP3):
         path = folder / f"{form.suffix}.{form.suffix}"

@@ -1,7 +1,7 @@
 """Processes that run a model by the handlers' own code: in one process, or in two stages.
 
-stage_speed.py compares them, and limits.py measures the one without stages. Each process computes what it receives
-through its pipe until it is killed.
+stage_speed.py compares all ways to run a model; limits.py measures the one without stages. Each process computes what
+it receives through its pipe until it is killed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from worker.handler import LoadedModel, ModelHandler
 Model = Literal["captioner", "captioner-beams", "speech"]
 Way = Literal["alone", "one process", "one process, 2 threads", "blocking", "asynchronous"]
 IN_PAIRS = ("blocking", "asynchronous")
+"""The ways in which two processes run a model. In the way "alone", one process runs both stages in turn."""
 CPU = torch.device("cpu")
 LOAD_SECONDS = 120.0
 RESPONSE_SECONDS = 600.0
@@ -45,7 +46,7 @@ class Run(NamedTuple):
     seconds: float
     """Wall time of the run; 0 in the second stage, which does not measure it."""
     second_stage_seconds: float
-    """In the first stage: time to hand batches over and to wait for answers. In the second stage: time of work."""
+    """First stage: seconds that it waits for the second stage. Second stage: seconds that it computes."""
     answers: list[Any]
     """Empty in the second stage."""
 
@@ -113,7 +114,7 @@ class TimedSecondStage:
             return self.second.result(submitted)
 
 
-class Blocking:
+class BlockingSecondStage:
     """A second stage in another process. The first stage does nothing else while it sends or receives."""
 
     def __init__(self, pair: StagePair) -> None:
@@ -140,7 +141,7 @@ class Blocking:
 
 
 def serve_blocking(pair: StagePair, work: StageFunction) -> None:
-    """Run the second stage of `Blocking` in a thread."""
+    """Run the second stage for `BlockingSecondStage` in a thread."""
 
     def serve() -> None:
         while True:
@@ -149,8 +150,8 @@ def serve_blocking(pair: StagePair, work: StageFunction) -> None:
     pair.start_thread("blocking", serve)
 
 
-def one_process(plan: Plan, pipe: Connection) -> None:
-    """Main function of a process with the whole model, or with both stages one after the other."""
+def run_in_one_process(plan: Plan, pipe: Connection) -> None:
+    """Main function of a process that runs the whole model, or both stages in turn."""
     disable_progress_bar()
     torch.set_num_threads(plan.threads)
     keep_freed_memory()
@@ -162,8 +163,8 @@ def one_process(plan: Plan, pipe: Connection) -> None:
         answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS), Stopwatch(), pipe)
 
 
-def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
-    """Main function of one rank of the pair of stages called `name`."""
+def run_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
+    """Main function of a process that runs one stage. Both ranks of a pair get the same `name`."""
     disable_progress_bar()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": name}
     torch.set_num_threads(plan.threads)
@@ -171,7 +172,7 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
     handler, settings = plan.handler()
     pair = join_pair(None, stage_seconds=settings.stage_seconds, load_seconds=LOAD_SECONDS)
     if rank == 0:
-        transfer = Blocking(pair) if plan.way == "blocking" else RemoteSecondStage(pair, RESPONSE_SECONDS)
+        transfer = BlockingSecondStage(pair) if plan.way == "blocking" else RemoteSecondStage(pair, RESPONSE_SECONDS)
         second = TimedSecondStage(transfer)
         answer_calls(handler.load_model(settings, CPU, 1, RESPONSE_SECONDS, second), second.stopwatch, pipe)
         return
@@ -190,13 +191,13 @@ def one_rank(plan: Plan, rank: int, name: str, pipe: Connection) -> None:
         pipe.send(Run(0.0, stopwatch.take(), []))
 
 
-def answer_calls(served: LoadedModel, stopwatch: Stopwatch, pipe: Connection) -> None:
-    """Run each list of items that the pipe brings."""
+def answer_calls(model: LoadedModel, stopwatch: Stopwatch, pipe: Connection) -> None:
+    """Run each list of items that arrives through the pipe, and send its figures back."""
     stopwatch.take()
     while True:
         items = pipe.recv()
         began = time.monotonic()
-        (answers,) = served.batches.map([items])
+        (answers,) = model.batches.map([items])
         assert isinstance(answers, list), answers
         pipe.send(Run(time.monotonic() - began, stopwatch.take(), answers))
 
@@ -234,7 +235,9 @@ def started(plan: Plan, items: Sequence[Any]) -> Iterator[Variant]:
     pipes = [spawn.Pipe() for _ in range(ranks)]
     name = f"{plan.model} {plan.way} {plan.device_batch}"
     targets: list[Callable[[Connection], None]] = (
-        [partial(one_rank, plan, rank, name) for rank in range(ranks)] if ranks == 2 else [partial(one_process, plan)]
+        [partial(run_rank, plan, rank, name) for rank in range(ranks)]
+        if ranks == 2
+        else [partial(run_in_one_process, plan)]
     )
     processes = [
         spawn.Process(target=target, args=(child_end,), daemon=True)

@@ -100,8 +100,9 @@ def join_pair(gpu: int | None, *, stage_seconds: float, load_seconds: float) -> 
     rank, world_size = (int(os.environ.get(name, "-1")) for name in ("RANK", "WORLD_SIZE"))
     if world_size != STAGES:
         raise StartupError(
-            f"YAML, handler, stages: 2 stages are two processes of torchrun, and this is one of {max(world_size, 1)};"
-            " build the archive with --stages 2, which also writes the lines that TorchServe needs"
+            "YAML, handler, stages: 2 stages are two processes of torchrun, and this is one of"
+            f" {max(world_size, 1)}; build the archive with --stages 2, which also writes the lines that TorchServe"
+            " needs"
         )
     _die_with_parent()
     device, name = stage_device(gpu, rank)
