@@ -1,4 +1,4 @@
-"""What many tests share: the demo media and the demo model."""
+"""What all tests share: which tests are slow, the demo media and the demo models."""
 
 import os
 from pathlib import Path
@@ -6,14 +6,23 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No test may ask a hub for anything.
+# No test may connect to a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# The machine may be busy; hypothesis would call that a failure.
+# An example that takes long is no failure: the machine may be busy.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 ROOT = Path(__file__).parents[1]
+
+SLOW_FOLDERS = {Path(__file__).parent / name for name in ("bench", "e2e")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests of benchmarks, and all with a real TorchServe, as slow."""
+    for item in items:
+        if SLOW_FOLDERS.intersection(item.path.parents):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -28,10 +28,7 @@ def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench
     [
         (["wire", "--json", "no/such/folder/a.json"], "expected a file in a folder that exists, got no/such"),
         (["gpu", "--device", "foo"], "expected cuda, cuda:NUMBER or cpu, got foo"),
-        pytest.param(
-            *(["gpu", "--device", "cuda:1000"], "cuda:1000: expected a GPU that torch sees, found"),
-            marks=pytest.mark.slow,
-        ),
+        (["gpu", "--device", "cuda:1000"], "cuda:1000: expected a GPU that torch sees, found"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, words, message):
@@ -41,7 +38,6 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, word
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
 def test_every_command_starts(run_bench, path):
     done = run_bench(path.relative_to(ROOT / "bench").with_suffix(""), "--help")
@@ -59,7 +55,6 @@ def test_the_examples_of_how_figures_are_computed_are_right(module):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_a_benchmark_that_is_terminated_stops_its_server():
     command = [ROOT / "scripts" / "bench", "operations", "--latency", "--seconds", "600"]
     with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results" / "2026-11-21.json"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "ways",
     [
@@ -39,7 +38,6 @@ def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
     assert all(expected == counted for _, expected, counted in table["rows"])
 
 
-@pytest.mark.slow
 def test_every_variant_runs_with_every_batch(tables_of):
     words = ["--batches", 1, 2, "--rounds", 1, "--speech-tokens", 4, "--caption-tokens", 4]
     limits, blip2, whisper, *works = tables_of("gpu", "--device", "cpu", "--size", "tiny", *words)

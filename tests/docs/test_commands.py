@@ -34,6 +34,7 @@ def clone(tmp_path):
     clone.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", with_code())
 def test_the_commands_of_a_document(clone, document):
     prepared = set()

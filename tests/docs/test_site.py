@@ -7,6 +7,8 @@ import pytest
 
 from support.documents import DOCUMENTS, ROOT
 
+pytestmark = pytest.mark.slow
+
 PAGES = ROOT / ".site" / "html"
 
 

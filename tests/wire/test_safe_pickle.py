@@ -41,6 +41,7 @@ def test_a_memo_index_out_of_this_world_costs_nothing():
     assert load(memoryview(b"\x80\x02Nr\xff\xff\xff\xff.")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris has no build for this kind of machine")
 def test_coverage_guided_fuzzing_finds_nothing():
     """A short run that is always the same; tests/fuzz_bodies.py says how to start a long one."""
