@@ -99,7 +99,7 @@ def pack_handler(
 def _run_archiver(folder: Path, arguments: list[str]) -> None:
     """Run torch-model-archiver in `folder`, which holds a folder `temporary`. Raises StartupError if it fails."""
     command = [sys.executable, "-P", "-m", "model_archiver.model_packaging", *arguments]
-    # A TMPDIR of its own, because torch-model-archiver deletes $TMPDIR/<name> without looking what it is.
+    # A TMPDIR of its own, because torch-model-archiver deletes $TMPDIR/<name> without checking what it is.
     environment = {**os.environ, "TMPDIR": str((folder / "temporary").resolve())}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -122,7 +122,7 @@ def _imports(path: Path, handlers: Path) -> Iterator[str]:
 
 
 def _files_of(module: str, handlers: Path, importer: Path) -> list[Path]:
-    """Return the files of a module and its packages, relative to `handlers`; none if it is not from there."""
+    """Return the files of a module and of its packages, relative to `handlers`; none if they are not there."""
     names = module.split(".")
     if not _file_of(names[0], handlers):
         return []

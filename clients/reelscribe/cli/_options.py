@@ -42,7 +42,7 @@ class RunOptions:
     ]
     out: Annotated[
         Path,
-        typer.Option(help="Folder for annotations.jsonl and the ledger, from which the same command can continue."),
+        typer.Option(help="Folder for annotations.jsonl and for the ledger, which lets the same command continue."),
     ]
     formats: Annotated[
         list[str] | None,
@@ -133,7 +133,7 @@ class FrameOptions:
     ] = False
     start: Annotated[
         float | None,
-        frame_option(help="Skip this many seconds at the beginning of each video."),
+        frame_option(help="Begin this many seconds after the first frame."),
     ] = None
     end: Annotated[
         float | None,
@@ -148,7 +148,7 @@ class FrameOptions:
     ] = "fast"
     reuse: Annotated[
         bool,
-        frame_option("--reuse", help="Reuse the last caption for a frame that is nearly equal to the captioned one."),
+        frame_option("--reuse", help="If a frame is nearly equal to the last captioned one, reuse its caption."),
     ] = False
     frames_per_request: Annotated[
         int,
@@ -205,14 +205,14 @@ class AudioOptions:
         float,
         audio_option(
             min=0,
-            help="Cut audio that is longer than a chunk at the quietest point in this many seconds before the chunk is"
-            " full; 0 cuts exactly where it is full.",
+            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end of"
+            " the chunk; 0 cuts exactly at its end.",
         ),
     ] = 5.0
     window_seconds: Annotated[
         float,
         audio_option(
-            help="Length in seconds of the window around each point over which loudness is averaged to find that point."
+            help="Length in seconds of the window over which loudness is measured to find the quietest point."
         ),
     ] = 0.3
     silence_db: Annotated[

@@ -25,8 +25,8 @@ _BUNDLE_HELP = (
     " unpacks them into the server's directory at each start."
 )
 _GPUS_HELP = (
-    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 on each pair of them. TorchServe must see that many"
-    " GPUs. By default handlers/KIND.yaml decides."
+    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 on each pair of them. TorchServe must see that"
+    " many GPUs. By default handlers/KIND.yaml decides."
 )
 _DEVICES_HELP = (
     "Run the workers on these GPUs, such as 2,3, instead of --gpus. With --stages 2, TorchServe overwrites"
@@ -37,9 +37,9 @@ _PER_GPU_HELP = (
     " or --devices."
 )
 _STAGES_HELP = (
-    "Number of processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the encoder and"
-    " the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then listens on a port"
-    " of all network interfaces."
+    "Number of processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the"
+    " encoder and the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then"
+    " listens on a port of all network interfaces."
 )
 _VERSION_HELP = (
     "Version of the model. The archive becomes NAME-VERSION.mar, beside those of other versions; by default it is"

@@ -92,7 +92,7 @@ def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
 @app.command()
 @flatten
 def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
-    """Show a model, its workers, its queue and, if a worker is READY, the description by its handler."""
+    """Show a model, its workers, its queue and, if a worker is READY, its handler's description."""
 
     async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
         described = await client.describe(model, version)
@@ -199,11 +199,10 @@ def unregister(
         from reelscribe.management.client import DRAIN_SECONDS
 
         seconds = 0.0 if now else DRAIN_SECONDS
-        unregistered = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
+        removed = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
         # TorchServe unregisters a default version only if it is the last one.
-        name, version = unregistered.name, unregistered.version
-        last = f"; it was the only version, and requests for {name} fail now" if unregistered.is_default else ""
-        typer.echo(f"unregistered {name} {version}{last}")
+        last = f"; it was the only version, and requests for {removed.name} fail now" if removed.is_default else ""
+        typer.echo(f"unregistered {removed.name} {removed.version}{last}")
 
 
 @dataclass(frozen=True)
