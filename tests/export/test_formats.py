@@ -99,7 +99,7 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
         (transcript_record("a", "x"), "captions", "caption"),
     ):
         path = annotations(tmp_path, [value])
-        with pytest.raises(UsageError, match=rf"cues of {wanted} need.*or make {wanted} by `reelscribe {command}`"):
+        with pytest.raises(UsageError, match=rf"records with {wanted} .*or make {wanted} with `reelscribe {command}`"):
             export(path, tmp_path / "out", ["csv", "vtt"], wanted)
         assert files(tmp_path / "out") == {}
         assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]

@@ -32,7 +32,7 @@ REFUSALS = [
     (408, "RequestTimeoutException", ServerError, "try again"),
     (409, "ConflictStatusException", ModelConflict, "give the archive another"),
     (500, "InternalServerException", ServerError, "server's log"),
-    (503, "ServiceUnavailableException", ServerError, "no worker takes it"),
+    (503, "ServiceUnavailableException", ServerError, "no worker accepts the request"),
     (507, "OutOfMemoryError", ServerOutOfMemory, "unregister or scale down"),
     (302, "", ServerError, "is it a TorchServe"),
 ]
@@ -63,7 +63,7 @@ async def test_certificates_that_the_environment_names_must_exist(monkeypatch, t
 
 async def test_a_missing_key_is_reported(server, client):
     server.key = "secret"
-    with pytest.raises(AccessRefused, match="no key was given: name the server's --key-file"):
+    with pytest.raises(AccessRefused, match="no key was given: give the server's --key-file"):
         await client.models()
 
 

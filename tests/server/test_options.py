@@ -30,5 +30,5 @@ def test_a_certificate_without_a_key_is_refused():
 
 def test_remembered_options_that_are_damaged_are_said(tmp_path):
     (tmp_path / "saved").write_text("{}")
-    with pytest.raises(StartupError, match="not what a server was started with"):
+    with pytest.raises(StartupError, match="not the options of a server"):
         StartOptions.load(tmp_path / "saved")

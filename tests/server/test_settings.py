@@ -110,7 +110,7 @@ def test_https_and_a_certificate_need_each_other():
 
 
 def test_a_keystore_and_its_password_do_not_belong_in_the_settings():
-    with pytest.raises(StartupError, match="keystore_pass: no settings for a file that others can read"):
+    with pytest.raises(StartupError, match="keystore_pass: not allowed in a file that others can read"):
         complete({**LOOPBACK, "keystore_pass": "changeit"}, CONFIG, model_api=False)
 
 

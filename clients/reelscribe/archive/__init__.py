@@ -1,5 +1,5 @@
-"""Model archives for TorchServe: a handler with everything that it imports, its YAML and, if wanted, the weights.
+"""Model archives for TorchServe: a handler with everything that it imports, its YAML and, on request, the weights.
 
-A handler script, settings and weights come in; a `.mar` file in a model store goes out. `model_store` reads which
-models and versions such a folder holds.
+`build` makes a `.mar` file in a model store from a handler, its settings and weights; handler_files.py finds and packs
+what a handler imports. `model_store` reads which models and versions a model store holds.
 """

@@ -1,7 +1,7 @@
 """Builds model archives for TorchServe: a handler with its settings and, on request, the weights.
 
-handler_archive.py packs the handler; this module adds weights as they are. It checks everything about weights that can
-be known without loading them, so that errors appear here and not on the server: see `_files_in` and `_on_hub`.
+handler_files.py packs the handler; this module adds the weights. It checks everything about weights that can be known
+without loading them, so that errors appear here and not on the server: see `_check_files` and `_find_on_hub`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from reelscribe.errors import OutputError, UsageError
 KINDS = ("caption", "speech")
 """The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
 
-BUNDLE = "weights"
-"""The folder of bundled weights in an archive, where they cannot be confused with files of the handler."""
+WEIGHTS_FOLDER = "weights"
+"""The folder of bundled weights in an archive, which keeps them apart from the files of the handler."""
 
 _TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
 """The architecture that each kind of handler can run in two stages."""
@@ -46,8 +46,8 @@ _TWO_STAGE_BATCHING = {
     "caption": {"batchSize": 4, "maxBatchDelay": 20},
     "speech": {"batchSize": 8, "maxBatchDelay": 20},
 }
-"""Requests that TorchServe joins for a call of two stages, and how many milliseconds it waits for them; lines in the
-YAML take precedence.
+"""Number of requests that TorchServe joins for a call of two stages, and how many milliseconds it waits for them. The
+YAML takes precedence.
 
 The stages overlap only within a call, so a call needs several device batches. These settings make four: the client
 sends at most 32 frames or 8 chunks a request, and a device batch has 32 frames or 16 chunks. If both stages take the
@@ -67,13 +67,13 @@ class GpuWorkers:
     """The GPUs that the workers of a model run on.
 
     Raises:
-        UsageError: The values mean nothing; TorchServe would silently ignore them.
+        UsageError: A value is invalid; TorchServe would silently ignore it.
     """
 
     devices: tuple[int, ...]
     """The numbers of the GPUs, from 0, each once."""
     per_gpu: int = 1
-    """Workers on each GPU, or with two stages on each pair of GPUs."""
+    """Number of workers on each GPU, or with two stages on each pair of GPUs."""
 
     def __post_init__(self) -> None:
         if not self.devices or min(self.devices) < 0 or len(set(self.devices)) < len(self.devices):
@@ -82,9 +82,12 @@ class GpuWorkers:
             raise UsageError(f"workers per GPU: expected 1 or more, got {self.per_gpu}")
 
     def settings(self, stages: int) -> dict[str, Any]:
-        """Make the settings for the archive's YAML.
+        """Return the settings for the archive's YAML.
 
-        With n GPUs, TorchServe assigns deviceIds[k mod n] to worker k; with two stages, it does so with pairs.
+        With n GPUs, TorchServe assigns deviceIds[k mod n] to worker k; with two stages, it assigns pairs of GPUs.
+
+        Args:
+            stages: Number of processes that each worker is split over: 1 or 2.
         """
         workers = len(self.devices) // stages * self.per_gpu
         return {"minWorkers": workers, "maxWorkers": workers, "deviceIds": list(self.devices)}
@@ -92,14 +95,16 @@ class GpuWorkers:
 
 @dataclass(frozen=True)
 class _Weights:
+    """Weights that have been found and checked."""
+
     model: str
     """Hub name, or the absolute path of a directory."""
     revision: str | None
-    """Commit of the hub; None for a directory."""
+    """Commit on the hub; None for a directory."""
     files: tuple[Path, ...]
-    """The files of a bundle; empty for weights on the hub that are not bundled."""
+    """The files to bundle; empty for weights on the hub that are not bundled."""
     architecture: str | None = None
-    """The model's class; None where only the hub would know, and it cannot be reached."""
+    """The model's class; None if only the hub knows it and cannot be reached."""
 
 
 def build(
@@ -119,22 +124,22 @@ def build(
 
     Args:
         name: The model's name.
-        kind: One of KINDS.
+        kind: The kind of handler, one of KINDS.
         weights: A directory with weights in safetensors format, or a hub name.
         model_store: Where to write the archive; created if necessary.
         version: The model's version; by default 1.0, and then it is not part of the file name.
-        revision: Branch, tag or commit of the hub; by default the newest commit. The archive names the commit.
+        revision: Branch, tag or commit on the hub; by default the newest commit. The archive records the commit.
         bundle: Whether the archive holds the weights; otherwise it refers to them.
-        gpus: The GPUs of the workers; by default as the YAML says.
-        stages: 1, or 2: each worker is two processes, each with half of the model, on two GPUs next to each other in
-            `gpus`.
+        gpus: The GPUs of the workers; by default those in the YAML.
+        stages: 1, or 2 to split each worker over two processes, each with half of the model and a GPU of its own. They
+            get successive GPUs of `gpus`.
         handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings.
 
     Returns:
         The archive's path: `<model_store>/<name>.mar`, or with a version `<name>-<version>.mar`.
 
     Raises:
-        UsageError: The model could not be served like that.
+        UsageError: An argument is invalid, or the model could not be served with these arguments.
         OutputError: The archive cannot be written.
         StartupError: The handler cannot be packed.
     """
@@ -145,21 +150,23 @@ def build(
     if stages not in (1, 2):
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
-    found = _find(weights, kind, revision, bundle=bundle)
+    found = _find_weights(weights, kind, revision, bundle=bundle)
     if stages == 2:
         _check_two_stages(found, kind, weights)
         settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
-    source = {"model": found.model, "revision": found.revision, "weights": BUNDLE if bundle else None}
-    settings["handler"].update(source, stages=stages)
+    settings["handler"].update(
+        model=found.model, revision=found.revision, weights=WEIGHTS_FOLDER if bundle else None, stages=stages
+    )
     try:
         model_store.mkdir(parents=True, exist_ok=True)
-        # In the model store, as weights may not fit /tmp; hidden, as TorchServe takes other folders there for models.
+        # In the model store, because weights may not fit into /tmp; hidden, because TorchServe takes other folders
+        # there for models.
         with tempfile.TemporaryDirectory(dir=model_store, prefix=".building-") as directory:
             script = handlers / f"{kind}_handler.py"
             archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
             if bundle:
-                _add(found.files, archive)
-            # Renamed when it is complete: a server that starts meanwhile never finds half an archive.
+                _add_weights(found.files, archive)
+            # Renamed when it is complete, so that a server that starts meanwhile never finds half an archive.
             return archive.replace(model_store / file_name)
     except OSError as error:
         raise OutputError(f"{model_store / file_name}: cannot be written: {error}") from None
@@ -187,12 +194,13 @@ def _check_two_stages(found: _Weights, kind: str, weights: str) -> None:
 
 
 def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any]:
-    """The settings of a kind of handler, on `gpus`. Raises UsageError if they do not fit the number of stages."""
-    settings = _template(path)
-    given = settings["handler"].get("stages", 1)
-    if given not in (1, stages):
+    """Return the settings in a YAML file, for `gpus`. Raises UsageError if they do not fit the number of stages."""
+    settings = _read_settings(path)
+    stages_in_yaml = settings["handler"].get("stages", 1)
+    if stages_in_yaml not in (1, stages):
         raise UsageError(
-            f"{path}, handler, stages: expected 1, got {given}; use --stages 2, which writes all settings of two stages"
+            f"{path}, handler, stages: expected 1, got {stages_in_yaml}; use --stages 2, which writes all settings of"
+            " two stages"
         )
     settings.update(gpus.settings(stages) if gpus else {})
     devices = settings.get("deviceIds", [])
@@ -204,8 +212,8 @@ def _settings(path: Path, gpus: GpuWorkers | None, stages: int) -> dict[str, Any
     return settings
 
 
-def _template(path: Path) -> dict[str, Any]:
-    """Read the settings of a kind of handler. Raises UsageError if the file does not hold any."""
+def _read_settings(path: Path) -> dict[str, Any]:
+    """Read a YAML file with settings for TorchServe and the handler. Raises UsageError for any other file."""
     try:
         settings = yaml.safe_load(path.read_text())
     except FileNotFoundError:
@@ -213,33 +221,35 @@ def _template(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: expected YAML that can be read: {' '.join(str(error).split())}") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("handler"), dict):
-        raise UsageError(f"{path}: expected settings, and `handler:` with more of them below it; correct the file")
+        raise UsageError(
+            f"{path}: expected settings, and `handler:` with those of the handler below it; correct the file"
+        )
     return settings
 
 
-def _add(files: tuple[Path, ...], archive: Path) -> None:
-    """Add weights to an archive without compression, as it hardly makes them smaller.
+def _add_weights(files: tuple[Path, ...], archive: Path) -> None:
+    """Add weights to an archive without compression, which would hardly make them smaller.
 
     torch-model-archiver would copy them twice, and compress them.
     """
     with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
         for path in files:
-            mar.write(path, f"{BUNDLE}/{path.name}")
+            mar.write(path, f"{WEIGHTS_FOLDER}/{path.name}")
 
 
-def _find(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+def _find_weights(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
     directory = Path(weights)
     if directory.is_dir():
         if revision is not None:
             raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
-        return _Weights(str(directory.resolve()), None, *_files_in(directory, weights, kind))
+        return _Weights(str(directory.resolve()), None, *_check_files(directory, weights, kind))
     if weights.count("/") == 1 and not weights.startswith((".", "/")):
-        return _on_hub(weights, kind, revision, bundle=bundle)
+        return _find_on_hub(weights, kind, revision, bundle=bundle)
     raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
 
 
-def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
-    """Find weights on the hub; where the hub cannot be reached, in its cache on this machine."""
+def _find_on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+    """Find weights on the hub, or in its cache on this machine if the hub cannot be reached."""
     hub_error: Exception | None = None
     try:
         files = {file.rfilename for file in HfApi().model_info(name, revision=revision).siblings or ()}
@@ -254,29 +264,29 @@ def _on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Wei
                 name,
                 revision=revision,
                 allow_patterns=patterns,
-                ignore_patterns="*/*",  # such as the same model for other frameworks
+                ignore_patterns="*/*",  # folders hold, for example, the same model for other frameworks
                 local_files_only=hub_error is not None,
             )
         )
     except _HUB_ERRORS as error:
         unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(hub_error, _NOT_FOUND)
         if unreachable and _COMMIT.fullmatch(revision or "") and not bundle:
-            return _Weights(name, revision, ())  # complete as it is; the server will notice if it does not exist
+            return _Weights(name, revision, ())  # nothing needs to be looked up; the server checks that it exists
         raise UsageError(
             f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
-            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; all 40"
-            " digits of a commit as --revision need no network, but with --bundle"
+            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; a"
+            " --revision of all 40 digits of a commit needs no network, unless --bundle is given"
         ) from None
     if bundle:
-        return _Weights(name, snapshot.name, *_files_in(snapshot, name, kind))
-    return _Weights(name, snapshot.name, (), _check_class(snapshot / "config.json", name, kind))
+        return _Weights(name, snapshot.name, *_check_files(snapshot, name, kind))
+    return _Weights(name, snapshot.name, (), _architecture(snapshot / "config.json", name, kind))
 
 
-def _files_in(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
-    """Find the files that transformers would load from a directory, and check them.
+def _check_files(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...], str]:
+    """Find the files that transformers would load from a directory, and check that the weights can be opened.
 
     Returns:
-        The weights, which can be opened, followed by the configuration and tokenizer files; and the model's class.
+        The files, weights first, then configuration and tokenizer files; and the model's class.
     """
     shards = _shards(directory, weights)
     for path in shards:
@@ -287,7 +297,7 @@ def _files_in(directory: Path, weights: str, kind: str) -> tuple[tuple[Path, ...
             raise UsageError(
                 f"weights: {path} is missing, damaged or cut short ({error}); copy or download it again"
             ) from None
-    architecture = _check_class(directory / "config.json", weights, kind)
+    architecture = _architecture(directory / "config.json", weights, kind)
     beside = sorted(path for pattern in _BESIDE_WEIGHTS for path in directory.glob(pattern) if path.is_file())
     return (*shards, *beside), architecture
 
@@ -304,8 +314,8 @@ def _shards(directory: Path, weights: str) -> list[Path]:
         raise UsageError(f"weights: {index} is damaged ({error!r}); copy or download it again") from None
 
 
-def _check_class(config: Path, weights: str, kind: str) -> str:
-    """The model's class. Raises UsageError if it is not for this kind of handler."""
+def _architecture(config: Path, weights: str, kind: str) -> str:
+    """Read the model's class from its config.json. Raises UsageError if this kind of handler cannot serve it."""
     try:
         architecture = (json.loads(config.read_text()).get("architectures") or ["nothing"])[0]
     except (OSError, ValueError, AttributeError) as error:

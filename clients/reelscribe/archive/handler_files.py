@@ -22,7 +22,7 @@ import yaml
 from reelscribe.errors import StartupError
 
 CONFIG_FILE = "model-config.yaml"
-"""The name of the settings in an archive."""
+"""Name of the file with the settings in an archive."""
 
 
 def imported_files(script: Path, handlers: Path) -> list[Path]:
@@ -34,7 +34,7 @@ def imported_files(script: Path, handlers: Path) -> list[Path]:
             there, such as torch, are left to the environment of the server.
 
     Returns:
-        The files, `__init__.py` of packages included and `script` not, sorted, by paths relative to `handlers`.
+        Paths relative to `handlers`, sorted. They include the `__init__.py` of packages, but not `script`.
 
     Raises:
         StartupError: A file is not valid Python, or a module of a package in `handlers` does not exist.
@@ -58,7 +58,7 @@ def pack_handler(
     version: str = "1.0",
     settings: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write the archive of a handler with torch-model-archiver, and return its path, `<directory>/<name>.mar`.
+    """Write the archive of a handler with torch-model-archiver.
 
     Args:
         script: The handler, a Python file with a function `handle`.
@@ -67,6 +67,9 @@ def pack_handler(
         name: The model's name.
         version: The model's version.
         settings: The archive's YAML; without it, TorchServe uses its defaults.
+
+    Returns:
+        The path of the archive, `<directory>/<name>.mar`.
 
     Raises:
         StartupError: A file is missing or not valid Python, or torch-model-archiver failed.
@@ -96,7 +99,7 @@ def pack_handler(
 def _run_archiver(folder: Path, arguments: list[str]) -> None:
     """Run torch-model-archiver in `folder`, which holds a folder `temporary`. Raises StartupError if it fails."""
     command = [sys.executable, "-P", "-m", "model_archiver.model_packaging", *arguments]
-    # It deletes $TMPDIR/<name>, whatever that is.
+    # A TMPDIR of its own, because torch-model-archiver deletes $TMPDIR/<name> without checking what it is.
     environment = {**os.environ, "TMPDIR": str((folder / "temporary").resolve())}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -104,7 +107,7 @@ def _run_archiver(folder: Path, arguments: list[str]) -> None:
 
 
 def _imports(path: Path, handlers: Path) -> Iterator[str]:
-    """The full names of the modules that a file imports."""
+    """Yield the full names of the modules that a file imports."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError) as error:
@@ -119,7 +122,7 @@ def _imports(path: Path, handlers: Path) -> Iterator[str]:
 
 
 def _files_of(module: str, handlers: Path, importer: Path) -> list[Path]:
-    """The files of a module and of the packages around it, relative to `handlers`; none for modules from elsewhere."""
+    """Return the files of a module and of its packages, relative to `handlers`; none if they are not there."""
     names = module.split(".")
     if not _file_of(names[0], handlers):
         return []
@@ -134,6 +137,6 @@ def _files_of(module: str, handlers: Path, importer: Path) -> list[Path]:
 
 
 def _file_of(module: str, handlers: Path) -> Path | None:
-    """The file of a module or package, relative to `handlers`; None if there is none."""
+    """Return the file of a module or package, relative to `handlers`; None if there is none."""
     path = Path(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if (handlers / file).is_file()), None)

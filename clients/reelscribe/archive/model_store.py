@@ -1,4 +1,4 @@
-"""The archives of a model store: which models and versions they hold, according to their manifests."""
+"""Reads from the manifests of archives which models and versions a model store holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe.errors import StartupError
-from reelscribe.management.model_version import natural
+from reelscribe.management.model_version import version_sort_key
 
 _MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -21,6 +21,7 @@ class StoredModel:
     name: str
     version: str
     path: Path
+    """Path of the archive."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -34,8 +35,8 @@ def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
         load_models: "all", or file names of archives, separated by commas.
 
     Returns:
-        The models by name, with the newest version of each first, as TorchServe makes the version that it loads first
-        the default.
+        The models by name, with the newest version of each first, because TorchServe makes the version that it loads
+        first the default.
 
     Raises:
         StartupError: There is no archive, a file is not an archive, or two archives hold the same version.
@@ -52,17 +53,17 @@ def stored_models(model_store: Path, load_models: str) -> list[StoredModel]:
             raise StartupError(
                 f"{first.path} and {model.path} are both {model}; remove one, or build it with another --version"
             )
-    newest_first = sorted(models.values(), key=lambda model: natural(model.version), reverse=True)
+    newest_first = sorted(models.values(), key=lambda model: version_sort_key(model.version), reverse=True)
     return sorted(newest_first, key=lambda model: model.name)
 
 
 def _read(path: Path) -> StoredModel:
-    """Read a manifest. TorchServe would only log that it skips a broken archive, and never become ready."""
+    """Read an archive's manifest. Raises StartupError, as TorchServe would skip a broken archive and never be ready."""
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
         model = manifest.get("model") or {}
-        # TorchServe's own defaults for a manifest that lacks them.
+        # TorchServe's own defaults if the manifest lacks a name or version.
         name = model.get("modelName") or re.sub(r"\W|^_", "_", path.stem, flags=re.ASCII)
         version = model.get("modelVersion") or "1.0"
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Errors and interrupts of every command, as one line on standard error and an exit status."""
+"""Reports the errors and interrupts of every command as one line on standard error and an exit status."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EXIT_INTERRUPTED = 130
 def errors_as_one_line() -> Iterator[None]:
     """Turn each error that a command expects into one line and an exit status.
 
-    A command imports what it needs within this block: `reelscribe --help` stays quick, and a package that is not
-    installed is reported like any other error. SIGTERM, which service managers send, counts as Ctrl-C.
+    A command imports the packages below within this block, so that `reelscribe --help` is fast and a library that is
+    not installed is reported like any other error. SIGTERM, which service managers send, counts as Ctrl-C.
 
     Raises:
         typer.Exit: The command failed or was interrupted; the reason has been printed.

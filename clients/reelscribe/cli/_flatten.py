@@ -1,7 +1,7 @@
 """Commands that receive their options as dataclasses.
 
-typer reads the options of a command from its signature, one parameter each. Commands that share options would repeat
-them all, so here a command takes whole groups: dataclasses, whose fields are annotated with `typer.Option`.
+typer reads the options of a command from the parameters of a function. So that commands which share options need not
+repeat them, a function can take groups of options: dataclasses whose fields are annotated with `typer.Option`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def flatten(command: Callable[..., None]) -> Callable[..., None]:
             resulting options must differ.
 
     Returns:
-        A function that typer reads as the flat command. It builds the dataclasses and calls `command`.
+        A function with one parameter for each option, as typer needs it. It builds the dataclasses and calls `command`.
     """
     hints = get_type_hints(command)
     groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}

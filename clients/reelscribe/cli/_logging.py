@@ -1,4 +1,4 @@
-"""The messages of reelscribe's loggers, shown to the person who runs a command."""
+"""Shows the messages of reelscribe's loggers to the user of a command."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The options that `reelscribe caption`, `transcribe` and `annotate` share.
 
-Each dataclass is a group of options, which `flatten` turns into options of a command, and makes of them what the
-packages below take. Defaults are written out here, as importing them would import numpy for `reelscribe --help`.
+Each dataclass is a group of options: `flatten` gives them to a command, and a method converts them to the types of the
+packages below. Defaults are repeated here, because importing them would import numpy for `reelscribe --help`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Cues = Annotated[str, typer.Option(help="What subtitles show: captions, transcri
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What every run has: its sources, its folder, and how it reports."""
+    """The options of every run: its sources, its output folder, and how it reports."""
 
     sources: Annotated[
         list[str],
-        typer.Argument(help="Media files, folders that are searched to their depths, or globs."),
+        typer.Argument(help="Media files, folders (searched at every depth), or globs."),
     ]
     out: Annotated[
         Path,
-        typer.Option(help="Folder for annotations.jsonl and for the ledger of finished sources."),
+        typer.Option(help="Folder for annotations.jsonl and for the ledger, which lets the same command continue."),
     ]
     formats: Annotated[
         list[str] | None,
@@ -50,7 +50,7 @@ class RunOptions:
     ] = None
     retry_failed: Annotated[
         bool,
-        typer.Option("--retry-failed", help="Try the sources again that failed in an earlier run into --out."),
+        typer.Option("--retry-failed", help="Retry sources that failed in an earlier run into --out."),
     ] = False
     stall_seconds: Annotated[
         float,
@@ -69,14 +69,14 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The servers that a run sends its requests to."""
+    """The options for the servers of a run."""
 
     servers: Annotated[
         list[str] | None,
         server_option(
             "--server",
             help="Inference address of a server. Repeat it to share the load between several servers. By default the"
-            " server that runs in .server, or else the address below.",
+            " server that runs in .server, or otherwise the address below.",
             show_default=INFERENCE_ADDRESS,
         ),
     ] = None
@@ -90,7 +90,7 @@ class ServerOptions:
     ] = None
     management: Annotated[
         str | None,
-        server_option(help="Management address, where keys are renewed before they expire; for a single --server."),
+        server_option(help="Management address, at which the key of a single --server is renewed before it expires."),
     ] = None
     requests_in_flight: Annotated[
         int,
@@ -101,7 +101,7 @@ class ServerOptions:
     ] = 32
 
     def find(self) -> list[Server]:
-        """Return the servers, each with the credentials for it.
+        """Return the servers, each with its credentials.
 
         Raises:
             UsageError: A key file or an address cannot be used, or their numbers do not fit together.
@@ -113,7 +113,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameOptions:
-    """Which frames are captioned, and how they are decoded and sent."""
+    """The options for frames: which ones to caption, and how to decode and send them."""
 
     every: Annotated[
         int | None,
@@ -129,11 +129,11 @@ class FrameOptions:
     ] = None
     keyframes: Annotated[
         bool,
-        frame_option("--keyframes", help="Caption keyframes only, which are the fastest to decode."),
+        frame_option("--keyframes", help="Caption only keyframes, which are the fastest to decode."),
     ] = False
     start: Annotated[
         float | None,
-        frame_option(help="Skip this many seconds of video, counted from the first frame."),
+        frame_option(help="Begin this many seconds after the first frame."),
     ] = None
     end: Annotated[
         float | None,
@@ -148,7 +148,7 @@ class FrameOptions:
     ] = "fast"
     reuse: Annotated[
         bool,
-        frame_option("--reuse", help="Give a frame that nearly equals the last captioned one the same caption."),
+        frame_option("--reuse", help="If a frame is nearly equal to the last captioned one, reuse its caption."),
     ] = False
     frames_per_request: Annotated[
         int,
@@ -164,10 +164,10 @@ class FrameOptions:
     ] = 2
 
     def caption_options(self, run: RunOptions) -> CaptionOptions:
-        """Return the options of the run's captions.
+        """Return the options of captions for a run.
 
         Raises:
-            UsageError: An option has a value that it cannot have.
+            UsageError: The value of an option is invalid.
         """
         from reelscribe.contract.frames import Resize
         from reelscribe.decode.sampling import Sampling
@@ -187,15 +187,15 @@ class FrameOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AudioOptions:
-    """What is transcribed, and how audio is cut into chunks and sent."""
+    """The options for audio: what to transcribe, and how to cut and send it."""
 
     language: Annotated[
         str | None,
-        audio_option(help="Language of everything that is said, such as en. By default it is detected in each chunk."),
+        audio_option(help="Language of all speech, such as en. By default it is detected in each chunk."),
     ] = None
     task: Annotated[
         str,
-        audio_option(help="transcribe, or translate into English."),
+        audio_option(help="transcribe, or translate (into English)."),
     ] = "transcribe"
     word_times: Annotated[
         bool,
@@ -205,14 +205,14 @@ class AudioOptions:
         float,
         audio_option(
             min=0,
-            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the chunk"
-            " is full; 0 cuts where it is full.",
+            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end of"
+            " the chunk; 0 cuts exactly at its end.",
         ),
     ] = 5.0
     window_seconds: Annotated[
         float,
         audio_option(
-            help="Length in seconds of the window whose loudness decides how quiet the point in its middle is."
+            help="Length in seconds of the window over which loudness is measured to find the quietest point."
         ),
     ] = 0.3
     silence_db: Annotated[
@@ -235,10 +235,10 @@ class AudioOptions:
     ] = 2
 
     def speech_options(self, run: RunOptions) -> SpeechOptions:
-        """Return the options of the run's transcripts.
+        """Return the options of transcripts for a run.
 
         Raises:
-            UsageError: An option has a value that it cannot have.
+            UsageError: The value of an option is invalid.
         """
         from reelscribe.contract.chunking import Cutting
         from reelscribe.contract.speech import TranscriptionOptions
@@ -257,10 +257,10 @@ class AudioOptions:
 
 
 def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
-    """Return the member of `allowed` that equals the value of an option.
+    """Check the value of an option, and return the equal member of `allowed`, which has the narrower type.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The value is not in `allowed`.
     """
     for choice in allowed:
         if value == choice:

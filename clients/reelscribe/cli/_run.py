@@ -59,12 +59,12 @@ def run_command(
     """
     from stamina.instrumentation import set_on_retry_hooks
 
-    from reelscribe.export.formats import CUES, check_formats, export
+    from reelscribe.export.formats import CUE_SOURCES, check_formats, export
     from reelscribe.results import jsonl
 
     formats = options.formats or []
     check_formats(formats)
-    cues = one_of(cues, CUES, "--cues")
+    cues = one_of(cues, CUE_SOURCES, "--cues")
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     try:

@@ -1,4 +1,4 @@
-"""`reelscribe archive`: a model archive for TorchServe, built from a handler, its settings and weights."""
+"""`reelscribe archive`: builds a model archive for TorchServe from a handler, its settings and weights."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _BUNDLE_HELP = (
     " unpacks them into the server's directory at each start."
 )
 _GPUS_HELP = (
-    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 one worker on each pair of them. TorchServe must"
-    " see that many GPUs. By default handlers/KIND.yaml decides."
+    "Run one worker on each of the GPUs 0 to N-1, or with --stages 2 on each pair of them. TorchServe must see that"
+    " many GPUs. By default handlers/KIND.yaml decides."
 )
 _DEVICES_HELP = (
     "Run the workers on these GPUs, such as 2,3, instead of --gpus. With --stages 2, TorchServe overwrites"
     " CUDA_VISIBLE_DEVICES with these numbers."
 )
 _PER_GPU_HELP = (
-    "Number of workers on each GPU, whose memory must hold the model that many times; 1 by default. Needs --gpus or"
-    " --devices."
+    "Number of workers on each GPU; 1 by default. The memory of a GPU must hold the model that many times. Needs --gpus"
+    " or --devices."
 )
 _STAGES_HELP = (
-    "Processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the encoder and"
-    " the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then listens on a port"
-    " of all network interfaces."
+    "Number of processes that each worker is split over. 2 is for a BLIP-2 or Whisper that does not fit one GPU: the"
+    " encoder and the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then"
+    " listens on a port of all network interfaces."
 )
 _VERSION_HELP = (
     "Version of the model. The archive becomes NAME-VERSION.mar, beside those of other versions; by default it is"
@@ -64,9 +64,9 @@ def archive(
 ) -> None:
     """Build a model archive with torch-model-archiver, replacing one of the same name and version."""
     with errors_as_one_line():
-        from reelscribe.archive import build as archives
+        from reelscribe.archive.build import build
 
-        built = archives.build(
+        built = build(
             name,
             handler,
             weights,

@@ -1,4 +1,4 @@
-"""`reelscribe models`: list, register, scale, replace and unregister the models of a running server."""
+"""`reelscribe models`: list, describe, register, scale and unregister the models of a running server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="List, register, scale and replace the models of a running server.")
+app = typer.Typer(
+    no_args_is_help=True, help="List, describe, register, scale and unregister the models of a running server."
+)
 
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Version = Annotated[str | None, typer.Argument(help="Version of the model; by default its default version.")]
@@ -37,7 +39,7 @@ LoadSeconds = Annotated[float, typer.Option(help="Give up if the workers are not
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoice:
-    """The server that a command manages."""
+    """The options for the server that a command manages."""
 
     directory: Annotated[Path, typer.Option(help="Folder of a server on this machine.")] = DIRECTORY
     management: Annotated[
@@ -48,8 +50,8 @@ class ServerChoice:
         Path | None, typer.Option(help="Copy of that server's key_file.json, with mode 600. Needs --management.")
     ] = None
 
-    def connect(self) -> _ManagedServer:
-        """Return the server, to which nothing is sent yet.
+    def find(self) -> _ManagedServer:
+        """Return the server with its credentials. Nothing is sent to it yet.
 
         Raises:
             UsageError: No server was started in the directory, or the options contradict each other.
@@ -79,7 +81,7 @@ class ServerChoice:
 def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
     """List every version of every model."""
     with errors_as_one_line():
-        models = server.connect().run(lambda client: client.models())
+        models = server.find().run(lambda client: client.models())
         if as_json:
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
@@ -90,7 +92,7 @@ def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
 @app.command()
 @flatten
 def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
-    """Show a model, its workers, its queue and, if a worker is READY, what its handler says of itself."""
+    """Show a model, its workers, its queue and, if a worker is READY, its handler's description."""
 
     async def request(client: ManagementClient) -> tuple[ModelVersion, dict[str, Any]]:
         described = await client.describe(model, version)
@@ -98,7 +100,7 @@ def describe(server: ServerChoice, model: Model, version: Version = None, as_jso
         return described, await client.handler_description(model, version) if ready else {}
 
     with errors_as_one_line():
-        described, handler = server.connect().run(request)
+        described, handler = server.find().run(request)
         if as_json:
             typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
         else:
@@ -118,12 +120,12 @@ def register(
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
-    """Load an archive. If it cannot be loaded, say why and unregister it again.
+    """Load an archive. If it cannot be loaded, show the reason and unregister it again.
 
-    It becomes the model's default version only if the model has no other version.
+    The version becomes the model's default only if the model has no other version.
     """
     with errors_as_one_line():
-        managed = server.connect()
+        managed = server.find()
         managed.check_archive(archive)
         why, seconds = managed.why(with_rejected_archives=True), load_seconds if wait else None
         made = managed.run(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
@@ -135,9 +137,9 @@ def register(
 def wait_for(
     server: ServerChoice, model: Model, version: Version = None, load_seconds: LoadSeconds = LOAD_SECONDS
 ) -> None:
-    """Wait until every worker of a model is READY. If one cannot be, say why."""
+    """Wait until every worker of a model is READY. If a worker cannot load it, show the reason."""
     with errors_as_one_line():
-        managed = server.connect()
+        managed = server.find()
         why = managed.why()
         ready = managed.run(lambda client: client.wait_ready(model, version, seconds=load_seconds, why=why))
         typer.echo(f"{_title(ready)}: {_workers(ready)}")
@@ -158,7 +160,7 @@ def scale(
 ) -> None:
     """Change the number of a model's workers. Requests that a removed worker was processing go to other workers."""
     with errors_as_one_line():
-        managed = server.connect()
+        managed = server.find()
         why = managed.why()
         scaled = managed.run(
             lambda client: client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
@@ -173,7 +175,7 @@ def set_default(
 ) -> None:
     """Make a version the one that answers requests which name no version."""
     with errors_as_one_line():
-        server.connect().run(lambda client: client.set_default(model, version))
+        server.find().run(lambda client: client.set_default(model, version))
         typer.echo(f"{model} {version} is the default")
 
 
@@ -183,30 +185,36 @@ def unregister(
     server: ServerChoice,
     model: Model,
     version: Version = None,
-    now: Annotated[bool, typer.Option("--now", help="Drop the requests that it has not answered yet.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait: drop the requests that are not answered yet.")
+    ] = False,
 ) -> None:
     """Unregister a version after it has answered the requests that it already has.
 
-    A version with several workers stays for as long as one request may compute (responseTimeout in its YAML), because
-    the server does not say which workers are idle. Requests that arrive meanwhile may be lost: make another version the
-    default first.
+    A version with several workers stays registered for as long as a request may take (responseTimeout in its YAML),
+    because the server does not report which workers are idle. Requests that arrive meanwhile may be lost, so make
+    another version the default first.
     """
     with errors_as_one_line():
         from reelscribe.management.client import DRAIN_SECONDS
 
         seconds = 0.0 if now else DRAIN_SECONDS
-        gone = server.connect().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
+        removed = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
         # TorchServe unregisters a default version only if it is the last one.
-        last = f"; it was the only version, and requests for {gone.name} fail now" if gone.is_default else ""
-        typer.echo(f"unregistered {gone.name} {gone.version}{last}")
+        last = f"; it was the only version, and requests for {removed.name} fail now" if removed.is_default else ""
+        typer.echo(f"unregistered {removed.name} {removed.version}{last}")
 
 
 @dataclass(frozen=True)
 class _ManagedServer:
+    """A server, and how to reach its management API."""
+
     address: str
+    """Address of the management API."""
     credentials: Credentials | None
+    """The token for the management API; None for a server that requires none."""
     instance: Instance | None = None
-    """None for a server elsewhere, whose log and archives cannot be read."""
+    """The server's directory; None for a server elsewhere, whose log and archives cannot be read."""
 
     def run(self, work: Callable[[ManagementClient], Awaitable[T]]) -> T:
         """Connect, do `work`, and return its result."""
@@ -220,10 +228,10 @@ class _ManagedServer:
         return asyncio.run(connected())
 
     def why(self, *, with_rejected_archives: bool = False) -> Why:
-        """Return a function that finds reasons for a failure in what the server logs from now on.
+        """Return a function that looks for the reason of a failure in log entries from now on.
 
-        With `with_rejected_archives` it also reports that TorchServe rejected any archive, as the log does not say
-        which archive it was.
+        With `with_rejected_archives` it also reports that TorchServe rejected an archive, whichever it was: the log
+        does not name it.
         """
         if self.instance is None:
             return lambda *_: None
@@ -238,7 +246,7 @@ class _ManagedServer:
         return why
 
     def check_archive(self, archive: str) -> None:
-        """Raise StartupError for a damaged archive, of which TorchServe would only say that it cannot save it."""
+        """Raise StartupError for a damaged archive, for which TorchServe's own message would be misleading."""
         if self.instance is None or not self.instance.options.exists():
             return
         from reelscribe.archive.model_store import stored_models

@@ -21,11 +21,11 @@ def export(
 ) -> None:
     """Export the captions and transcripts of a finished run as subtitles or tables."""
     with errors_as_one_line():
-        from reelscribe.export.formats import CUES
+        from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
         from reelscribe.results import jsonl
 
-        for path in export_annotations(out / jsonl.NAME, out, formats, one_of(cues, CUES, "--cues")):
+        for path in export_annotations(out / jsonl.NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
             typer.echo(f"wrote {path}")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 EXIT_STOPPED = 3
-"""Service managers take it for "not running"."""
+"""Exit status of `status` for a stopped server, as service managers expect it."""
 
 app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
 
@@ -34,7 +34,7 @@ Directory = Annotated[Path, typer.Option(help="Folder of the server: its logs, k
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOptions:
-    """The options of `start` and `restart`; None for those that are not given."""
+    """The options of `start` and `restart`; None for options that are not given."""
 
     config: Annotated[Path | None, typer.Option(help="TorchServe's settings file.", show_default=str(CONFIG))] = None
     model_store: Annotated[
@@ -78,16 +78,16 @@ class GivenOptions:
         list[str] | None,
         typer.Option(
             "--pass-env",
-            help="Name of an environment variable to pass to the server and its workers, such as HF_TOKEN; secrets are"
-            " not passed otherwise. May be repeated.",
+            help="Name of an environment variable, such as HF_TOKEN, to pass to the server and its workers. Otherwise"
+            " secrets are not passed. May be repeated.",
         ),
     ] = None
 
     def applied_to(self, options: StartOptions) -> StartOptions:
-        """Return `options` with those that were given in their place.
+        """Return `options`, replaced where an option was given.
 
         Raises:
-            UsageError: A certificate has no key, or a key has no certificate.
+            UsageError: There is a certificate without a private key, or the other way round.
         """
         given: dict[str, Any] = {name: value for name, value in vars(self).items() if value is not None}
         if self.pass_environment is not None:
@@ -98,7 +98,7 @@ class GivenOptions:
 @app.command("start")
 @flatten
 def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
-    """Start TorchServe and wait until every worker is READY. If one cannot be, say why and leave nothing running."""
+    """Start TorchServe and wait until every worker is READY. If that fails, show the reason and stop it again."""
     with errors_as_one_line(), log_messages(typer.echo):
         from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
@@ -115,10 +115,10 @@ def restart_server(
     directory: Directory = DIRECTORY,
     given: GivenOptions,
     no_tls: Annotated[
-        bool, typer.Option("--no-tls", help="Drop the certificate of the last start, to serve http addresses only.")
+        bool, typer.Option("--no-tls", help="Drop the certificate of the last start, to serve only http addresses.")
     ] = False,
 ) -> None:
-    """Stop TorchServe if it runs, and start it with the options of its last start, except those given here."""
+    """Stop TorchServe if it runs, and start it with the options of its last start, apart from those given here."""
     with errors_as_one_line(), log_messages(typer.echo):
         from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
@@ -169,7 +169,7 @@ def show_logs(
     which: Annotated[
         str,
         typer.Option(
-            help="model: output of the workers; server: log of TorchServe, with that output; access: one line for each"
+            help="model: output of the workers; server: log of TorchServe with that output; access: one line for each"
             " request; console: output of Java."
         ),
     ] = "server",

@@ -41,14 +41,14 @@ class Transcript:
 
 @dataclass(frozen=True)
 class AnnotatedSource:
-    """The part of a record that is exported; it has captions, a transcript or both."""
+    """The part of a record that is exported. It has captions, a transcript or both."""
 
     path: str
     """Path of the source as it was given to the run."""
     sha256: str | None
     """Digest of the source in hexadecimal digits; None if it could not be read."""
     start_seconds: float
-    """Presentation time, in seconds, at which players begin to count: of the first frame or the first audio."""
+    """Presentation time at which players start the file, in seconds: that of its first frame or audio."""
     captions: Captions | None
     """None if the run made no captions."""
     transcript: Transcript | None
@@ -56,17 +56,17 @@ class AnnotatedSource:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of annotations that the record holds, also if they are empty."""
+        """Return the kinds of annotations that the record has, even if they are empty."""
         kinds: tuple[tuple[Kind, Any], ...] = (("captions", self.captions), ("transcript", self.transcript))
         return tuple(kind for kind, value in kinds if value is not None)
 
 
 def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
-    """Read a file of records, of which only one is in memory at a time.
+    """Parse a file of records line by line, so that only one record is in memory at a time.
 
     Args:
         annotations: Path of annotations.jsonl.
-        parse: Makes a value of a line; raises KeyError, TypeError, ValueError or RecursionError for a wrong line.
+        parse: Parses a line; raises KeyError, TypeError, ValueError or RecursionError if it is not a record.
 
     Yields:
         What `parse` returns for each line.
@@ -91,7 +91,7 @@ def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
 
 
 def source_path(line: bytes) -> str:
-    """Read only the path of the source, which is much faster than to parse a line of many megabytes.
+    """Parse only the path of the source, which is much faster than parsing a line of many megabytes.
 
     Args:
         line: A line of annotations.jsonl.
@@ -105,7 +105,7 @@ def source_path(line: bytes) -> str:
 
 
 def annotated_source(line: bytes) -> AnnotatedSource:
-    """Read everything that is exported of a record.
+    """Parse the part of a record that is exported.
 
     Args:
         line: A line of annotations.jsonl.

@@ -1,4 +1,4 @@
-"""Makes the cues of subtitles: which text is shown when. docs/exports.md explains why they are cut and marked so."""
+"""Makes the cues of subtitles: which text is shown when. docs/exports.md gives the reasons for the rules."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reelscribe.contract.annotations import Segment, Utterance
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotations import AnnotatedSource
 
-Cues = Literal["captions", "transcript", "both"]
-"""The annotations that cues are made from; "both" means whatever a record has."""
+CueSource = Literal["captions", "transcript", "both"]
+"""The annotations that cues are made from; "both" means all that a record has."""
 
-_LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours of two digits, as players of SubRip expect
+_LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
 # Broadcasters' rules for what viewers can read at once: two lines of 42 characters, for 7 seconds.
 _MAX_SECONDS = 7.0
 _MAX_CHARACTERS = 84
@@ -26,7 +26,7 @@ class Cue(NamedTuple):
     """One line of text that is shown for some time."""
 
     start: int
-    """Time at which it appears, in milliseconds from where players begin to count."""
+    """Time at which it appears, in milliseconds since the time at which players start the file."""
     end: int
     """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
     text: str
@@ -35,28 +35,28 @@ class Cue(NamedTuple):
 
 
 class CueInterval(NamedTuple):
-    """A stretch of time in which the same cues are shown."""
+    """An interval of time in which the same cues are shown."""
 
     start: int
-    """In milliseconds."""
+    """Start of the interval, in milliseconds like `Cue.start`."""
     end: int
-    """In milliseconds."""
+    """End of the interval, in milliseconds."""
     cues: list[Cue]
     """At least one; captions come before speech."""
 
 
-def cues_of(source: AnnotatedSource, wanted: Cues) -> list[Cue]:
+def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
     """Make the cues of a source.
 
     Args:
         source: The annotations of the source.
-        wanted: The annotations that cues are made from.
+        made_from: The annotations that cues are made from.
 
     Returns:
         The cues in the order of `start`; captions and speech may overlap.
     """
-    captions = source.captions if wanted != "transcript" else None
-    transcript = source.transcript if wanted != "captions" else None
+    captions = source.captions if made_from != "transcript" else None
+    transcript = source.transcript if made_from != "captions" else None
     beside_speech = captions is not None and transcript is not None
     cues = [_cue(segment, source.start_seconds, beside_speech) for segment in captions.segments] if captions else []
     for utterance in transcript.utterances if transcript else []:
@@ -65,7 +65,7 @@ def cues_of(source: AnnotatedSource, wanted: Cues) -> list[Cue]:
 
 
 def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
-    """Yield the stretches of time between any start or end of a cue and the next, if a cue is shown in them.
+    """Split time at each start and end of a cue, and yield the intervals in which at least one cue is shown.
 
     Args:
         cues: Cues in the order of `start`; they may overlap.
@@ -80,7 +80,7 @@ def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
 
 
 def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) -> Cue | None:
-    """The cue of a segment; None if it has nothing to show, or starts later than subtitles can say."""
+    """Return the cue of a segment; None if its text is empty, or it starts later than subtitles can express."""
     start, end = (max(0, round((time - start_seconds) * 1000)) for time in (segment.start, segment.end))
     text = " ".join(_CONTROL_CHARACTER.sub(" ", segment.text).split())
     if not text or start >= _LAST_MS:
@@ -89,34 +89,34 @@ def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) ->
 
 
 def _readable_segments(utterance: Utterance) -> Iterator[Segment]:
-    """Segments that viewers can read at once, cut before words.
+    """Cut an utterance before words into segments that viewers can read at once.
 
-    An utterance that is short, or whose words have no times, is one segment.
+    A short utterance, or one whose words have no times, remains one segment.
     """
     start, end, text, words = utterance.start, utterance.end, utterance.text, utterance.words or ()
-    places = _places(words, text)
-    if not places or (end - start <= _MAX_SECONDS and len(text) <= _MAX_CHARACTERS):
+    offsets = _word_offsets(words, text)
+    if not offsets or (end - start <= _MAX_SECONDS and len(text) <= _MAX_CHARACTERS):
         yield Segment(start, end, text)
         return
     first = 0
-    for number, place in enumerate(places[1:], 1):
+    for number, offset in enumerate(offsets[1:], 1):
         too_long = words[number].end - words[first].start > _MAX_SECONDS
-        if too_long or place + len(words[number].text) - places[first] > _MAX_CHARACTERS:
-            yield Segment(words[first].start, words[number - 1].end, text[places[first] : place])
+        if too_long or offset + len(words[number].text) - offsets[first] > _MAX_CHARACTERS:
+            yield Segment(words[first].start, words[number - 1].end, text[offsets[first] : offset])
             first = number
-    yield Segment(words[first].start, words[-1].end, text[places[first] :])
+    yield Segment(words[first].start, words[-1].end, text[offsets[first] :])
 
 
-def _places(words: Sequence[Word], text: str) -> list[int]:
-    """The index in `text` at which each word begins; empty if a word is not in it.
+def _word_offsets(words: Sequence[Word], text: str) -> list[int]:
+    """Return the offset in `text` at which each word begins; empty if a word is not in it.
 
-    The words are looked up in the text, because only the text says whether there are spaces: Chinese has none.
+    Joining the words would not do: only the text shows whether there are spaces between them, and Chinese has none.
     """
-    places, stop = list[int](), 0
+    offsets, stop = list[int](), 0
     for word in words:
-        place = text.find(word.text, stop)
-        if place < 0:
+        offset = text.find(word.text, stop)
+        if offset < 0:
             return []
-        places.append(place)
-        stop = place + len(word.text)
-    return places
+        offsets.append(offset)
+        stop = offset + len(word.text)
+    return offsets

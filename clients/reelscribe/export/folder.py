@@ -14,14 +14,14 @@ class ExportFolder:
     """A folder, and the files that an export has written into it."""
 
     def __init__(self, path: Path) -> None:
-        """Export into the folder `path`; it is created when it is needed."""
+        """Export into the folder `path`, which is created with the first file."""
         self._path = path
         self.written: list[Path] = []
-        """The files that are whole, in the order in which they were finished."""
+        """The complete files, in the order in which they were completed."""
 
     @contextmanager
     def file(self, name: str) -> Iterator[Path]:
-        """Write a file that appears under its name only when it is whole.
+        """Write a file that appears under its name only when it is complete.
 
         Args:
             name: Name of the file below the folder; folders in it are created.
@@ -30,7 +30,7 @@ class ExportFolder:
             The path to write to, `<name>.partial`, which is removed if the block fails.
 
         Raises:
-            UsageError: The file cannot be written; also for every OSError that the block raises.
+            UsageError: The file cannot be written, or the block raised an OSError.
         """
         path = self._path / name
         try:

@@ -1,4 +1,4 @@
-"""The formats of exports, and the entry of this package. docs/exports.md describes the files.
+"""The formats of exports, and `export`, the entry of this package. docs/exports.md describes the files.
 
 `_FORMATS` lists the formats. To add one, write a function like `webvtt` (subtitles.py) or a context manager like
 `csv_writer` (tables.py), and list it there. To add a column to the tables, list it in `tables.TABLES`.
@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotations import Kind, annotated_source, read_lines, source_path
-from reelscribe.export.cues import Cue, Cues
+from reelscribe.export.cues import Cue, CueSource
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.subtitles import common_folder_of, subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, WriteSource, csv_writer, parquet_writer
@@ -24,24 +24,26 @@ from reelscribe.export.tables import TABLES, Table, WriteSource, csv_writer, par
 
 @dataclass(frozen=True)
 class _SubtitleFormat:
-    """A format with a file for each source that has a cue."""
+    """A format of subtitles: a file for each source that has a cue."""
 
     to_text: Callable[[Sequence[Cue]], str]
     """Makes the text of a file from its cues."""
     library: str | None = None
-    """The package that it needs."""
+    """The package that it needs; None if it needs none."""
     extra: str | None = None
     """The extra of reelscribe that installs the package."""
 
 
 @dataclass(frozen=True)
 class _TableFormat:
-    """A format with a file for each table."""
+    """A format of tables: a file for each table."""
 
     writer: Callable[[Path, Table[Any]], AbstractContextManager[WriteSource]]
     """Writes a table to a path; yields a function that adds the rows of a source."""
     library: str | None = None
+    """The package that it needs; None if it needs none."""
     extra: str | None = None
+    """The extra of reelscribe that installs the package."""
 
 
 _FORMATS: Mapping[str, _SubtitleFormat | _TableFormat] = {
@@ -51,12 +53,12 @@ _FORMATS: Mapping[str, _SubtitleFormat | _TableFormat] = {
     "parquet": _TableFormat(parquet_writer, "pyarrow", "parquet"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
-"""The names of all formats, which are also what the names of their files end with."""
-CUES: tuple[Cues, ...] = get_args(Cues)
-"""What the cues of subtitles may be made from."""
+"""The names of all formats, which are also the suffixes of their files."""
+CUE_SOURCES: tuple[CueSource, ...] = get_args(CueSource)
+"""The annotations that the cues of subtitles can be made from."""
 
 
-def export(annotations: Path, out: Path, formats: Sequence[str], cues: Cues = "both") -> list[Path]:
+def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "both") -> list[Path]:
     """Export the annotations of a run.
 
     A file is called `<name>.partial` until it is whole; then it replaces an older file.
@@ -71,12 +73,12 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: Cues = "b
         The files that were written.
 
     Raises:
-        UsageError: A format or `cues` is unknown, a library is missing, no record has what `cues` names, a line is not
-            a record, or a file cannot be read or written.
+        UsageError: A format or `cues` is unknown, a library is missing, no record has the annotations that `cues`
+            names, a line is not a record, or a file cannot be read or written.
     """
     check_formats(formats)
-    if cues not in CUES:
-        raise UsageError(f"export: expected cues out of {', '.join(CUES)}, got {brief(cues)}")
+    if cues not in CUE_SOURCES:
+        raise UsageError(f"export: expected cues out of {', '.join(CUE_SOURCES)}, got {brief(cues)}")
     _check_file(annotations)
     folder = ExportFolder(out)
     subtitles = _subtitle_writers(annotations, folder, formats, cues)
@@ -96,12 +98,12 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: Cues = "b
         if not tables:
             open_tables("captions")
         elif subtitles and cues != "both" and cues not in tables:
-            raise _nothing_to_show(annotations, cues)
+            raise _no_cues(annotations, cues)
     return folder.written
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Check that an export can be made, which a run does before it starts.
+    """Check that all formats can be written. A run calls this before it starts.
 
     Args:
         formats: Names of formats.
@@ -120,13 +122,15 @@ def check_formats(formats: Sequence[str]) -> None:
 
 
 def _check_file(annotations: Path) -> None:
-    if not annotations.is_file():  # a pipe cannot be read twice, as subtitles need it
+    if not annotations.is_file():  # a pipe would not do: subtitles need to read the file twice
         reason = "is no regular file" if annotations.exists() else "does not exist"
         raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
 
 
-def _subtitle_writers(annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: Cues) -> list[WriteSource]:
-    """The functions that write the subtitles of a source, one for each chosen format of subtitles."""
+def _subtitle_writers(
+    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource
+) -> list[WriteSource]:
+    """Return a function that writes the subtitles of a source, for each chosen format of subtitles."""
     chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SubtitleFormat)}
     common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
     return [subtitle_writer(each.to_text, name, folder, common_folder, cues) for name, each in chosen.items()]
@@ -135,7 +139,7 @@ def _subtitle_writers(annotations: Path, folder: ExportFolder, formats: Sequence
 def _table_writers(
     kind: Kind, folder: ExportFolder, formats: Sequence[str]
 ) -> list[AbstractContextManager[WriteSource]]:
-    """The context managers that write a table, one for each chosen format of tables."""
+    """Return a context manager that writes the table of a kind, for each chosen format of tables."""
     chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)}
     return [_table_writer(each, folder, f"{kind}.{name}", TABLES[kind]) for name, each in chosen.items()]
 
@@ -148,9 +152,9 @@ def _table_writer(
         yield write
 
 
-def _nothing_to_show(annotations: Path, cues: Cues) -> UsageError:
+def _no_cues(annotations: Path, cues: CueSource) -> UsageError:
     return UsageError(
-        f"export: cues of {cues} need records that have them, and {annotations} has none; export the cues that are"
-        f" there (--cues both), or make {cues} by `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or"
-        " `reelscribe annotate` first"
+        f"export: expected records with {cues} to make cues from, and {annotations} has none; use --cues both for the"
+        f" annotations that are there, or make {cues} with"
+        f" `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or `reelscribe annotate` first"
     )

@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Literal
 
 from reelscribe.export.annotations import AnnotatedSource
-from reelscribe.export.cues import Cue, Cues, cues_of, intervals_of
+from reelscribe.export.cues import Cue, CueSource, cues_of, intervals_of
 from reelscribe.export.folder import ExportFolder
 
 _WORD_JOINER = "\u2060"  # an invisible character
@@ -19,13 +19,13 @@ _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
 _SRT_BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
 
-_MAX_PART_BYTES = 255  # of one name without its folders, on most file systems
-_MAX_NAME_BYTES = 1000  # of a name with its folders; a whole path has at most 4096, and the export folder may be deep
-_NOT_IN_A_NAME = re.compile(r"[\x00\ud800-\udc7f\udd00-\udfff]")  # the surrogates between stand for bytes
+_MAX_PART_BYTES = 255  # limit of most file systems for a name without its folders
+_MAX_NAME_BYTES = 1000  # for a name with its folders; a whole path has at most 4096, and the export folder may be deep
+_NOT_IN_A_NAME = re.compile(r"[\x00\ud800-\udc7f\udd00-\udfff]")  # not \udc80-\udcff: os.fsdecode makes them from bytes
 
 
 def webvtt(cues: Sequence[Cue]) -> str:
-    """Return the text of a WebVTT file; captions beside speech are shown at the top of the picture.
+    """Return the text of a WebVTT file. Captions beside speech are shown at the top of the picture.
 
     Args:
         cues: Cues in the order of `start`.
@@ -38,7 +38,7 @@ def webvtt(cues: Sequence[Cue]) -> str:
 
 
 def subrip(cues: Sequence[Cue]) -> str:
-    """Return the text of a SubRip file; cues that would overlap become lines of one cue, captions first.
+    """Return the text of a SubRip file. Cues that would overlap become lines of one cue, captions first.
 
     Args:
         cues: Cues in the order of `start`.
@@ -53,24 +53,24 @@ def subrip(cues: Sequence[Cue]) -> str:
 
 
 def subtitle_writer(
-    to_text: Callable[[Sequence[Cue]], str], suffix: str, folder: ExportFolder, common_folder: str, wanted: Cues
+    to_text: Callable[[Sequence[Cue]], str], suffix: str, folder: ExportFolder, common_folder: str, made_from: CueSource
 ) -> Callable[[AnnotatedSource], None]:
     """Return a function that writes the subtitles of one source, if it has a cue.
 
     Args:
         to_text: Makes the text of a file from its cues.
-        suffix: What the names of the files end with, without the dot; their folder has this name too.
+        suffix: Suffix of the files without the dot, which is also the name of their folder.
         folder: Folder of the export.
         common_folder: Deepest folder that holds all sources, from `common_folder_of`.
-        wanted: The annotations that cues are made from.
+        made_from: The annotations that cues are made from.
 
     Returns:
-        A function that raises UsageError if the file cannot be written.
+        The function. It raises UsageError if the file cannot be written.
     """
     names = SubtitleNames(common_folder, f".{suffix}")
 
     def write(source: AnnotatedSource) -> None:
-        if cues := cues_of(source, wanted):
+        if cues := cues_of(source, made_from):
             with folder.file(f"{suffix}/{names.name_for(source.path)}") as partial:
                 partial.write_text(to_text(cues), encoding="utf-8", errors="backslashreplace")
 
@@ -86,13 +86,13 @@ def _file_content(kind: Literal["vtt", "srt"], cues: Iterable[tuple[int, int, st
 
 
 def _webvtt_text(text: str) -> str:
-    # pysubs2 takes a backslash with N, n or h for white space, and WebVTT has no escape for a backslash.
+    # pysubs2 turns \N, \n and \h into white space, and WebVTT has no escape for a backslash.
     return html.escape(text, quote=False).replace("\\", f"\\{_WORD_JOINER}")
 
 
 def _subrip_text(text: str) -> str:
-    # SubRip has no escapes, and players hide what looks like a tag. A word joiner makes it look different to them. What
-    # is between braces they hide all the same, so that other braces take their place.
+    # SubRip has no escapes, and players hide text that looks like a tag. A word joiner within it prevents that, except
+    # for text in braces, which are replaced by full-width braces.
     return _SRT_MARKUP.sub(rf"\g<0>{_WORD_JOINER}", text).translate(_SRT_BRACES)
 
 
@@ -106,14 +106,14 @@ def common_folder_of(paths: Iterable[str]) -> str:
 
 
 class SubtitleNames:
-    """Gives each source a name of its own for its file, which never leads out of the folder of subtitles."""
+    """Gives each source a unique name for its file, which never leads out of the folder of subtitles."""
 
     def __init__(self, common_folder: str, suffix: str) -> None:
         """Name files after their sources.
 
         Args:
             common_folder: Absolute path of a folder that holds all sources.
-            suffix: What each name ends with, with its dot.
+            suffix: Suffix of the files, with its dot.
         """
         self._common_folder, self._suffix = common_folder, suffix
         self._taken: set[str] = set()
@@ -134,17 +134,17 @@ class SubtitleNames:
         return free + self._suffix
 
     def _folder_name(self, part: str) -> str:
-        """A name that no file has: beside x.mp4, whose file is x.mp4.vtt, there may be a folder x.mp4.vtt."""
+        """Return a name that no subtitle file has: beside x.mp4, with the file x.mp4.vtt, may be a folder x.mp4.vtt."""
         return f"{part}_" if part.endswith((self._suffix, ".partial")) else part
 
 
 def _absolute(path: str) -> str:
-    """The absolute path, with the one spelling that the file system would return."""
+    """Return the absolute path, spelled as the file system would return it, with invalid characters replaced."""
     return os.path.abspath(os.fsdecode(os.fsencode(_NOT_IN_A_NAME.sub("_", path))))
 
 
 def _shortened(part: str, max_bytes: int) -> str:
-    """`part` itself, or its beginning and a digest of all of it if it is longer than `max_bytes`."""
+    """Return a part of a path, or if it is longer than `max_bytes`, its beginning and a digest of all of it."""
     encoded = os.fsencode(part)
     if len(encoded) <= max_bytes:
         return part

@@ -19,11 +19,11 @@ from reelscribe.export.annotations import AnnotatedSource, Kind
 from reelscribe.results.records import Model
 
 WriteSource = Callable[[AnnotatedSource], None]
-"""Adds the rows of a source to a table."""
+"""Writes a source to an export: its rows of a table, or its subtitle file."""
 
 Item = TypeVar("Item", Caption, Utterance)
 
-_MAX_GROUP_VALUES = 2**16  # rows and words in a group of Parquet: enough to be read fast, few enough to fit in memory
+_MAX_GROUP_VALUES = 2**16  # rows and words in a row group of Parquet: many for fast reading, few for little memory
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
@@ -34,7 +34,7 @@ class Column(Generic[Item]):
     name: str
     type: Literal["text", "integer", "number", "words"]
     value: Callable[[AnnotatedSource, Model, Item], Any]
-    """Takes the value from the source, the model that annotated it, and the caption or utterance of the row."""
+    """Returns the value for a source, the model that annotated it, and the caption or utterance of the row."""
     nullable: bool = False
     """Whether a value may be None."""
     in_csv: bool = True
@@ -46,7 +46,7 @@ class Table(Generic[Item]):
     """A table with a row for each caption, or for each utterance, of all sources."""
 
     items: Callable[[AnnotatedSource], tuple[Model, Sequence[Item]]]
-    """Takes the model and the captions or utterances from a source that has this kind of annotations."""
+    """Returns the model and the captions or utterances of a source that has this kind of annotations."""
     columns: tuple[Column[Item], ...]
 
     def rows(self, source: AnnotatedSource, columns: Sequence[Column[Item]]) -> Iterator[list[Any]]:
@@ -127,9 +127,10 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
 
 
 def _cell(value: Any) -> Any:
-    """A value that spreadsheets do not take for a formula, and that readers do not end at the character 0.
+    """Return a value that no spreadsheet takes for a formula, without null characters, which end text in some readers.
 
-    A text that would look like another one with an apostrophe gets an apostrophe too, so that each can be taken off.
+    A formula gets an apostrophe before it. So does a formula that has one already, so that removing one apostrophe
+    always restores the text.
     """
     if not isinstance(value, str):
         return value
@@ -138,7 +139,7 @@ def _cell(value: Any) -> Any:
 
 @contextmanager
 def parquet_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
-    """Write a table as Parquet, in groups of rows that fit in memory.
+    """Write a table as Parquet, in row groups that fit in memory.
 
     Args:
         path: The file to write.
@@ -190,7 +191,7 @@ def _parquet_schema(table: Table[Any]) -> Any:
 
 
 def _parquet_value(value: Any) -> Any:
-    """A value as pyarrow takes it. What is not UTF-8 in a text is escaped as in annotations.jsonl."""
+    """Return a value that pyarrow accepts. Text that is not valid UTF-8 is escaped as in annotations.jsonl."""
     if isinstance(value, tuple):
         return [(word.start, word.end, _parquet_value(word.text)) for word in value]
     if not isinstance(value, str):

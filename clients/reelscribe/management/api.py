@@ -1,4 +1,4 @@
-"""Requests to one of TorchServe's own APIs. A refusal becomes an exception that says what to do."""
+"""Requests to TorchServe's own APIs. A refusal becomes an exception whose message says what to do."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ ANSWER_SECONDS = 10.0
 """Timeout in seconds of a request that needs no model."""
 
 Refusal = tuple[type[ReelscribeError], str]
-"""What a refusal is raised as, and what to do about it."""
+"""The exception that a refusal is raised as, and advice for its message."""
 
 _REFUSALS: dict[int, Refusal] = {
     400: (UsageError, "check the names and numbers of the command"),
     403: (ModelConflict, "make another version the default first, or unregister the others"),
-    405: (ModelApiOff, "it was started without: `reelscribe server restart --model-api`"),
-    408: (ServerError, "it was still ending workers; try again"),
+    405: (ModelApiOff, "the model API is off; `reelscribe server restart --model-api` turns it on"),
+    408: (ServerError, "the server was still ending workers; try again"),
     409: (ModelConflict, "unregister that version, or give the archive another one"),
     500: (ServerError, "see the server's log"),
-    503: (ServerError, "no worker takes it; `reelscribe models describe` shows the state of its workers"),
+    503: (ServerError, "no worker accepts the request; `reelscribe models describe` shows the state of its workers"),
     507: (ServerOutOfMemory, "unregister or scale down what is not needed"),
 }
-"""By HTTP status."""
+"""Refusals by HTTP status."""
 _NOT_FOUND: dict[str, Refusal] = {
     "ModelNotFoundException": (UnknownModel, "`reelscribe models list` shows what is registered"),
     "ModelVersionNotFoundException": (UnknownModel, "`reelscribe models list` shows which versions there are"),
     "ResourceNotFoundException": (ServerError, "is that the management address?"),
 }
-"""For status 404, by the type of TorchServe's exception."""
+"""Refusals with HTTP status 404, by the type of TorchServe's exception."""
 _NO_ARCHIVE: Refusal = (UnknownModel, "expected the file name of an archive in the server's model store, not a path")
 _UNEXPECTED: Refusal = (ServerError, "is it a TorchServe?")
 
@@ -62,7 +62,7 @@ class Answer:
 
     @property
     def error(self) -> tuple[str, str]:
-        """Type and message of the exception that TorchServe answers with; the type is empty for any other body."""
+        """Type and message of the exception in the body; for any other body, an empty type and the body's beginning."""
         try:
             error = json.loads(self.text)
         except ValueError:
@@ -73,12 +73,12 @@ class Answer:
 
     @property
     def token_refused(self) -> bool:
-        """Whether the token was refused, for which TorchServe uses the status of a bad request."""
+        """Whether the token was refused, which TorchServe answers with status 400."""
         return self.status == 400 and self.error[0] == "InvalidKeyException"
 
 
 class Api:
-    """One address of a server, with the token for it. Call `close` in the end."""
+    """One API of a server: its address and the token for it. Call `close` at the end."""
 
     def __init__(
         self, url: str, credentials: Credentials | str | None = None, *, ssl_context: ssl.SSLContext | None = None
@@ -99,7 +99,7 @@ class Api:
         await self._session.close()
 
     async def json(self, method: str, path: str, *, seconds: float = ANSWER_SECONDS) -> Any:
-        """Send a request and parse the JSON of its answer; arguments and exceptions are those of `text`."""
+        """Send a request and parse the JSON of its answer. The arguments and exceptions are those of `text`."""
         text = await self.text(method, path, seconds=seconds)
         try:
             return json.loads(text)
@@ -116,16 +116,16 @@ class Api:
 
         Raises:
             ServerError: The server does not answer, or refuses the request.
-            UsageError: The server calls the request wrong.
+            UsageError: The server answers that the request is malformed (HTTP status 400).
         """
         answer = await self.answer(method, path, seconds=seconds)
         self.check(path, answer)
         return answer.text
 
     async def answer(self, method: str, path: str, *, seconds: float = ANSWER_SECONDS) -> Answer:
-        """Send a request and return its answer, also a refusal; arguments are those of `text`.
+        """Send a request and return its answer, even if it is a refusal. The arguments are those of `text`.
 
-        If the token is refused, and the key file holds another one by now, the request is sent again with that.
+        If the token is refused and the key file holds a new one by now, the request is sent again with the new token.
 
         Raises:
             ServerUnreachable: The server does not answer.
@@ -149,7 +149,7 @@ class Api:
             advice = (
                 "keys expire, and a restart makes new ones: give the server's present --key-file"
                 if self._credentials
-                else "no key was given: name the server's --key-file"
+                else "no key was given: give the server's --key-file"
             )
             raise AccessRefused(f"{message}; {advice}", passes=True)
         kind, advice = _refusal(path, answer)

@@ -16,21 +16,21 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import check_trusted_certificates
 from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
 from reelscribe.management.api import ANSWER_SECONDS, Api
-from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, natural
+from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, version_sort_key
 
 REGISTER_SECONDS = 900.0
-"""Seconds that a server may take to fetch and unpack an archive, weights included."""
+"""Timeout, in seconds, of a request that makes a server fetch and unpack an archive, weights included."""
 
 DRAIN_SECONDS = 300.0
-"""Default time, in seconds, that requests may wait in a version's queue before it is unregistered."""
+"""Default timeout, in seconds, for the requests in a version's queue to be answered before it is unregistered."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two requests for the state of workers. For workers on GPUs, TorchServe queries the GPUs each time,
-and its clients wait meanwhile.
+"""Seconds between two requests for the state of workers. It is not smaller because TorchServe queries the GPUs for each
+such request, and other requests wait meanwhile.
 """
 
 Why = Callable[[str, str], str | None]
-"""Called with a model and a version, returns why it cannot be loaded, or None as long as no reason is known."""
+"""Takes the names of a model and a version, and returns why it cannot be loaded; None while no reason is known."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ManagementClient:
         """Prepare the sessions; nothing is sent yet.
 
         Args:
-            addresses: The server's addresses, or that of its management API alone.
+            addresses: The server's addresses, or only that of its management API.
             credentials: The token for the management API; None for a server that requires none.
             inference_credentials: The token for the inference API, which `ping` needs.
             ssl_context: The certificates that are trusted; by default those of the system.
@@ -122,7 +122,7 @@ class ManagementClient:
         with _expect_torchserve():
             answers = await self._json("GET", _path(model, "all"))
             versions = [ModelVersion.from_json(answer, default.version) for answer in answers]
-        return sorted(versions, key=lambda version: natural(version.version))
+        return sorted(versions, key=lambda version: version_sort_key(version.version))
 
     async def describe(self, model: str, version: str | None = None) -> ModelVersion:
         """Describe one version of a model; by default its default version."""
@@ -156,14 +156,14 @@ class ManagementClient:
     ) -> ModelVersion:
         """Register an archive and wait until it is ready.
 
-        If the waiting ends otherwise, also by a cancellation, the version is unregistered again, provided that the
-        server can be reached.
+        If the version does not become ready, or the wait is cancelled, the version is unregistered again if the server
+        can be reached.
 
         Args:
             archive: A file name in the server's model store, or an address that its settings allow.
             workers: Number of workers; by default what the archive says.
-            seconds: Timeout of the waiting; None does not wait.
-            why: Called repeatedly; a reason that it returns ends the waiting.
+            seconds: Timeout of the wait, in seconds; None does not wait.
+            why: Called repeatedly during the wait; if it returns a reason, StartupError is raised with it.
 
         Returns:
             The version that was registered.
@@ -176,7 +176,7 @@ class ManagementClient:
             UnknownModel: There is no such archive.
         """
         before = {(each.name, each.version) for each in await self.models()}
-        # If it were synchronous, one of TorchServe's threads that receive requests would wait for the workers.
+        # A synchronous request would block a thread of TorchServe that receives requests until the workers are ready.
         query = {"url": archive, "initial_workers": workers or 0, "synchronous": "false"}
         await self._json("POST", "/models", query, REGISTER_SECONDS)
         # TorchServe's answer does not name what was registered.
@@ -209,8 +209,8 @@ class ManagementClient:
         Args:
             model: Name of the model.
             version: Version of the model; by default its default version.
-            seconds: Timeout.
-            why: Called repeatedly; a reason that it returns ends the waiting.
+            seconds: Timeout, in seconds.
+            why: Called repeatedly during the wait; if it returns a reason, StartupError is raised with it.
 
         Returns:
             The version with its workers.
@@ -251,7 +251,7 @@ class ManagementClient:
     ) -> ModelVersion:
         """Change the number of workers of a version.
 
-        TorchServe sends the requests of workers that it removes to other workers, or refuses them once. With no worker
+        TorchServe sends the requests of workers that it removes to other workers, or refuses them once. If no worker is
         left, requests wait in the queue.
 
         Args:
@@ -260,8 +260,8 @@ class ManagementClient:
             maximum: Largest number of workers; by default the smallest.
             version: Version of the model; by default its default version.
             wait: Whether to wait until every worker is READY.
-            seconds: Timeout of the waiting.
-            why: Called repeatedly; a reason that it returns ends the waiting.
+            seconds: Timeout of the wait, in seconds.
+            why: Called repeatedly during the wait; if it returns a reason, StartupError is raised with it.
 
         Returns:
             The version with its workers.
@@ -288,17 +288,17 @@ class ManagementClient:
     ) -> ModelVersion:
         """Unregister a version after it has answered the requests that it already has.
 
-        A version with several workers stays for `response_seconds` more, as TorchServe does not say which of them are
-        idle. Requests that arrive after this call began may be refused or never answered. If it fails, the version is
-        as it was.
+        A version with several workers stays registered for `response_seconds` more, because TorchServe does not report
+        which workers are idle. Requests that arrive after the start of this call may be refused or never answered. If
+        the call fails, the version is unchanged.
 
         Args:
             model: Name of the model.
             version: Version of the model; by default its default version.
-            drain_seconds: Seconds that waiting requests have to leave the queue; 0 waits for no request.
+            drain_seconds: Timeout, in seconds, for requests to leave the queue; 0 does not wait for them.
 
         Returns:
-            The version as it was before.
+            The version as it was before this call.
 
         Raises:
             ServerError: The queue was not empty in time.
@@ -354,8 +354,8 @@ class ManagementClient:
             await asyncio.sleep(leaving.response_seconds)
 
     async def _check_model_api(self) -> None:
-        """Raise ModelApiOff before anything waits in vain."""
-        with suppress(UsageError):  # where it is on, the complaint is that the request names no archive
+        """Raise ModelApiOff if the server refuses changes of its models."""
+        with suppress(UsageError):  # if the model API is on, the server complains that the request names no archive
             await self._json("POST", "/models")
 
     async def _describe(self, model: str, version: str | None, default: str | None = None) -> ModelVersion:
@@ -379,7 +379,7 @@ def _path(model: str, version: str | None) -> str:
 
 @contextmanager
 def _expect_torchserve() -> Iterator[None]:
-    """Raise ServerError if reading an answer fails, which may come from any program that listens there."""
+    """Raise ServerError if an answer has another form than TorchServe's; any program may listen at the address."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 LOAD_SECONDS = 900.0
-"""Default time, in seconds, that models may take to become ready."""
+"""Default timeout, in seconds, for models to become ready."""
 
 _GPU = re.compile(r"gpuId::(\d+)")
 
 
-def natural(version: str) -> list[tuple[int, str]]:
-    """Return a sort key for versions that orders their numbers: 10.0 comes after 9.0."""
+def version_sort_key(version: str) -> list[tuple[int, str]]:
+    """Return a key that sorts versions by their numbers: 10.0 comes after 9.0."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"[.-]", version)]
 
 
@@ -29,7 +29,7 @@ class Worker:
     pid: int
     """Process id."""
     gpu: int | None
-    """Number of its GPU; None if it has none, or the server cannot say."""
+    """Number of its GPU; None if it has none or the server does not know it."""
     memory: int
     """Memory of the process, in bytes; 0 if the server does not measure it."""
 
@@ -66,7 +66,7 @@ class ModelVersion:
     archive: str
     """What it was registered from: a file name in the model store, or an address."""
     is_default: bool
-    """Whether it answers requests that name no version."""
+    """Whether this version answers requests that name no version."""
     min_workers: int
     """Number of workers that TorchServe keeps running."""
     max_workers: int
@@ -78,7 +78,7 @@ class ModelVersion:
     queue_capacity: int
     """Number of requests that its queue can hold."""
     response_seconds: int
-    """Seconds that a worker may compute before it is replaced."""
+    """Seconds that a worker may take for a batch of requests before it is replaced."""
     startup_seconds: int
     """Seconds that a worker may take to load the model."""
     device_ids: tuple[int, ...]
@@ -92,7 +92,7 @@ class ModelVersion:
 
     @property
     def ready(self) -> bool:
-        """Whether it has at least one worker, as many as it should have, and all of them take requests."""
+        """Whether it has at least one worker and at least `min_workers`, and all of them take requests."""
         return len(self.workers) >= max(1, self.min_workers) and all(worker.ready for worker in self.workers)
 
     def gpus_of(self, worker: Worker) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
     def __init__(self, tracks: Sequence[Track[Any, Any, Any, Any, Any]], *, ledger: Ledger, meter: Meter) -> None:
-        """Take the parts of a run.
+        """Create an annotator.
 
         Args:
             tracks: One for each model. Their `begin` has been called.
@@ -29,12 +29,12 @@ class Annotator:
             meter: Counts finished sources.
         """
         self._tracks, self._ledger, self._meter = tracks, ledger, meter
-        # A source needs only one digest, so the first track computes it. `stop` stops all tracks together, so the first
-        # one also tells whether the run is stopping.
-        self._first = tracks[0]
+        # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
+        # whether the run is stopping, because `stop` stops all tracks together.
+        self._first_track = tracks[0]
         self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Without a limit, the decode processes would compute the digests of all open sources before they decode any.
-        self._digesting = asyncio.Semaphore(max(1, self._first.pool.workers // 2))
+        self._digesting = asyncio.Semaphore(max(1, self._first_track.pool.workers // 2))
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
@@ -54,7 +54,7 @@ class Annotator:
             OutputError: The ledger cannot be written.
             ServerError: No server can be used.
         """
-        self._first.raise_if_stopping()
+        self._first_track.raise_if_stopping()
         try:
             stat = await asyncio.to_thread(_stat, path)
             source = await self._digest(path, stat)
@@ -62,7 +62,7 @@ class Annotator:
             async with lock:  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source, stat)
         except MediaError as error:
-            self._first.raise_if_stopping()
+            self._first_track.raise_if_stopping()
             record = Record(Source(path))
             for track in self._tracks:
                 record = track.add_error(record, source_error(error))
@@ -78,8 +78,8 @@ class Annotator:
         if stat and (sha256 := await self._ledger.find_digest(path, stat)):
             return Source(path, size_in(stat), sha256)
         async with self._digesting:
-            self._first.raise_if_stopping()
-            source = await self._first.pool.digest_file(path)
+            self._first_track.raise_if_stopping()
+            source = await self._first_track.pool.digest_file(path)
         if stat:
             await self._ledger.save_digest(path, stat, source)
         return source

@@ -88,7 +88,7 @@ class BulkRun:
         """Describe a run.
 
         Args:
-            tracks: One for each model, at least one. Their clients are open until the run has ended.
+            tracks: One for each model, at least one. Their clients must stay open until the run has ended.
             out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
             progress: Shows the progress of the run; by default nothing is shown.
             on_record: Called with each record after it has been written, in the order of the sources. The results of

@@ -74,7 +74,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
         return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
 
-    async def _ask(self, batch: DecodedFrameBatch) -> Captions:
+    async def _predict(self, batch: DecodedFrameBatch) -> Captions:
         return await self._captioner.caption(batch.frames) if batch.frame_indices else []
 
     def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:

@@ -57,7 +57,7 @@ async def caption_file(
         The result of each chosen frame, in the order of the frames, as soon as it is known.
 
     Raises:
-        MediaError: The file cannot be read, or is damaged or cut short. It is raised after all results that there are.
+        MediaError: The file cannot be read, or is damaged or cut short. It is raised after the last result.
         ServerError: No server can be used.
         UsageError: The model does not support the options.
     """
@@ -92,7 +92,7 @@ async def transcribe_file(
         The results in the order of time, as soon as they are known. Times are presentation times in seconds.
 
     Raises:
-        MediaError: The file cannot be read, or is damaged or cut short. It is raised after all results that there are.
+        MediaError: The file cannot be read, or is damaged or cut short. It is raised after the last result.
         ServerError: No server can be used.
         UsageError: The model does not support the options.
     """

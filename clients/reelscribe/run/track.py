@@ -201,7 +201,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return the command that makes a decode process read this file."""
 
     @abstractmethod
-    async def _ask(self, batch: Batch) -> Answers:
+    async def _predict(self, batch: Batch) -> Answers:
         """Return the model's answer for each item of a batch."""
 
     @abstractmethod
@@ -257,7 +257,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             self._meter.opened(path, max(0.0, 1 - missing))
 
     async def _answer(self, batch: Batch) -> Saved:
-        return self._to_save(batch, await self._ask(batch))
+        return self._to_save(batch, await self._predict(batch))
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
@@ -273,6 +273,7 @@ class _Sender(Generic[Opened, Batch, Saved]):
     """The batches of one source on their way to the model and into the ledger."""
 
     opened: Opened
+    """What is known about the file, set before the first batch is sent."""
 
     def __init__(self, track: Track[Any, Opened, Batch, Any, Saved], path: str, job: Job) -> None:
         self._track, self._path, self._job = track, path, job

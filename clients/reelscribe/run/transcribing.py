@@ -69,7 +69,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     def _read_command(self, path: str) -> ReadAudio:
         return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
-    async def _ask(self, batch: DecodedAudioBatch) -> Transcripts:
+    async def _predict(self, batch: DecodedAudioBatch) -> Transcripts:
         if not batch.chunks:
             return []
         return await self._speech.transcribe(batch.chunks, self._description.sample_rate, self.options.transcription)

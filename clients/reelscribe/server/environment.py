@@ -1,7 +1,7 @@
 """The environment variables that a server and its workers get.
 
-A worker runs a model's code on what strangers send, so it must not see the secrets of whoever started it. Variables
-that are not listed here are not passed, unless `--pass-env` names them.
+A worker runs a model's code on data from strangers, so it must not see the secrets of the user who starts the server.
+Variables that are not listed here are not passed, unless `--pass-env` names them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PASSED = (
 _PROXY = re.compile(r"_proxy$", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"//[^/]*@")
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
-"""Names of secrets, which no pattern above passes."""
+"""Names of secrets, which are not passed even if they match a pattern in `_PASSED`."""
 
 
 def server_environment(environment: Mapping[str, str], passed: Iterable[str] = ()) -> dict[str, str]:
     """Select the variables that a server gets.
 
     Args:
-        environment: The variables of whoever starts it.
-        passed: Names of variables to pass in any case.
+        environment: The variables of the process that starts it.
+        passed: Names of variables to pass even if they are not in the list of this module.
 
     Raises:
         UsageError: A name in `passed` is not in the environment, or would change TorchServe's settings after they were

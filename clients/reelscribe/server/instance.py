@@ -1,8 +1,8 @@
 """An instance of TorchServe on this machine: its directory and its processes.
 
 An instance owns a directory, `.server` by default, with its settings, temporary files, logs and keys. The Java process
-and its workers survive the process that launched them, so every process of an instance carries the directory in its
-environment. The instance has ended when no such process is left.
+and its workers survive the command that launched them, so an environment variable with the directory marks each
+process of an instance. The instance has ended when no such process is left.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class Instance:
         return context
 
     def processes(self) -> list[psutil.Process]:
-        """Find every running process of the instance, whoever has become its parent."""
+        """Find all running processes of the instance, whatever their parent is."""
         mark = str(self.directory.resolve())
         return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
 
 
 def is_java(process: psutil.Process) -> bool:
-    """Return whether a process is TorchServe itself, and not one of its workers."""
+    """Return whether a process is TorchServe's Java process, not one of its workers."""
     try:
         return any("ModelServer" in word for word in process.cmdline())
     except psutil.Error:
@@ -144,10 +144,10 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 @contextmanager
 def claimed(instance: Instance) -> Iterator[None]:
-    """Create the directory, and keep other commands from starting or stopping a server there meanwhile.
+    """Create the directory if it is missing, and lock it: no other command can start or stop a server there meanwhile.
 
     Raises:
-        StartupError: The directory holds other things, or another command has claimed it.
+        StartupError: The directory belongs to something else, or another command has locked it.
     """
     if instance.directory.exists() and not instance.marker.exists() and any(instance.directory.iterdir()):
         raise StartupError(

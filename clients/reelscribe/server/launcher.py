@@ -41,11 +41,13 @@ from reelscribe.server.settings import (
 from reelscribe.server.state import versions_of
 
 STOP_SECONDS = 15
-"""Seconds that processes have to end after SIGTERM, and again after SIGKILL."""
+"""Timeout, in seconds, for processes to end after SIGTERM, and again after SIGKILL."""
 
 POLL_SECONDS = 0.25
+"""Seconds between two requests for the state of the workers of a server that is starting."""
 
 LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
+"""TorchServe's log settings."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,19 +55,19 @@ _log = logging.getLogger(__name__)
 def start(instance: Instance, options: StartOptions) -> None:
     """Start TorchServe with the archives of a model store and wait until every worker is READY.
 
-    Logs what it does at level INFO, and what should concern the operator at level WARNING.
+    Progress is logged at level INFO, and risks at level WARNING.
 
     Args:
-        instance: Where the server is going to live.
-        options: What it is started with.
+        instance: The directory of the server.
+        options: The options of the server.
 
     Raises:
-        StartupError: The options or settings cannot work or would let strangers in, and nothing was started; or a
-            model was not ready in time or cannot be loaded, and everything was stopped again.
+        StartupError: The options or settings are invalid or insecure, or a server runs there already, and nothing was
+            started; or a model was not ready in time or cannot be loaded, and everything was stopped again.
         UsageError: An environment variable cannot be passed.
     """
     _refuse_second(instance)
-    plan = _check(options)
+    plan = _make_plan(options)
     check_ports(plan.settings, options.config)  # before the directory is created
     with claimed(instance):
         _refuse_second(instance)
@@ -75,18 +77,18 @@ def start(instance: Instance, options: StartOptions) -> None:
 def restart(instance: Instance, options: StartOptions) -> None:
     """Stop the server if it runs, and start it with `options`.
 
-    If no server could start with the options, the running server continues.
+    Options and settings are checked first. If they are invalid or insecure, the running server is not stopped.
 
     Args:
-        instance: Where the server lives.
-        options: What it is started with.
+        instance: The directory of the server.
+        options: The options of the new server.
 
     Raises:
         StartupError: As for `start`.
         UsageError: An environment variable cannot be passed.
         ServerError: A process of the running server cannot be ended.
     """
-    plan = _check(options)
+    plan = _make_plan(options)
     with claimed(instance):
         _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
         check_ports(plan.settings, options.config)
@@ -94,13 +96,13 @@ def restart(instance: Instance, options: StartOptions) -> None:
 
 
 def stop(instance: Instance) -> list[int]:
-    """End every process of an instance. A start that another command has under way fails because of it.
+    """End every process of an instance. If another command is just starting the server, that start fails.
 
     Args:
-        instance: Where the server lives.
+        instance: The directory of the server.
 
     Returns:
-        The ids of the processes that were ended.
+        The ids of the processes that have ended.
 
     Raises:
         ServerError: A process survived SIGKILL.
@@ -118,7 +120,7 @@ def stop(instance: Instance) -> list[int]:
 
 
 def describe_stop(pids: list[int]) -> str:
-    """Say in one line which processes a stop has ended."""
+    """Describe in one line which processes a stop has ended."""
     return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
 
 
@@ -133,8 +135,8 @@ class _Plan:
     environment: dict[str, str]
 
 
-def _check(options: StartOptions) -> _Plan:
-    """Check everything that can be checked while another server runs."""
+def _make_plan(options: StartOptions) -> _Plan:
+    """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
     config = options.config
     if not config.is_file():
         raise StartupError(f"{config}: no such file; expected TorchServe's settings")
@@ -144,7 +146,7 @@ def _check(options: StartOptions) -> _Plan:
     check_tls(settings, config, certificate=options.certificate is not None)
     _check_exposure(settings, options)
     models = stored_models(options.model_store, settings.get("load_models", "all"))
-    # With "all", TorchServe would load any file or folder of the store, in any order; these have been checked.
+    # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
     for name in models_without_batching(settings, sorted({model.name for model in models})):
         _log.warning(
@@ -194,7 +196,7 @@ def _start(instance: Instance, plan: _Plan) -> None:
 
 
 def _prepare(instance: Instance, plan: _Plan) -> None:
-    """Remove what an earlier run left, so that nothing of it is mistaken for this one's, and write the settings."""
+    """Remove the files of an earlier server, which could be mistaken for this one's, and write the settings."""
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
@@ -278,7 +280,10 @@ def _stop(instance: Instance, patience: float) -> list[int]:
 
 
 def _stop_request(instance: Instance) -> Path:
-    """The file that tells a start under way why its server ended; the next start removes it with the logs."""
+    """Return the file that tells a start in another command that its server was stopped.
+
+    The next start removes it, together with the logs.
+    """
     return instance.logs / "stop-requested"
 
 
@@ -288,26 +293,30 @@ def _forget_secrets(instance: Instance) -> None:
 
 
 def _end_processes(instance: Instance, patience: float) -> list[int]:
-    """End the processes of an instance, after `patience` seconds by force; return their ids."""
+    """End the processes of an instance, with SIGKILL after `patience` seconds, and return their ids."""
     # The Java process ends its workers itself; only what is left after that is ended one by one.
-    pids = _signal_and_wait(instance, signal.SIGTERM, patience, everyone=False)
-    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, everyone=True)
+    pids = _signal_and_wait(instance, signal.SIGTERM, patience, workers_too=False)
+    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, workers_too=True)
     # Another command may have launched a process meanwhile; that one was not signalled.
     if left := [process.pid for process in instance.processes() if process.pid in pids]:
         raise ServerError(f"processes {left} cannot be ended; end them by hand")
     return list(pids)
 
 
-def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, everyone: bool) -> dict[int, None]:
-    """Signal the Java process, or everyone, and wait for all processes to end; return the ids, as an ordered set."""
+def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, workers_too: bool) -> dict[int, None]:
+    """Signal the Java process, and its workers on request, and wait up to `seconds` until all processes have ended.
+
+    Returns:
+        The ids of all processes there were, as an ordered set.
+    """
     pids: dict[int, None] = {}
     signalled: set[int] = set()
     deadline = time.monotonic() + seconds
     while processes := instance.processes():
         pids |= dict.fromkeys(process.pid for process in processes)
-        targets = [process for process in processes if everyone or is_java(process)]
+        targets = [process for process in processes if workers_too or is_java(process)]
         if not (targets or signalled) or time.monotonic() >= deadline:
-            break
+            break  # workers without a Java process would not end by themselves
         for process in targets:  # including those that another command has started meanwhile
             if process.pid not in signalled:
                 signalled.add(process.pid)

@@ -1,7 +1,7 @@
-"""Reads the logs of an instance: what became of its workers, and why a model does not load.
+"""Reads from the logs of an instance what happened to its workers, and why a model does not load.
 
-`ts_log.log` has TorchServe's own lines and the output of the workers. Log4j begins a new one at 100 MB. The log before
-it is read too, as what a worker was before it died must not be forgotten while it restarts.
+`ts_log.log` has TorchServe's own lines and the output of the workers. Log4j begins a new file at 100 MB. The file
+before it is read too, because it may tell that a worker that is restarting now was READY before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from reelscribe.server.instance import Instance
 
 LOGS = {"model": "model_log.log", "server": "ts_log.log", "access": "access_log.log", "console": "console.log"}
-"""File names by kind: output of the workers; TorchServe's log with that output; requests; output of Java."""
+"""File names of the logs: output of the workers, TorchServe's log with that output, requests, and output of Java."""
 
 _LINE = re.compile(r"\d{4}-\S+ \[\w+ *\] (\S+) (\S+) - (.*)")
 """First line of a log entry: thread, logger and message. Lines of another form continue the entry before."""
@@ -28,21 +28,24 @@ _CANNOT_LOAD = re.compile(r"cannot load: (.*)")
 _ERROR = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)\b.*)")
 """The last line of a Python traceback, or the first line of a Java one."""
 _NOT_THE_REASON = re.compile(r"No module named 'ts\.torch_handler|java\.lang\.InterruptedException")
-"""TorchServe looks there for a handler that cannot be imported; and its threads end with such an exception."""
+"""Errors that are never the reason: TorchServe tries its own handlers after one that cannot be imported, and its
+threads end with an InterruptedException.
+"""
 _REJECTED = re.compile(r"Failed to load model: |Failed to parse model config file |Invalid \w+: .*, should be ")
-"""Messages about archives that TorchServe itself rejects."""
+"""Beginnings of messages about archives that TorchServe itself rejects."""
 _GPUS_IGNORED = re.compile(r"Invalid deviceId:(-?\d+), ignore deviceIds list")
-"""An archive names a GPU that TorchServe does not see (Model.java); it would use other GPUs then, or the CPU."""
+"""Message about an archive with a GPU that TorchServe does not see (Model.java): it would use other GPUs or the CPU."""
 _ADDED = re.compile(r"Adding new version (.+) for model (.+)")
-"""Follows in the same thread, and says which archive it was."""
+"""Message that follows in the same thread, with the version and model of that archive."""
 _SERVER_ERROR = re.compile(r"\d{4}-\S+ \[ERROR\] \S+ \S+ - (.*)")
+"""Log entry of an error of TorchServe itself."""
 _JAVA_FAILED = re.compile(
     r"(?:Exception in thread .*|Invalid configuration: |Error: |(?:[\w$]+\.)+\w*(?:Error|Exception)\b).*"
 )
 _JAVA_USUAL = re.compile(
     r"(?:Warning: TorchServe is using|WARNING: sun\.|nvidia-smi not available|Model server started).*"
 )
-"""What Java prints when all is well."""
+"""Lines that Java prints even if all is well."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class WorkerHistory:
 
     @property
     def failure(self) -> str | None:
-        """Why it does not become READY; None if the log gives no reason."""
+        """Why the worker does not become READY; None if the log gives no reason."""
         if not self.failed:
             return self.reason
         return self.reason or self.error or "the worker's process ended while it was loading, and said nothing: killed?"
@@ -94,7 +97,7 @@ class WorkerHistory:
 
     def _change_state(self, old: str, new: str) -> None:
         if self.state == "WORKER_SCALED_DOWN":
-            return  # on its way out it passes through other states too
+            return  # while a removed worker ends, it passes through other states too
         self.state = new
         if "WORKER_MODEL_LOADED" in (old, new):
             self.was_ready, self.failed = True, False
@@ -104,7 +107,7 @@ class WorkerHistory:
 
 
 def log_end(instance: Instance) -> LogPosition | None:
-    """Return where the server's log ends now, to read from there on later; None if there is no log yet."""
+    """Return the position of the end of the server's log, from which later entries can be read; None without a log."""
     try:
         status = _server_log(instance).stat()
     except FileNotFoundError:
@@ -113,14 +116,14 @@ def log_end(instance: Instance) -> LogPosition | None:
 
 
 def worker_histories(instance: Instance, since: LogPosition | None = None) -> list[WorkerHistory]:
-    """Collect what the log says of each worker.
+    """Collect the history of each worker from the log.
 
     Args:
         instance: The instance whose log is read.
         since: Where to start; by default at the beginning.
 
     Returns:
-        Every worker that is mentioned, without those that were scaled down.
+        All workers that the log mentions, except those that were scaled down.
     """
     workers: dict[str, WorkerHistory] = {}
     current = None
@@ -184,7 +187,7 @@ def why_it_was_not_accepted(instance: Instance, since: LogPosition | None = None
 
 
 def best_explanation(instance: Instance) -> str:
-    """Explain, on one line, why a server is not ready, as well as its logs allow."""
+    """Explain in one line why a server is not ready, as far as its logs tell."""
     if reason := why_it_cannot_load(instance):
         return reason
     workers = worker_histories(instance)
@@ -232,7 +235,7 @@ def _console_lines(instance: Instance) -> list[str]:
 
 
 def _lines(instance: Instance, since: LogPosition | None = None) -> Iterator[str]:
-    """Read the server's log from a position on; by default all of it and the log before it."""
+    """Yield the lines of the server's log from a position on; by default all lines, with those of the log before it."""
     offset = since.offset if since else 0
     now = log_end(instance)
     if not (now and since and now.inode == since.inode and now.offset >= offset):
@@ -244,11 +247,11 @@ def _lines(instance: Instance, since: LogPosition | None = None) -> Iterator[str
 
 
 def _lines_before(instance: Instance, offset: int) -> Iterator[str]:
-    """Read the newest of the older logs, which Log4j numbers upwards and compresses."""
+    """Yield the lines of the newest older log; Log4j compresses the older logs and numbers them upwards."""
     log = _server_log(instance)
     older = sorted(instance.logs.glob(f"{log.stem}.*.log.gz"), key=lambda path: int(path.name.split(".")[1]))
     if not older:
         return
-    with suppress(EOFError), gzip.open(older[-1], "rb") as file:  # it may still be being compressed
+    with suppress(EOFError), gzip.open(older[-1], "rb") as file:  # its compression may not be finished yet
         file.seek(offset)
         yield from (line.decode(errors="replace").rstrip("\n") for line in file)

@@ -1,4 +1,4 @@
-"""What a server is started with, and how it is remembered for a restart."""
+"""The options that a server is started with, and the file that keeps them for a restart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StartOptions:
     model_store: Path = MODEL_STORE
     """Folder of model archives."""
     load_seconds: float = LOAD_SECONDS
-    """Seconds that all models together have to become ready."""
+    """Timeout, in seconds, for all models together to become ready."""
     model_api: bool = False
     """Whether models can be registered and unregistered while the server runs."""
     insecure: bool = False
@@ -53,7 +53,7 @@ class StartOptions:
             raise UsageError("--certificate and --private-key belong together: give both, or neither")
 
     def save(self, path: Path) -> None:
-        """Write the options as JSON, with absolute paths, as a restart may come from another folder."""
+        """Write the options as JSON, with absolute paths, because a restart may be run in another folder."""
         values = {
             name: str(value.resolve()) if isinstance(value, Path) else value for name, value in asdict(self).items()
         }
@@ -65,7 +65,7 @@ class StartOptions:
 
         Raises:
             UsageError: There is no such file, so no server was ever started there.
-            StartupError: The file holds something else.
+            StartupError: The file cannot be read, or holds something else.
         """
         if not path.exists():
             raise UsageError(f"{path.parent}: no server was ever started there; use `reelscribe server start`")
@@ -76,5 +76,5 @@ class StartOptions:
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StartupError(
-                f"{path}: not what a server was started with ({error}); use `reelscribe server start`"
+                f"{path}: not the options of a server ({error}); use `reelscribe server start`"
             ) from None

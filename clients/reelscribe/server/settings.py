@@ -1,4 +1,4 @@
-"""TorchServe's settings: `config.properties` is read, completed, checked and written."""
+"""Reads, completes, checks and writes TorchServe's settings, the file `config.properties`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from reelscribe.errors import StartupError
 Settings = dict[str, str]
 
 HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
+"""Names of the settings with addresses of HTTP APIs."""
 GRPC_NAMES = ("grpc_inference", "grpc_management")
+"""Names of the gRPC APIs, each with the settings `<name>_address` and `<name>_port`."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ADDRESS = re.compile(r"(?:(https?)://)?([\w.-]+):(\d+)", re.IGNORECASE | re.ASCII)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
-_ESCAPED = re.compile(r"[^ -~]|\\")
-_TLS_OF_ITS_OWN = ("keystore", "keystore_pass", "keystore_type", "certificate_file", "private_key_file")
+_NEEDS_ESCAPE = re.compile(r"[^ -~]|\\")
+_KEYSTORE_SETTINGS = ("keystore", "keystore_pass", "keystore_type", "certificate_file", "private_key_file")
 
 
 def read_properties(text: str) -> Settings:
     r"""Parse the text of a Java properties file.
 
-    Java accepts more than is accepted here, so that TorchServe reads exactly what was checked. In values, two
-    backslashes stand for one and `\u00e4` stands for a character, as in Java; other escapes are refused.
+    Only a subset of Java's syntax is accepted, so that TorchServe reads exactly the values that were checked. In
+    values, two backslashes stand for one and `\u00e4` stands for a character, as in Java; other escapes are refused.
 
     Raises:
         StartupError: A line is not `name=value`, a comment or empty.
@@ -44,8 +46,8 @@ def read_properties(text: str) -> Settings:
 
 
 def write_properties(settings: Mapping[str, str]) -> str:
-    """Format a properties file, in ASCII, as Java reads such files as ISO-8859-1."""
-    return "".join(f"{name}={_ESCAPED.sub(_escape, value)}\n" for name, value in settings.items())
+    """Return the text of a properties file, in ASCII because Java may read such files as ISO-8859-1."""
+    return "".join(f"{name}={_NEEDS_ESCAPE.sub(_escape, value)}\n" for name, value in settings.items())
 
 
 def tokens_required(settings: Mapping[str, str]) -> bool:
@@ -57,19 +59,19 @@ def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> S
     """Add the settings that must not be left to TorchServe's defaults.
 
     Args:
-        settings: What `config` holds.
-        config: The file, whose folder relative paths in it start from.
+        settings: The settings in `config`.
+        config: The settings file. Relative paths in it start from its folder.
         model_api: Whether models can be registered and unregistered while the server runs.
 
     Raises:
         StartupError: A setting cannot be used here, or names a file that does not exist.
     """
-    if own := [name for name in _TLS_OF_ITS_OWN if name in settings]:
+    if keystore := [name for name in _KEYSTORE_SETTINGS if name in settings]:
         raise StartupError(
-            f"{config}: {', '.join(own)}: no settings for a file that others can read; use --certificate and"
+            f"{config}: {', '.join(keystore)}: not allowed in a file that others can read; use --certificate and"
             " --private-key, from which a keystore is made"
         )
-    if _ESCAPED.search(settings.get("vmargs", "")):
+    if _NEEDS_ESCAPE.search(settings.get("vmargs", "")):
         raise StartupError(
             f"{config}: vmargs: expected ASCII without backslashes, got {settings['vmargs']!r}: TorchServe's launcher"
             " reads this setting itself, and knows no escapes"
@@ -103,7 +105,7 @@ def check_ports(settings: Mapping[str, str], config: Path) -> None:
 
 
 def check_tls(settings: Mapping[str, str], config: Path, *, certificate: bool) -> None:
-    """Raise StartupError for an https address without a certificate, and for a certificate without one."""
+    """Raise StartupError for an https address without a certificate, or a certificate without an https address."""
     encrypted = [name for name in HTTP_ADDRESSES if _parts(settings[name])[0] == "https"]
     if encrypted and not certificate:
         raise StartupError(
@@ -124,7 +126,7 @@ def exposed(settings: Mapping[str, str]) -> list[str]:
     up here. So only the inference and management APIs may listen beyond loopback.
 
     Returns:
-        For each such address, one line that says what is wrong with it.
+        One line for each such address, with the reason.
     """
     tokens = tokens_required(settings)
     lines = []
@@ -144,10 +146,10 @@ def exposed(settings: Mapping[str, str]) -> list[str]:
 
 
 def risks(settings: Mapping[str, str], config: Path) -> list[str]:
-    """Find settings that are allowed, but that an operator should know of.
+    """Find settings that are allowed but risky.
 
     Returns:
-        For each, one line that says what it permits.
+        One line for each, which tells the operator what it permits.
     """
     lines = []
     if not tokens_required(settings):
@@ -163,9 +165,9 @@ def risks(settings: Mapping[str, str], config: Path) -> list[str]:
 
 
 def models_without_batching(settings: Mapping[str, str], names: list[str]) -> list[str]:
-    """Find the models for which `models=` has no settings, although it has some for other models.
+    """Find the models for which `models=` has no settings, although it has settings for other models.
 
-    Their requests are not joined into batches, which would only show as slowness.
+    Their requests are not joined into batches, which nobody would notice except by their slowness.
 
     Args:
         settings: Completed settings.
@@ -210,7 +212,7 @@ def _addresses(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _parts(address: str) -> tuple[str, str, str]:
-    """Split an address that was checked into scheme, host and port; addresses of gRPC have no scheme."""
+    """Split an address, which has been checked, into scheme, host and port. Addresses of gRPC have no scheme."""
     match = _ADDRESS.fullmatch(address)
     assert match
     return (match[1] or "").lower(), match[2], match[3]

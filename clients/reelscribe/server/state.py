@@ -21,7 +21,7 @@ WORST_FIRST: tuple[State, ...] = ("failing", "degraded", "loading", "ready")
 """The state of a version is that of its worst worker; the state of a server is that of its worst version."""
 
 STARTING_SECONDS = 300.0
-"""Seconds that a server may take to answer, as it unpacks archives with weights first; later it counts as failing."""
+"""Seconds that a server may take until it answers, because it unpacks archives first; then it counts as failing."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ModelState:
     wanted: int
     """Number of workers that the version should have."""
     error: str | None
-    """Last error from the log if the version is failing; what to do if it has no workers; None otherwise."""
+    """Last error from the log if the version is failing; advice if it has no workers; None otherwise."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class ServerState:
 def state_of(instance: Instance) -> ServerState:
     """Determine the state of the server in a directory.
 
-    It runs an event loop of its own, so it cannot be called from a coroutine.
+    This runs an event loop, so it cannot be called from a coroutine.
 
     Args:
         instance: Where the server lives.
 
     Returns:
-        Its state, and that of each version of each model, as far as the server answers.
+        Its state, with that of each version of each model if the server answers.
     """
     processes = instance.processes()
     if not processes:
@@ -104,7 +104,7 @@ async def versions_of(instance: Instance, credentials: Credentials | None) -> li
 
     Args:
         instance: Where the server lives.
-        credentials: Its `management_credentials`; reuse them between calls, so that a token is renewed only once.
+        credentials: Its `management_credentials`. Pass the same object to each call, so that it renews a token once.
 
     Raises:
         OSError: No server was started in the directory.

@@ -30,7 +30,7 @@ from reelscribe.errors import StartupError
 T = TypeVar("T")
 
 RENEW_BEFORE = timedelta(days=30)
-"""The launcher warns of a certificate that expires sooner than this."""
+"""The launcher warns if a certificate expires within this time."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Identity:
 
     @property
     def expires(self) -> datetime:
-        """Time, in UTC, from which on clients refuse the certificate."""
+        """Time, in UTC, after which clients refuse the certificate."""
         return self.certificate.not_valid_after_utc
 
 
@@ -83,12 +83,12 @@ def read_identity(certificate: Path, private_key: Path) -> Identity:
 
 
 def write_keystore(identity: Identity, keystore: Path, trusted: Path) -> str:
-    """Write what TorchServe and its clients on this machine need.
+    """Write a keystore for TorchServe, and the certificate for clients on this machine.
 
     Args:
         identity: The certificate and its key.
-        keystore: The PKCS12 file to write, with mode 600.
-        trusted: The PEM file to write, with the certificate alone.
+        keystore: The PKCS12 file to write. It gets mode 600.
+        trusted: The PEM file to write, which gets only the server's own certificate.
 
     Returns:
         The random password that encrypts the keystore.
@@ -119,7 +119,7 @@ def _load_key(data: bytes) -> object:
 def _read(path: Path, expected: str, load: Callable[[bytes], T]) -> T:
     try:
         return load(path.read_bytes())
-    except TypeError:
+    except TypeError:  # cryptography raises it for an encrypted key if no password is given
         raise StartupError(
             f"{path}: expected a key that is not encrypted, as nobody can enter its password when the server starts;"
             " decrypt it with `openssl rsa`, and chmod 600 the result"
