@@ -69,7 +69,7 @@ async def caption_file(
             undecodable += sum(failure.error == UNDECODABLE for failure in batch.failures)
             for result in timeline.add(batch):
                 yield result
-    if opened and (reason := damage(opened[-1].cut, undecodable, opened[-1].chosen)):
+    if opened and (reason := damage(opened[-1].why_incomplete, undecodable, opened[-1].chosen)):
         raise MediaError(f"{path}: {reason}")
 
 
@@ -100,8 +100,8 @@ async def transcribe_file(
                 yield result
     for result in timeline.end():
         yield result
-    if opened and opened[-1].cut:
-        raise MediaError(f"{path}: {opened[-1].cut}")
+    if opened and opened[-1].why_incomplete:
+        raise MediaError(f"{path}: {opened[-1].why_incomplete}")
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:
