@@ -1,8 +1,8 @@
 """Caption and transcribe whole video libraries on a multi-GPU TorchServe.
 
-`caption`, `transcribe` and `annotate` are the short way: a path or an array in, captions, transcripts or records out.
-`BulkRun` is what the `reelscribe` command runs, and `ManagementClient` drives the workers of a server. Names are
-imported when they are first used, so `import reelscribe` costs nothing; what `__all__` does not name is private.
+Start with `caption`, `transcribe` and `annotate`: each takes paths or an array and returns captions, transcripts or
+records. `BulkRun` is what the `reelscribe` command runs, and `ManagementClient` controls the models and workers of a
+server. Each name is imported when it is first used, so `import reelscribe` is fast. Only names in `__all__` are public.
 """
 
 from __future__ import annotations
@@ -65,15 +65,18 @@ _MODULES = {
     "run.options": ("CaptionOptions", "SpeechOptions"),
     "run.transcribing": ("TranscriptTrack",),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+"""The public names of each module."""
 
-__all__ = ["__version__", *sorted(_HOME)]
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value  # so that Python finds it without this function from now on
     return value
 
 

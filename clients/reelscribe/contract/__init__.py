@@ -1,5 +1,5 @@
 """Values that client and server share: frames, audio samples, descriptions of models, and their answers.
 
-Handlers import this package, `reelscribe.wire` and `reelscribe.errors`, and nothing else of reelscribe. Everything here
-is a small validated value or a function of plain arrays; nothing opens a file or a connection.
+Of reelscribe, handlers import only this package, `reelscribe.wire` and `reelscribe.errors`. It holds small dataclasses
+and functions of plain arrays; nothing here opens a file or a connection.
 """

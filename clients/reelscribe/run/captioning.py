@@ -90,7 +90,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         return len(saved.captions) + len(saved.reused)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        return SavedVideo(opened.info, opened.end_seconds, opened.cut), opened.chosen
+        return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete), opened.chosen
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)

@@ -73,7 +73,7 @@ async def caption_file(
             undecodable += sum(failure.error == UNDECODABLE for failure in item.failures)
             for result in timeline.add(item):
                 yield result
-    if opened and (reason := damage(opened.cut, undecodable, opened.chosen)):
+    if opened and (reason := damage(opened.why_incomplete, undecodable, opened.chosen)):
         raise MediaError(f"{path}: {reason}")
 
 
@@ -108,8 +108,8 @@ async def transcribe_file(
                 yield result
     for result in timeline.end():
         yield result
-    if opened and opened.cut:
-        raise MediaError(f"{path}: {opened.cut}")
+    if opened and opened.why_incomplete:
+        raise MediaError(f"{path}: {opened.why_incomplete}")
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:

@@ -90,7 +90,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         return (saved.stop - saved.first) / self._description.sample_rate - failed
 
     def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
-        return SavedAudio(opened.info, opened.cut), opened.samples
+        return SavedAudio(opened.info, opened.why_incomplete), opened.samples
 
     def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
         rate = self._description.sample_rate
