@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from reelscribe.client.endpoint import Server as Server
     from reelscribe.client.models import CaptionClient as CaptionClient
     from reelscribe.client.models import SpeechClient as SpeechClient
-    from reelscribe.contract.annotations import Caption as Caption
-    from reelscribe.contract.annotations import Failure as Failure
-    from reelscribe.contract.annotations import Silence as Silence
-    from reelscribe.contract.annotations import SpeechFailure as SpeechFailure
-    from reelscribe.contract.annotations import Utterance as Utterance
     from reelscribe.contract.chunking import Cutting as Cutting
+    from reelscribe.contract.outcomes import Caption as Caption
+    from reelscribe.contract.outcomes import Failure as Failure
+    from reelscribe.contract.outcomes import Silence as Silence
+    from reelscribe.contract.outcomes import SpeechFailure as SpeechFailure
+    from reelscribe.contract.outcomes import Utterance as Utterance
     from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
     from reelscribe.decode.sampling import Sampling as Sampling
     from reelscribe.errors import MediaError as MediaError
@@ -53,7 +53,7 @@ _MODULES = {
     "client.credentials": ("Credentials",),
     "client.endpoint": ("Server",),
     "client.models": ("CaptionClient", "SpeechClient"),
-    "contract.annotations": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
+    "contract.outcomes": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
     "contract.chunking": ("Cutting",),
     "contract.speech": ("TranscriptionOptions",),
     "decode.sampling": ("Sampling",),

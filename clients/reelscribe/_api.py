@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError
-from reelscribe.results import jsonl
+from reelscribe.results.annotations import NAME
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
@@ -181,7 +181,7 @@ async def annotate_async(
             speech = await stack.enter_async_context(SpeechClient(servers, speech_model))
             tracks.append(TranscriptTrack(speech, speech_options))
         await BulkRun(tracks, folder).run([os.fspath(path) for path in paths])
-        with (folder / jsonl.NAME).open(encoding="utf-8") as file:
+        with (folder / NAME).open(encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
 

@@ -60,7 +60,7 @@ def run_command(
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import CUE_SOURCES, check_formats, export
-    from reelscribe.results import jsonl
+    from reelscribe.results.annotations import NAME
 
     formats = options.formats or []
     check_formats(formats)
@@ -72,7 +72,7 @@ def run_command(
             summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    annotations = options.out / jsonl.NAME
+    annotations = options.out / NAME
     exporting = formats and not summary.interrupted
     exported = export(annotations, options.out, formats, cues) if exporting else []
     if not options.quiet:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from reelscribe.client.models import CaptionClient, SpeechClient
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.chunking import Chunker, is_silent
 from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray

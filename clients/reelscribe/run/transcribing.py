@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.models import SpeechClient
-from reelscribe.contract.annotations import Silence, SourceError, SpeechFailure
 from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
-from reelscribe.results.records import Record, TranscriptResult
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
