@@ -14,17 +14,13 @@ from numpy.typing import NDArray
 from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
 
-SILENCE_DB = -60.0
-"""Default level below which audio is silent, in dB of full scale. Digital silence, dither and the hum of a quiet
-recording are below it, and all speech is above it. `scripts/bench defaults/chunking` measures this."""
-
 SHORTEST_SECONDS = 1.0
 """Shortest last chunk of audio that is cut into several chunks, in seconds. Models invent words for shorter chunks, so
 the chunk before the last one ends earlier instead."""
 
-_SILENCE_WINDOW_SECONDS = 0.03
-_HOPS_PER_SECOND = 100
-_FULL_SCALE = 32768
+HOPS_PER_SECOND = 100
+"""Windows whose energy is computed for each second of audio."""
+
 _TIE_DIVISOR = 20
 """Windows count as equally quiet if their energy exceeds the lowest energy by at most this fraction of it, a 20th.
 Noise never gives two windows exactly the same energy."""
@@ -74,7 +70,7 @@ class Chunker:
         self._search = round(cutting.search_seconds * sample_rate)
         self._window = max(1, round(cutting.window_seconds * sample_rate))
         self._shortest = round(SHORTEST_SECONDS * sample_rate)
-        self._hop = max(1, sample_rate // _HOPS_PER_SECOND)
+        self._hop = max(1, sample_rate // HOPS_PER_SECOND)
         if limit <= self._search + self._shortest:
             raise UsageError(
                 f"chunks: expected more than {cutting.search_seconds + SHORTEST_SECONDS} seconds (search_seconds and"
@@ -131,35 +127,16 @@ class Chunker:
 
 def _quietest(samples: SampleArray, window: int, hop: int) -> int:
     """Return the middle of the quietest window. If there are several, take the last run of adjacent ones."""
-    energies = _energies(samples, window, hop)
+    energies = window_energies(samples, window, hop)
     lowest = int(energies.min())
     quiet = np.flatnonzero(energies <= lowest + lowest // _TIE_DIVISOR)
     last_run = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)[-1]
     return int(last_run[0] + last_run[-1]) // 2 * hop + window // 2
 
 
-def _energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
+def window_energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
     """Return the energy of each window of `window` samples; a window begins every `hop` samples, the first at 0."""
     sums = np.concatenate([[0], np.cumsum(samples.astype(np.int64) ** 2)])
     starts = np.arange(0, len(samples) - window + 1, hop)
     energies: NDArray[np.int64] = sums[starts + window] - sums[starts]
     return energies
-
-
-def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILENCE_DB) -> bool:
-    """Return whether samples are silent from beginning to end.
-
-    Args:
-        samples: (N,) int16.
-        sample_rate: Sample rate in Hz.
-        threshold_db: RMS level below which a window is silent, in dB of full scale (0 is full scale).
-
-    Returns:
-        Whether every window of 30 ms is below the threshold; True if there are no samples.
-    """
-    if not len(samples):
-        return True
-    window = min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
-    hop = max(1, sample_rate // _HOPS_PER_SECOND)
-    threshold = (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
-    return bool(_energies(samples, window, hop).max() < threshold)

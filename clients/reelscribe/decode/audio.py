@@ -15,13 +15,13 @@ import av
 from av.container import InputContainer
 from av.stream import Disposition
 
-from reelscribe.contract.chunking import SILENCE_DB, Chunker, Cutting, is_silent
+from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio_reader import AudioReader
 from reelscribe.decode.mono import MonoResampler
+from reelscribe.decode.silence import SILENCE_DB, VoiceActivityDetector, check_vad, is_silent
 from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
-from reelscribe.decode.vad import VoiceActivityDetector, check_vad
 from reelscribe.errors import MediaError
 
 JUMP_SECONDS = 0.1

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from reelscribe.client.models import CaptionClient, SpeechClient
-from reelscribe.contract.chunking import Chunker, is_silent
+from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
+from reelscribe.decode.silence import is_silent
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes

@@ -1,4 +1,8 @@
-"""Detect speech in a chunk with Silero's voice-activity model, which the extra `reelscribe[vad]` installs."""
+"""Which chunks are silent, and so are not sent: nothing in them is loud enough or, if wanted, nobody speaks in them.
+
+Loudness is a matter of energy. Speech is detected by Silero's voice-activity model, which the extra `reelscribe[vad]`
+installs.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,16 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from reelscribe.contract.chunking import HOPS_PER_SECOND, window_energies
 from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
+
+SILENCE_DB = -60.0
+"""Default level below which audio is silent, in dB of full scale. Digital silence, dither and the hum of a quiet
+recording are below it, and all speech is above it. `scripts/bench defaults/chunking` measures this."""
+
+_SILENCE_WINDOW_SECONDS = 0.03
+_FULL_SCALE = 32768
 
 THRESHOLD = 0.15
 """Lowest probability with which a window counts as speech. It is lower than the 0.5 that Silero advises, because
@@ -16,6 +28,25 @@ dB quieter or in equally loud noise, and 5 when they were 40 dB quieter."""
 
 SAMPLE_RATES = (8_000, 16_000)
 """Sample rates that the model supports, in Hz."""
+
+
+def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILENCE_DB) -> bool:
+    """Return whether samples are silent from beginning to end.
+
+    Args:
+        samples: (N,) int16.
+        sample_rate: Sample rate in Hz.
+        threshold_db: RMS level below which a window is silent, in dB of full scale (0 is full scale).
+
+    Returns:
+        Whether every window of 30 ms is below the threshold; True if there are no samples.
+    """
+    if not len(samples):
+        return True
+    window = min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
+    hop = max(1, sample_rate // HOPS_PER_SECOND)
+    threshold = (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
+    return bool(window_energies(samples, window, hop).max() < threshold)
 
 
 def check_vad(sample_rate: int) -> None:
