@@ -19,13 +19,13 @@
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
     ├── StageFailed             the other stage of a split model reported an error
     ├── StageLost               the other stage of a split model ended or made no progress
-    ├── ServerError             a server did not do what it was asked to
+    ├── ServerError             a server cannot be used, or did not fulfil a request
     │   ├── ServerUnreachable   no server answers at an address
     │   ├── AccessRefused       the server would refuse every request: token, model name or size limit
     │   ├── ModelApiOff         the server was started without the model API
     │   ├── UnknownModel        the server has no such model or version
     │   ├── ModelConflict       a change of the registered versions is not allowed in their present state
-    │   ├── ServerOutOfMemory   the server lacks the memory for what it was asked to do
+    │   ├── ServerOutOfMemory   the server has too little memory for a request
     │   ├── RequestRefused      the server refused one request
     │   └── NothingAnswered     a request failed, and then one that every working model answers
     ├── StartupError            a server did not start, or a model did not load
@@ -125,7 +125,7 @@ class StageLost(ReelscribeError):
 
 
 class ServerError(ReelscribeError):
-    """A server did not do what it was asked to."""
+    """A server cannot be used, or did not fulfil a request."""
 
 
 class ServerUnreachable(ServerError):
@@ -158,7 +158,7 @@ class ModelConflict(ServerError):
 
 
 class ServerOutOfMemory(ServerError):
-    """The server lacks the memory for what it was asked to do."""
+    """The server has too little memory for a request."""
 
 
 class RequestRefused(ServerError):

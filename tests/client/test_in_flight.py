@@ -106,7 +106,7 @@ def test_a_later_start_never_lowers_the_limit():
     permits = InFlight(32, 32)
     limits = []
     for workers in (4, 2, 8, 100):
-        permits.start(workers)
+        permits.set_initial_limit(workers)
         limits.append(permits.limit)
     assert limits == [4, 4, 8, 32]
 

@@ -94,7 +94,7 @@ class Balancer(Generic[Description]):
             self._leave_out(endpoint, outage)
         merged = type(descriptions[0]).merge(descriptions)
         # At first, each worker computes one request while another one waits in the queue.
-        self._in_flight.start(2 * merged.workers)
+        self._in_flight.set_initial_limit(2 * merged.workers)
         return merged
 
     @property
@@ -125,8 +125,8 @@ class Balancer(Generic[Description]):
             The answer.
 
         Raises:
-            RequestRefused: The request was refused, and a retry does not help. It is `deadly` if
-                several workers died while they computed the request.
+            RequestRefused: The request was refused, and a retry does not help. It is `deadly` if several
+                workers died while they computed it.
             ServerError: No server can be used, or the response is not JSON.
         """
         async with self._in_flight:
@@ -154,6 +154,7 @@ class Balancer(Generic[Description]):
                     refusal.deadly = deaths >= MAX_DEATHS
                     raise
                 except AccessRefused as refusal:
+                    # If the key file has another key now, the retry uses that, and the server need not be left out.
                     if refusal.temporary and not endpoint.reload_key():
                         self._leave_out(endpoint, refusal)
                     raise

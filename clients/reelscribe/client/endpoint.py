@@ -93,13 +93,13 @@ class Endpoint(Generic[Description]):
         *,
         request_seconds: float | None,
     ) -> None:
-        """Address a model, without connecting yet.
+        """Prepare requests to a model; this opens no connection.
 
         Args:
             server: Address and token.
             model: Name that the model has on the server.
-            session: HTTP session to send requests with.
-            read_description: Parses the model's description; raises ServerError for another kind of model.
+            session: HTTP session for the requests.
+            read_description: Parses the JSON of a description; raises ServerError for another kind of model.
             request_seconds: Timeout of a request in seconds; None for the compute time that the server allows, plus
                 QUEUE_SECONDS.
         """
@@ -125,8 +125,11 @@ class Endpoint(Generic[Description]):
     async def describe(self) -> Description:
         """Request the model's description.
 
+        Returns:
+            The description.
+
         Raises:
-            ServerError: The server does not answer, or not with the description of such a model.
+            ServerError: The server does not answer, or with something else than a description of the expected kind.
         """
         answer, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
         self.description = self._read_description(answer.value)

@@ -50,27 +50,27 @@ class InFlight:
         self._max_limit = max_limit
         self._now = now
         self._used = 0
-        self._waiting: deque[asyncio.Future[bool]] = deque()
-        self._started = self._stopped = False
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._initialized = self._stopped = False
         self._raised = self._backed_off = False
         self._best_rate = 0.0
         self._hold_rounds = 0
         self._begin_round()
 
-    def start(self, limit: int) -> None:
+    def set_initial_limit(self, limit: int) -> None:
         """Set the initial limit, once it is known. A later call only raises the limit."""
         limit = max(1, min(limit, self._max_limit))
-        self.limit = max(self.limit, limit) if self._started else limit
-        self._started = True
+        self.limit = max(self.limit, limit) if self._initialized else limit
+        self._initialized = True
         self._grant()
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a permit."""
         self._stopped = True
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(False)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(False)
 
     async def __aenter__(self) -> None:
         await self.acquire()
@@ -82,9 +82,9 @@ class InFlight:
 
     async def acquire(self) -> None:
         """Wait for a permit, in the order of the calls. Raises ServerUnreachable if waiting was stopped."""
-        if self._used < self.limit and not self._waiting:
+        if self._used < self.limit and not self._waiters:
             self._used += 1
-        elif self._stopped or not await self._turn():
+        elif self._stopped or not await self._wait():
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
 
     def release(self) -> None:
@@ -112,18 +112,18 @@ class InFlight:
             self._begin_round()
             self._backed_off = True
 
-    async def _turn(self) -> bool:
+    async def _wait(self) -> bool:
         """Wait for a permit. Return False if waiting was stopped."""
         self._full = True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.cancelled():
-                if turn in self._waiting:  # `_grant` may have removed it already
-                    self._waiting.remove(turn)
-            elif turn.result():  # the permit came while the request was cancelled
+            if waiter.cancelled():
+                if waiter in self._waiters:  # `_grant` may have removed it already
+                    self._waiters.remove(waiter)
+            elif waiter.result():  # the permit came while the request was cancelled
                 self.release()
             raise
 
@@ -142,13 +142,13 @@ class InFlight:
 
     def _begin_round(self) -> None:
         self._began, self._answers, self._items = self._now(), 0, 0
-        self._full = bool(self._waiting)
+        self._full = bool(self._waiters)
         self._backed_off = False
 
     def _grant(self) -> None:
         """Give free permits to the requests that have waited longest."""
-        while self._waiting and self._used < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
+        while self._waiters and self._used < self.limit:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
                 self._used += 1
-                turn.set_result(True)
+                waiter.set_result(True)

@@ -22,8 +22,8 @@ HOPS_PER_SECOND = 100
 """Windows whose energy is computed for each second of audio."""
 
 _TIE_DIVISOR = 20
-"""Windows count as equally quiet if their energy exceeds the lowest energy by at most this fraction of it, a 20th.
-Noise never gives two windows exactly the same energy."""
+"""Windows count as equally quiet if their energy exceeds the lowest energy by at most 1 / _TIE_DIVISOR of it, because
+noise never gives two windows exactly the same energy."""
 
 
 @dataclass(frozen=True)

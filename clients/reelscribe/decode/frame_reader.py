@@ -26,7 +26,7 @@ SEEK_PACKETS = 100
 """Largest number of packets that are dropped instead of seeking. Dropping is fast, and correct for all containers."""
 
 SEEK_MARGIN_SECONDS = 1.0
-"""Seconds before a keyframe to which a seek goes, because in containers without an index it goes by decoding times."""
+"""A seek goes to this many seconds before a keyframe, as containers without an index are searched by decoding times."""
 
 DECORD_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
 """FFmpeg's names of the container formats that decord reads correctly; all of them have an index."""

@@ -30,7 +30,7 @@ ATTEMPTS = 2
 """Number of times that a file is tried; a process may die or hang for reasons other than the file."""
 
 MAX_SILENT_CHUNKS = 1024
-"""Largest number of silent chunks in a batch. A limit lets a run save progress in a long silence."""
+"""Largest number of silent chunks in a batch. Without it, nothing would be saved in hours of silence."""
 
 
 class Stretch(NamedTuple):

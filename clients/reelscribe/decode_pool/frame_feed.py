@@ -32,7 +32,7 @@ LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
 reasons other than the file; the third uses decord, which has another build of FFmpeg."""
 
 MAX_CHOSEN_FRAMES = 1024
-"""Largest number of chosen frames that a batch covers. A limit lets a run save progress in a long still picture."""
+"""Largest number of chosen frames in a batch. Without it, nothing would be saved in hours of a still picture."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,10 @@ class DecodeProcess:
         arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count)]
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "reelscribe.decode_pool.worker", *arguments),
+                sys.executable,
+                "-m",
+                "reelscribe.decode_pool.worker",
+                *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,

@@ -80,8 +80,8 @@ class DecodedBatch:
 
 
 MAX_REQUEST_BYTES = 8 * 10**6
-"""Default size of a request in bytes. TorchServe transfers bodies of 2 to 24 MB equally fast, and larger ones more
-slowly; smaller requests balance the load better."""
+"""Largest size of a request in bytes, unless it holds a single larger item. TorchServe transfers bodies of 2 to 24 MB
+equally fast, and larger ones more slowly; smaller requests balance the load better."""
 
 MAX_FRAMES_PER_REQUEST = 32
 """Default limit on the number of frames in a request."""

@@ -21,7 +21,7 @@ from reelscribe.errors import WireError, brief
 from reelscribe.wire._arrays import CONSTRUCTORS, Array, Constructor, PendingArray, PendingDtype
 
 Tree: TypeAlias = "bool | int | float | str | bytes | Array | list[Tree] | tuple[Tree, ...] | dict[Tree, Tree] | None"
-"""A value that a pickle may hold, with all values in it."""
+"""A value that a pickle may hold; containers hold such values, too."""
 
 MAX_OPCODES = 200_000
 """Largest number of opcodes in a pickle."""
