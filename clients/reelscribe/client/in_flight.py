@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 
 from reelscribe.errors import ServerUnreachable
@@ -33,17 +32,15 @@ class InFlight:
     it is taken back, as requests would only wait longer. A full queue at a server lowers the limit by a quarter.
     """
 
-    def __init__(self, start: int, most: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, start: int, most: int) -> None:
         """Set the limit.
 
         Args:
             start: Limit to begin with.
             most: Highest limit; at least 1.
-            now: Clock, in seconds.
         """
         self.limit = max(1, min(start, most))
         self._most = most
-        self._now = now
         self._used = 0
         self._waiting: deque[asyncio.Future[bool]] = deque()
         self._started = self._stopped = False
@@ -96,7 +93,7 @@ class InFlight:
         self._answers += 1
         self._items += items
         if self._answers >= ROUND_ANSWERS * self.limit:
-            self._adapt(self._items / max(self._now() - self._began, 1e-9))
+            self._adapt(self._items / max(time.monotonic() - self._began, 1e-9))
             self._begin_round()
 
     def refused(self) -> None:
@@ -135,7 +132,7 @@ class InFlight:
         self._grant()
 
     def _begin_round(self) -> None:
-        self._began, self._answers, self._items = self._now(), 0, 0
+        self._began, self._answers, self._items = time.monotonic(), 0, 0
         self._full = bool(self._waiting)
         self._backed_off = False
 
