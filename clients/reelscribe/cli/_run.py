@@ -113,15 +113,18 @@ async def _run(
 
 
 def _progress(options: RunOptions) -> Progress:
+    from rich.console import Console
+
     from reelscribe.run.progress import ErrorLines, JsonLines, Lines, TerminalBars
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
+    console = Console(stderr=True)
     if options.json_log:
-        return JsonLines()
+        return JsonLines(console)
     if options.quiet:
-        return ErrorLines()
-    return TerminalBars() if sys.stderr.isatty() else Lines()
+        return ErrorLines(console)
+    return TerminalBars(console) if sys.stderr.isatty() else Lines(console)
 
 
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 
 from reelscribe.errors import ServerUnreachable
@@ -38,17 +37,15 @@ class InFlight:
     lowers the limit by a quarter.
     """
 
-    def __init__(self, start: int, max_limit: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, start: int, max_limit: int) -> None:
         """Set the limit.
 
         Args:
             start: Initial limit.
             max_limit: Highest limit; at least 1.
-            now: Clock that returns seconds.
         """
         self.limit = max(1, min(start, max_limit))
         self._max_limit = max_limit
-        self._now = now
         self._used = 0
         self._waiters: deque[asyncio.Future[bool]] = deque()
         self._initialized = self._stopped = False
@@ -101,7 +98,7 @@ class InFlight:
         self._answers += 1
         self._items += items
         if self._answers >= ROUND_ANSWERS * self.limit:
-            self._adapt(self._items / max(self._now() - self._began, 1e-9))
+            self._adapt(self._items / max(time.monotonic() - self._began, 1e-9))
             self._begin_round()
 
     def refused(self) -> None:
@@ -141,7 +138,7 @@ class InFlight:
         self._grant()
 
     def _begin_round(self) -> None:
-        self._began, self._answers, self._items = self._now(), 0, 0
+        self._began, self._answers, self._items = time.monotonic(), 0, 0
         self._full = bool(self._waiters)
         self._backed_off = False
 
