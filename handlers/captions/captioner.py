@@ -91,8 +91,8 @@ class Captioner:
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
         self.dtype = settings.torch_dtype(device)
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
-        self._prompt = self._prompt_inputs(device)
-        self._echo = self._repeated_prompt()
+        self._prompt_inputs = self._encode_prompt(device)
+        self._prefix = self._repeated_prompt()
         self._check_preprocessing()
         # A model that cannot caption must not load, and no request should wait for lazy initialisation.
         self.caption([np.zeros((1, self.transform.input_size.height, self.transform.input_size.width, 3), np.uint8)])
@@ -109,11 +109,11 @@ class Captioner:
         return self.collect(self.submit(frames))
 
     def submit(self, frames: list[FrameArray]) -> Any:
-        """Encode frames, and submit them to the second stage; returns a handle for `collect`."""
+        """Encode frames, and submit them to the second stage, `generate`; returns a handle for `collect`."""
         return self._second_stage.submit(self.encode(frames))
 
     def collect(self, pending: Any) -> list[str]:
-        """Wait until the second stage has generated the tokens of submitted frames, and decode them to captions."""
+        """Wait until `generate` has made the tokens of submitted frames, and decode them; returns the captions."""
         tokens = self._second_stage.result(pending)["tokens"]
         return self.decode(tokens)
 
@@ -131,7 +131,7 @@ class Captioner:
         with torch.inference_mode():
             pixels = concatenate([self.transform(array) for array in frames])
             # Copies, not views, as BLIP's `generate` writes into its prompt.
-            prompt = {name: value.repeat(len(pixels), 1) for name, value in self._prompt.items()}
+            prompt = {name: value.repeat(len(pixels), 1) for name, value in self._prompt_inputs.items()}
             images = self.model.encode(pixels) if self._encodes_images else pixels
         return {"pixel_values": images, **prompt}
 
@@ -140,7 +140,7 @@ class Captioner:
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
         self._counters.add("frames", len(tokens))
         self._counters.add("tokens", self._count_generated(tokens))
-        return [text.strip().removeprefix(self._echo).strip() for text in texts]
+        return [text.strip().removeprefix(self._prefix).strip() for text in texts]
 
     def description(self, workers: int, response_seconds: float) -> CaptionerDescription:
         """Describe the model to clients.
@@ -165,7 +165,7 @@ class Captioner:
             response_seconds=response_seconds,
         )
 
-    def _prompt_inputs(self, device: torch.device) -> dict[str, Tensor]:
+    def _encode_prompt(self, device: torch.device) -> dict[str, Tensor]:
         """The inputs of `generate` for the prompt, (1, T) each, with image tokens if the model has them."""
         if not self.settings.prompt:
             return {}
@@ -180,16 +180,16 @@ class Captioner:
 
     def _count_generated(self, tokens: list[list[int]]) -> int:
         """How many tokens the model generated, without the prompt and special tokens."""
-        prompt = self._prompt["input_ids"][0].tolist() if self._prompt else []
+        prompt = self._prompt_inputs["input_ids"][0].tolist() if self._prompt_inputs else []
         start = len(prompt) if tokens[0][: len(prompt)] == prompt else 0
         special = set(self.processor.tokenizer.all_special_ids)
         return sum(token not in special for caption in tokens for token in caption[start:])
 
     def _repeated_prompt(self) -> str:
         """The text before each caption of a decoder-only model: the prompt, after encoding and decoding it."""
-        if not self._prompt or self.model.config.get_text_config().is_encoder_decoder:
+        if not self._prompt_inputs or self.model.config.get_text_config().is_encoder_decoder:
             return ""
-        (text,) = self.processor.batch_decode(self._prompt["input_ids"], skip_special_tokens=True)
+        (text,) = self.processor.batch_decode(self._prompt_inputs["input_ids"], skip_special_tokens=True)
         return str(text).strip()
 
     def _check_preprocessing(self) -> None:

@@ -81,7 +81,7 @@ class DeviceBatches:
 
         Raises:
             Exception: Whatever `submit` or `collect` raises, other than running out of memory. The batches in flight
-                are collected before.
+                are collected first.
         """
         results: list[list[Any]] = [[None] * len(request) for request in requests]
         failed: dict[int, OutOfDeviceMemory] = {}

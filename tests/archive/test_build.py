@@ -90,8 +90,8 @@ for path in Path(folder).rglob("*.py"):
 @pytest.mark.parametrize(
     ("kind", "foreign"),
     [
-        ("caption", {"transcripts", "pipeline/whisper.py", "speech_handler.py"}),
-        ("speech", {"captions", "pipeline/blip2.py", "caption_handler.py"}),
+        ("caption", {"transcripts", "speech_handler.py"}),
+        ("speech", {"captions", "caption_handler.py"}),
     ],
 )
 def test_a_handler_can_be_imported_from_its_archive_alone(tmp_path, demo_model, demo_speech, kind, foreign):

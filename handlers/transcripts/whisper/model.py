@@ -143,20 +143,21 @@ class WhisperModel:
             for remainder, window in zip(remainders, windows, strict=True):
                 start_seconds = round_seconds(remainder.start / self.sample_rate)
                 parts[remainder.chunk_index].append((start_seconds, window.transcript))
-                next_remainders += self._after(remainder, window)
+                if rest := self._rest(remainder, window):
+                    next_remainders.append(rest)
             remainders = next_remainders
             if remainders:
                 submitted = self._second_stage.submit(self.encode([remainder.chunk for remainder in remainders]))
         return [join_transcripts(part) for part in parts]
 
-    def _after(self, remainder: _Remainder, window: TranscribedWindow) -> list[_Remainder]:
-        """What remains of a chunk after a window of it was transcribed; nothing if that is too short."""
+    def _rest(self, remainder: _Remainder, window: TranscribedWindow) -> _Remainder | None:
+        """What remains after `window`, the part of `remainder` that is transcribed now; None if it is too short."""
         done = round(max(window.end, MIN_PROGRESS) * self.sample_rate)
         samples, options = remainder.chunk
         if len(samples) - done <= MIN_REMAINDER * self.sample_rate:
-            return []
+            return None
         options = replace(options, language=window.transcript.language)
-        return [_Remainder(remainder.chunk_index, remainder.start + done, Chunk(samples[done:], options))]
+        return _Remainder(remainder.chunk_index, remainder.start + done, Chunk(samples[done:], options))
 
     def encode(self, chunks: list[Chunk]) -> TensorTree:
         """Run the encoder over the first window of each chunk.
