@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from reelscribe.decode_pool import process
-from reelscribe.decode_pool.process import STALL_SECONDS
+from reelscribe.decode_pool.pool import STALL_SECONDS
 from support.patience import LoopClock
 
 

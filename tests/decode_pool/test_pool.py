@@ -20,8 +20,7 @@ from reelscribe.contract.source import Span
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.decode_pool import process
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
-from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.process import STALL_SECONDS
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures
 from support.decoding import MISBEHAVING, decode_processes

@@ -14,9 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode_pool.process import STALL_SECONDS, Batch, DecodeProcess, Opened, ReadCommand
+from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
+
+STALL_SECONDS = 60.0
+"""Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
 
 READY_BATCHES = 4
 """Number of batches for which memory is allocated at the start, because nearly every run needs it. The batches that

@@ -15,9 +15,6 @@ from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
-STALL_SECONDS = 60.0
-"""Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
-
 FILES_PER_PROCESS = 200
 """Number of files after which a process is replaced, because codecs leak memory. A new process starts in less time than
 decoding a second of video takes."""

@@ -13,8 +13,7 @@ from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.reuse import REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.silence import SILENCE_DB
-from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.process import STALL_SECONDS
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
 
