@@ -67,7 +67,6 @@ def caption_is_awaited(running: RunningServer, before: Figures) -> bool:
     return grown["ts_inference_requests_total", "captioner"] > grown["reelscribe_requests_total", "captioner"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, annotated, tmp_path, sig):
     before = scrape_server(staged)

@@ -86,7 +86,6 @@ def kill_a_worker(running: RunningServer, chance: random.Random) -> bool:
     return bool(workers)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "1"))))
 def test_whatever_is_killed_the_output_is_that_of_an_undisturbed_run(undisturbed, library, tmp_path, seed):
     print(f"seed {seed}")
