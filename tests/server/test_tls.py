@@ -1,6 +1,5 @@
 """A certificate and a key become a keystore, or one line says why they cannot."""
 
-import datetime
 import stat
 
 import pytest
@@ -12,8 +11,6 @@ from reelscribe.errors import StartupError
 from reelscribe.server.instance import Instance
 from reelscribe.server.tls import read_identity, write_keystore
 from support.certificates import pem_of, self_signed
-
-DAY = datetime.timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
