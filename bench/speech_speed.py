@@ -51,8 +51,8 @@ from peers.faster_whisper_peer import FasterWhisper, Windows
 from reelscribe.archive import build as archive
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
-from reelscribe.contract.chunking import SILENCE_DB, is_silent
 from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.silence import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.transcribing import TranscriptTrack

@@ -1,4 +1,4 @@
-"""The demo: its scenes, its media and their truth, its model, and the scripts that made them."""
+"""The demo's scenes, media and captioner, and the scripts that made them."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_every_scene_has_a_caption_of_the_grammar(aspect):
     assert {random_scene(rng, aspect).caption for _ in range(300)} <= captions
 
 
-def test_the_same_scene_is_drawn_alike_and_a_plain_one_has_one_colour():
+def test_a_scene_is_drawn_the_same_every_time_and_a_plain_one_has_one_colour():
     plain = random_scene(random.Random(0), count=0)
     colours = np.asarray(draw(plain, 64, 36)).reshape(-1, 3)
     assert np.array_equal(np.unique(colours, axis=0), [BACKGROUNDS[plain.background]])
@@ -36,27 +36,27 @@ def test_the_same_scene_is_drawn_alike_and_a_plain_one_has_one_colour():
     assert np.array_equal(np.asarray(draw(scene, 64, 36)), np.asarray(draw(scene, 64, 36)))
 
 
-def test_the_truth_is_what_the_clips_are_made_from(media):
+def test_truth_jsonl_describes_the_media_as_they_are_made(media):
     lines = [json.loads(line) for line in (media / "truth.jsonl").read_text().splitlines()]
     spoken = recording(random.Random(RECORDING_SEED), RECORDING_SECONDS, held_out=True)
     assert lines == [*(scene for clip in CLIPS for scene in truth(clip)), *truth_of_recording(spoken)]
     assert {scene["source"] for scene in lines} == {path.name for path in media.iterdir()} - {"truth.jsonl"}
 
 
-def test_a_clip_can_be_made_anew(tmp_path, media):
+def test_a_clip_that_is_made_again_has_the_same_times(tmp_path, media):
     clip = next(clip for clip in CLIPS if clip.variable_rate)
     encode(clip, tmp_path / clip.name)
     made, kept = (read(directory / clip.name, InputSize(64, 64)) for directory in (tmp_path, media))
     assert [seconds for _, seconds, _ in made] == [seconds for _, seconds, _ in kept]
 
 
-def test_words_become_sound():
+def test_text_is_synthesized_as_speech_that_is_loud_enough():
     samples, rate = speak("red circle")
     assert 0.5 < len(samples) / rate < 3
     assert np.abs(samples.astype(int)).max() > 1000
 
 
-def test_what_is_committed_is_small(media):
+def test_committed_media_and_weights_are_small(media):
     assert sum(path.stat().st_size for path in media.iterdir()) <= 3e6
     assert (DEMO / "models" / "captioner" / "model.safetensors").stat().st_size <= 5e6
 

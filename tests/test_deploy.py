@@ -1,4 +1,4 @@
-"""What deploy/ and docs/operations.md say of the rest of the project is true."""
+"""The files in deploy/, and the metrics in docs/operations.md, fit the rest of the project."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from reelscribe.cli import app
 from reelscribe.run.metrics import RunMetrics
 from reelscribe.run.progress import Silent
 from reelscribe.server.settings import read_properties
+from support.patience import PATIENCE
 from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND
 
 ROOT = Path(__file__).parents[1]
@@ -25,27 +26,29 @@ DEPLOY = ROOT / "deploy"
 OPERATIONS = ROOT / "docs" / "operations.md"
 CONFIG = read_properties((ROOT / "config.properties").read_text())
 PROMQL = {"sum", "by", "rate", "__rate_interval", "e6"}
+"""Words of Prometheus's query language, and of numbers, in the dashboard."""
 
 
-def metrics_of_the_server() -> dict[str, set[str]]:
-    """Each with its labels; TorchServe adds Hostname to those of models."""
+def server_metrics() -> dict[str, set[str]]:
+    """The labels of each metric that TorchServe exports, by name."""
     declared = yaml.safe_load((ROOT / "handlers" / "metrics.yaml").read_text())
     kinds = [kind for part in ("ts_metrics", "model_metrics") for kind in declared[part].values()]
     return {metric["name"]: set(metric["dimensions"]) for kind in kinds for metric in kind}
 
 
-def metrics_of_a_run() -> dict[str, set[str]]:
+def run_metrics() -> dict[str, set[str]]:
+    """The labels of each metric that a run exports, by name."""
     metrics = RunMetrics(Silent())
     metrics.show(replace(SNAPSHOT, lanes=(FRAMES, SOUND)))
     metrics.finished(BAD)
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 
-METRICS = {**metrics_of_the_server(), **metrics_of_a_run()}
+METRICS = {**server_metrics(), **run_metrics()}
 
 
-def command_names() -> dict[str, set[str]]:
-    """The options of each command, like `server start`."""
+def command_options() -> dict[str, set[str]]:
+    """The options of each command, by its words, such as `server start`."""
     found = {}
 
     def walk(words: str, command) -> None:
@@ -62,17 +65,17 @@ def panels() -> list[dict]:
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_metrics_and_labels_that_exist(panel):
+def test_metrics_and_labels_of_a_panel_exist(panel):
     for target in panel["targets"]:
         names = set(re.findall(r"[A-Za-z_]\w*", target["expr"])) - PROMQL
-        asked = names & METRICS.keys()
-        labels = set().union(*(METRICS[name] for name in asked))
-        assert asked
-        assert names - asked <= labels
+        metrics = names & METRICS.keys()
+        labels = set().union(*(METRICS[name] for name in metrics))
+        assert metrics
+        assert names - metrics <= labels
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels | {"instance"}
 
 
-def test_every_metric_of_the_handlers_is_on_the_dashboard_and_in_the_manual():
+def test_every_metric_of_reelscribe_is_on_the_dashboard_and_in_the_manual():
     expressions = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
     manual = OPERATIONS.read_text()
     for name in METRICS:
@@ -81,23 +84,23 @@ def test_every_metric_of_the_handlers_is_on_the_dashboard_and_in_the_manual():
             assert f"`{name}`" in manual
 
 
-def test_the_manual_knows_no_other_metrics():
+def test_metrics_in_the_manual_exist():
     named = set(re.findall(r"`((?:reelscribe|ts)_\w+)`", OPERATIONS.read_text()))
     assert named <= METRICS.keys()
 
 
-def test_prometheus_asks_the_server_where_its_metrics_are():
+def test_prometheus_scrapes_the_addresses_of_the_server_and_of_runs():
     jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     targets = [target for job in jobs for static in job["static_configs"] for target in static["targets"]]
     assert f"http://{targets[0]}" == CONFIG["metrics_address"]
     assert f"--metrics-port {targets[1].rpartition(':')[2]}" in OPERATIONS.read_text()
 
 
-def test_the_unit_runs_commands_that_exist_and_may_write_where_the_server_lives():
+def test_the_systemd_unit_runs_commands_that_exist_and_can_write_to_the_servers_folder():
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(DEPLOY / "reelscribe.service")
-    service, commands = unit["Service"], command_names()
+    service, commands = unit["Service"], command_options()
     home = service["WorkingDirectory"]
     for verb in ("ExecStart", "ExecStop"):
         program, *words = shlex.split(service[verb])
@@ -108,7 +111,7 @@ def test_the_unit_runs_commands_that_exist_and_may_write_where_the_server_lives(
     assert int(service["TimeoutStartSec"]) > float(shlex.split(service["ExecStart"])[-1])
 
 
-def test_the_image_is_made_of_files_that_exist_and_runs_as_nobody_in_particular():
+def test_the_image_copies_files_that_exist_and_does_not_run_as_root():
     lines = re.sub(r"\\\n", " ", (DEPLOY / "Dockerfile").read_text()).splitlines()
     for line in lines:
         if line.startswith("COPY"):
@@ -120,31 +123,31 @@ def test_the_image_is_made_of_files_that_exist_and_runs_as_nobody_in_particular(
     assert f"\n{extra} = [\n" in (ROOT / "pyproject.toml").read_text()
 
 
-COMMAND = f"""#!{sys.executable}
+FAKE_REELSCRIBE = f"""#!{sys.executable}
 import sys, time
 print(*sys.argv[1:], flush=True)
 if "start" in sys.argv:
-    time.sleep(30)
+    time.sleep({PATIENCE})
     print("ready")
 """
 
 
-def test_a_container_that_is_told_to_end_while_it_starts_ends_at_once(tmp_path):
+def test_a_container_that_is_terminated_while_its_server_starts_ends_at_once(tmp_path):
     command = tmp_path / "reelscribe"
-    command.write_text(COMMAND)
+    command.write_text(FAKE_REELSCRIBE)
     command.chmod(0o700)
     path = f"{tmp_path}:{os.environ['PATH']}"
     with Popen([DEPLOY / "serve", "--secure"], env={"PATH": path}, stdout=PIPE, text=True) as serve:
         assert serve.stdout.readline() == "server start --secure\n"
         serve.terminate()
-        assert serve.stdout.read() == "server stop\n"  # to its end, when nothing is left that could write
+        assert serve.stdout.read() == "server stop\n"  # the end of the output, when no process is left
     assert serve.returncode == 0
 
 
-def test_the_container_writes_to_volumes_only_and_mounts_what_exists():
+def test_the_container_can_write_to_volumes_only_and_mounts_files_that_exist():
     (service,) = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].values()
     assert service["read_only"] is True
-    assert "ports" not in service  # they are those of the host's loopback
+    assert "ports" not in service  # it uses the ports of the host
     assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     for volume in service["volumes"]:
         if volume["type"] == "bind":

@@ -36,7 +36,7 @@ def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(reelscribe.__file__).read_text())
     (branch,) = [node for node in tree.body if isinstance(node, ast.If)]
     typed = {f"{node.module}.{node.names[0].name}" for node in branch.body}
-    assert typed == {f"reelscribe.{module}.{name}" for name, module in reelscribe._HOME.items()}
+    assert typed == {f"reelscribe.{module}.{name}" for name, module in reelscribe._MODULE_OF.items()}
 
 
 def test_an_unknown_name_is_an_attribute_error():

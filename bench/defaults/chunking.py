@@ -30,9 +30,10 @@ import numpy as np
 from lib.command import command_parser, run_command
 from lib.report import Spread
 from phrases import SAMPLE_RATE, random_utterance
-from reelscribe.contract.chunking import Chunker, Cutting, is_silent
+from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio import Audio, AudioTask
+from reelscribe.decode.silence import is_silent
 
 LIMITS = (10, 30)
 SEARCHES = (0, 1, 2, 3, 5)

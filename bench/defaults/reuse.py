@@ -45,7 +45,7 @@ def read(path: Path, captioner: Captioner, every: int, grain: float) -> FrameArr
 
 def taken_over(frames: FrameArray) -> list[int]:
     """For each frame, the index of the frame whose caption it gets: its own, or an earlier one."""
-    last, origin, origins = reuse.Reuse(), 0, []
+    last, origin, origins = reuse.ReuseDetector(), 0, []
     for k, frame in enumerate(frames):
         if not last.nearly_equal(frame):
             last.remember(frame)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from reelscribe import wire
-from reelscribe.contract.annotations import Silence, Utterance
 from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results

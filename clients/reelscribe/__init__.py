@@ -1,8 +1,8 @@
 """Caption and transcribe whole video libraries on a multi-GPU TorchServe.
 
-`caption`, `transcribe` and `annotate` are the short way: a path or an array in, captions, transcripts or records out.
-`BulkRun` is what the `reelscribe` command runs, and `ManagementClient` drives the workers of a server. Names are
-imported when they are first used, so `import reelscribe` costs nothing; what `__all__` does not name is private.
+Start with `caption`, `transcribe` and `annotate`: each takes paths or an array and returns captions, transcripts or
+records. `BulkRun` is what the `reelscribe` command runs, and `ManagementClient` controls the models and workers of a
+server. Each name is imported when it is first used, so `import reelscribe` is fast. Only names in `__all__` are public.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from reelscribe.client.endpoint import Server as Server
     from reelscribe.client.models import CaptionClient as CaptionClient
     from reelscribe.client.models import SpeechClient as SpeechClient
-    from reelscribe.contract.annotations import Caption as Caption
-    from reelscribe.contract.annotations import Failure as Failure
-    from reelscribe.contract.annotations import Silence as Silence
-    from reelscribe.contract.annotations import SpeechFailure as SpeechFailure
-    from reelscribe.contract.annotations import Utterance as Utterance
     from reelscribe.contract.chunking import Cutting as Cutting
+    from reelscribe.contract.outcomes import Caption as Caption
+    from reelscribe.contract.outcomes import Failure as Failure
+    from reelscribe.contract.outcomes import Silence as Silence
+    from reelscribe.contract.outcomes import SpeechFailure as SpeechFailure
+    from reelscribe.contract.outcomes import Utterance as Utterance
     from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
     from reelscribe.decode.sampling import Sampling as Sampling
     from reelscribe.errors import MediaError as MediaError
@@ -53,7 +53,7 @@ _MODULES = {
     "client.credentials": ("Credentials",),
     "client.endpoint": ("Server",),
     "client.models": ("CaptionClient", "SpeechClient"),
-    "contract.annotations": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
+    "contract.outcomes": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
     "contract.chunking": ("Cutting",),
     "contract.speech": ("TranscriptionOptions",),
     "decode.sampling": ("Sampling",),
@@ -65,15 +65,18 @@ _MODULES = {
     "run.options": ("CaptionOptions", "SpeechOptions"),
     "run.transcribing": ("TranscriptTrack",),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+"""The public names of each module."""
 
-__all__ = ["__version__", *sorted(_HOME)]
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value  # so that Python finds it without this function from now on
     return value
 
 

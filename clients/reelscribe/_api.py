@@ -1,7 +1,7 @@
-"""The short way in: captions, transcripts and records of files or arrays, in one call.
+"""Captions, transcripts and records of files or arrays, in one call.
 
-Each function has a synchronous and an asynchronous form. They talk to the server on this machine unless another one is
-named, and close everything before they return.
+Each function has a synchronous and an asynchronous form. They use the server on this machine unless another one is
+given, and close their connections before they return.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError
-from reelscribe.results.jsonl import NAME
+from reelscribe.results.annotations import NAME
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
@@ -91,21 +91,21 @@ def caption(
     """Caption the frames of a video file, or frames in memory.
 
     Args:
-        source: Path of a video, or an array of (N, H, W, 3) uint8 RGB frames.
-        server: A server or its inference address; by default the one on this machine, with its key.
+        source: Path of a video, or (N, H, W, 3) uint8 RGB frames.
+        server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the captioner on the server.
-        options: Which frames of a file, and how; by default every frame.
+        options: Which frames of a file to caption, and how; by default every frame. Not allowed for an array.
 
     Returns:
-        For a file, a Caption for each chosen frame, or a Failure that says why there is none. For an array, the text
-        for each frame, or why there is none.
+        For a file, a Caption for each chosen frame, or a Failure that says why it has none. For an array, the caption
+        of each frame as text, or the RequestRefused that says why it has none.
 
     Raises:
         MediaError: The file cannot be read, or is damaged or cut short.
         ServerError: The server cannot be used.
-        UsageError: The array, or an option, is not what is expected.
+        UsageError: The array or an option is invalid.
     """
-    if isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray):  # the overloads of `caption_async` tell a path from an array
         return _run(caption_async(source, server=server, model=model, options=options))
     return _run(caption_async(source, server=server, model=model, options=options))
 
@@ -139,10 +139,10 @@ def transcribe(
 
     Args:
         source: Path of a video or audio file, or (N,) mono samples, int16 or floats from -1 to 1.
-        sample_rate: Of samples in memory, in Hz.
-        server: A server or its inference address; by default the one on this machine, with its key.
+        sample_rate: Sample rate of an array, in Hz; ignored for a file.
+        server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the speech model on the server.
-        options: Language, task, word times, where audio is cut; by default the language is detected.
+        options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
         In order of time, an Utterance for each segment, a Silence where nothing is loud enough to be heard, and a
@@ -151,7 +151,7 @@ def transcribe(
     Raises:
         MediaError: The file cannot be read, has no audio, or is damaged or cut short.
         ServerError: The server cannot be used.
-        UsageError: The samples, or an option, are not what is expected.
+        UsageError: The samples or an option are invalid, or an array comes without its sample_rate.
     """
     return _run(transcribe_async(source, sample_rate=sample_rate, server=server, model=model, options=options))
 
@@ -169,18 +169,18 @@ async def annotate_async(
     """Caption and transcribe files and folders. The asynchronous form of `annotate`."""
     if model is None and speech_model is None:
         raise UsageError("annotate: expected a model or a speech_model, got neither")
-    names = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    at = _server(server)
+    paths = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    servers = [_server(server)]
     tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
         folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
         if model is not None:
-            captioner = await stack.enter_async_context(CaptionClient([at], model))
+            captioner = await stack.enter_async_context(CaptionClient(servers, model))
             tracks.append(CaptionTrack(captioner, caption_options))
         if speech_model is not None:
-            speech = await stack.enter_async_context(SpeechClient([at], speech_model))
+            speech = await stack.enter_async_context(SpeechClient(servers, speech_model))
             tracks.append(TranscriptTrack(speech, speech_options))
-        await BulkRun(tracks, folder).run([os.fspath(name) for name in names])
+        await BulkRun(tracks, folder).run([os.fspath(path) for path in paths])
         with (folder / NAME).open(encoding="utf-8") as file:
             return [json.loads(line) for line in file]
 
@@ -197,26 +197,26 @@ def annotate(
 ) -> list[dict[str, Any]]:
     """Caption and transcribe files and folders, as `reelscribe annotate` does.
 
-    All records are returned at once. For a whole library use `BulkRun`, which hands over one record after the other.
+    All records are returned at once. For a whole library use `BulkRun`, which passes on each record as it is written.
 
     Args:
-        sources: Files, folders and globs, or one of them.
-        out: Folder for annotations.jsonl and the ledger. The same call goes on where an earlier one was interrupted. By
-            default nothing is kept.
-        server: A server or its inference address; by default the one on this machine, with its key.
+        sources: One file, folder or glob, or a sequence of them.
+        out: Folder for annotations.jsonl and the ledger, with which the same call can continue after an interruption.
+            By default nothing is kept.
+        server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the captioner on the server; None makes no captions.
         speech_model: Name of the speech model on the server; None makes no transcripts.
-        caption_options: Which frames, and how; by default every frame.
-        speech_options: Language, task, word times, where audio is cut; by default the language is detected.
+        caption_options: Which frames to caption, and how; by default every frame.
+        speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
-        The record of each source, as docs/records.md describes the lines of annotations.jsonl. A source that failed has
-        a record, too, which says why.
+        The record of each source, as docs/records.md describes the lines of annotations.jsonl. The record of a source
+        that failed says why it did.
 
     Raises:
         ServerError: The server cannot be used.
-        OutputError: The folder is in use by another run, or cannot be written.
-        UsageError: An option is not what is expected.
+        OutputError: The folder is in use by another run, or cannot be written to.
+        UsageError: An option is invalid, or both models are None.
     """
     return _run(
         annotate_async(
@@ -278,7 +278,7 @@ def _server(server: Server | str | None) -> Server:
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, in a thread of its own where this thread runs an event loop, as in a notebook."""
+    """Run a coroutine to its end; in another thread if this one runs an event loop already, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

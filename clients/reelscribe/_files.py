@@ -72,7 +72,7 @@ class FolderLock:
 
 
 def is_locked(out: Path) -> bool:
-    """Return whether a run holds the `FolderLock` of this folder; False if its lock file is missing or unreadable."""
+    """Return whether a run holds the `FolderLock` of a folder; False if the lock file is missing or unreadable."""
     try:
         with _lock_path(out).open() as file:
             return not try_lock(file, shared=True)
@@ -93,8 +93,8 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
     Args:
         path: Where the complete file goes, in a folder that exists.
-        durable: For a file that cannot be made again at once: the disk holds all of it before it is renamed, and if
-            the block raises an exception, `<path>.partial` stays. By default the partial file is removed then.
+        durable: Whether to protect a file that is expensive to make again: it is synchronized to the disk before it is
+            renamed, and `<path>.partial` stays if the block raises an exception. By default that file is removed.
 
     Raises:
         OSError: The operating system refused to write or to rename the file.

@@ -15,23 +15,23 @@
     │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
     │   ├── FramesError         422: a body holds no frames that can be captioned
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
-    │   ├── CallFull            503: a batch of requests is full; the client may send this one again
+    │   ├── CallFull            503: the handler's batch of requests is full; the client may send this one again
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
     ├── StageFailed             the other stage of a split model reported an error
     ├── StageLost               the other stage of a split model ended or made no progress
-    ├── ServerError             a server did not do what it was asked to
+    ├── ServerError             a server cannot be used, or did not fulfil a request
     │   ├── ServerUnreachable   no server answers at an address
     │   ├── AccessRefused       the server would refuse every request: token, model name or size limit
     │   ├── ModelApiOff         the server was started without the model API
     │   ├── UnknownModel        the server has no such model or version
     │   ├── ModelConflict       a change of the registered versions is not allowed in their present state
-    │   ├── ServerOutOfMemory   the server lacks the memory for what it was asked to do
+    │   ├── ServerOutOfMemory   the server has too little memory for a request
     │   ├── RequestRefused      the server refused one request
-    │   └── NothingAnswered     several requests failed in a row, so the frames are not the cause
+    │   └── NothingAnswered     a request failed, and then one that every working model answers
     ├── StartupError            a server did not start, or a model did not load
     └── OutputError             results cannot be saved: full disk, no permission, another run's folder
 
-Every message states the rule, what was expected, what came, and what to do.
+Every message says what was expected, what came instead, and what to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 
 
 class ReelscribeError(Exception):
-    """Base of all exceptions here; the class name is the `type` in records and in a server's responses."""
+    """Base of all errors of reelscribe; the class name is the `type` of an error in records and in responses."""
 
 
 class UsageError(ReelscribeError):
@@ -68,7 +68,7 @@ class DecoderStalled(MediaError):
 
 
 class RequestError(ReelscribeError):
-    """A request cannot be answered; a handler answers it with this error and leaves the other requests alone."""
+    """A request cannot be answered; the handler sends this error for it and still answers the other requests."""
 
     http_status: ClassVar[int]
     """HTTP status of the response."""
@@ -105,7 +105,7 @@ class SpeechError(RequestError):
 
 
 class CallFull(RequestError):
-    """The requests before this one fill the handler's call; the client may send this one again."""
+    """The handler's batch of requests is full without this request; the client may send it again."""
 
     http_status = 503
 
@@ -117,7 +117,7 @@ class OutOfDeviceMemory(RequestError):
 
 
 class StageFailed(ReelscribeError):
-    """The other stage of a model that is split over two processes reported an error and works on."""
+    """The other stage of a model that is split over two processes reported an error; it is still running."""
 
 
 class StageLost(ReelscribeError):
@@ -125,7 +125,7 @@ class StageLost(ReelscribeError):
 
 
 class ServerError(ReelscribeError):
-    """A server did not do what it was asked to."""
+    """A server cannot be used, or did not fulfil a request."""
 
 
 class ServerUnreachable(ServerError):
@@ -137,12 +137,12 @@ class AccessRefused(ServerError):
 
     Args:
         message: What the server refused, and what to do.
-        passes: Whether the refusal may end by itself, for example because the server is restarting.
+        temporary: Whether the same request may succeed later, for example because the server is restarting.
     """
 
-    def __init__(self, message: str, *, passes: bool = False) -> None:
+    def __init__(self, message: str, *, temporary: bool = False) -> None:
         super().__init__(message)
-        self.passes = passes
+        self.temporary = temporary
 
 
 class ModelApiOff(ServerError):
@@ -158,7 +158,7 @@ class ModelConflict(ServerError):
 
 
 class ServerOutOfMemory(ServerError):
-    """The server lacks the memory for what it was asked to do."""
+    """The server has too little memory for a request."""
 
 
 class RequestRefused(ServerError):
@@ -175,11 +175,11 @@ class RequestRefused(ServerError):
         self.status = status
         self.final = final
         self.deadly = False
-        """Whether workers died while they computed this request; whoever sends the request finds out."""
+        """Whether several workers died while they computed this request; the balancer counts them and sets this."""
 
 
 class NothingAnswered(ServerError):
-    """Several requests failed in a row and none between them was answered, so the frames are not the cause."""
+    """A request failed, and then one that every working model answers, so the content of the first is not the cause."""
 
 
 class StartupError(ReelscribeError):
@@ -191,13 +191,14 @@ class OutputError(ReelscribeError):
 
 
 def brief(value: Any) -> str:
-    """Show an untrusted value in an error message.
+    """Describe an untrusted value for an error message, in little time and space whatever the value is.
 
     Args:
-        value: Any value. Only small int, str and bytes values, and small tuples of int, are shown themselves.
+        value: Any value.
 
     Returns:
-        A short text that takes little time to make, whatever the value: its repr, the beginning of it, or its type.
+        The repr of a small int, str or bytes value or of a small tuple of int, the beginning of the repr of a longer
+        str or bytes value, or else the type of the value.
     """
     if type(value) is int:
         return repr(value) if value.bit_length() <= 128 else f"<int of {value.bit_length()} bits>"

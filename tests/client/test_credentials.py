@@ -110,12 +110,12 @@ def test_the_key_is_in_no_representation(tmp_path):
 def test_a_key_differs_from_a_refused_one_when_the_file_has_changed(tmp_path):
     path = write_key_file(tmp_path / "keys", "one")
     credentials = Credentials(path)
-    assert not credentials.differs_from("one")
+    assert not credentials.reload_after_refusal("one")
     write_key_file(path, "two")
-    assert credentials.differs_from("one")
+    assert credentials.reload_after_refusal("one")
     path.unlink()
-    assert credentials.differs_from("one")
-    assert not credentials.differs_from("two")
+    assert credentials.reload_after_refusal("one")
+    assert not credentials.reload_after_refusal("two")
 
 
 def test_a_missing_file_is_refused(tmp_path):

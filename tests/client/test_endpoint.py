@@ -107,17 +107,17 @@ async def test_a_request_is_refused_for_now_or_for_good(server, session, answer,
 
 
 @pytest.mark.parametrize(
-    ("status", "passes", "advice"),
+    ("status", "temporary", "advice"),
     [(400, True, "no token was given"), (404, True, "'captioner' built and loaded"), (413, False, "max_request_size")],
 )
-async def test_access_is_refused_with_advice(server, session, status, passes, advice):
+async def test_access_is_refused_with_advice(server, session, status, temporary, advice):
     async def respond(_):
         return web.Response(status=status)
 
     server.answer = respond
     with pytest.raises(AccessRefused, match=advice) as error:
         await endpoint_of(server, session).predict(BODY)
-    assert error.value.passes == passes
+    assert error.value.temporary == temporary
 
 
 async def test_json_that_is_no_description_is_an_error(server, session):
@@ -141,9 +141,9 @@ async def test_all_requests_that_were_refused_together_see_the_new_key(server, s
     server.key = "new"
     with pytest.raises(AccessRefused, match="keys expire"):
         await endpoint.predict(BODY)
-    assert not endpoint.key_has_changed()
+    assert not endpoint.reload_key()
     write_key_file(key_file, "new")
-    assert [endpoint.key_has_changed() for _ in range(3)] == [True] * 3
+    assert [endpoint.reload_key() for _ in range(3)] == [True] * 3
     assert (await endpoint.predict(BODY)).value[7] == "frame 7"
 
 
@@ -154,7 +154,7 @@ async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, sessio
     with pytest.raises(AccessRefused, match="keys expire"):
         await endpoint.predict(BODY)
     key_file.unlink()
-    assert not endpoint.key_has_changed()
+    assert not endpoint.reload_key()
 
 
 async def test_a_key_without_a_file_never_changes(server, session):
@@ -162,4 +162,4 @@ async def test_a_key_without_a_file_never_changes(server, session):
     endpoint = endpoint_of(server, session, "old")
     with pytest.raises(AccessRefused, match="keys expire"):
         await endpoint.predict(BODY)
-    assert not endpoint.key_has_changed()
+    assert not endpoint.reload_key()

@@ -4,14 +4,24 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
+from reelscribe.client import in_flight as module
 from reelscribe.client.in_flight import ROUND_ANSWERS, InFlight
 from reelscribe.errors import ServerUnreachable
 from support.patience import PATIENCE
 
 ITEMS_PER_REQUEST = 8
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock that limits are computed with; only tests move it."""
+    clock = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    return clock
 
 
 async def granted(task: asyncio.Task[None]) -> None:
@@ -106,7 +116,7 @@ def test_a_later_start_never_lowers_the_limit():
     permits = InFlight(32, 32)
     limits = []
     for workers in (4, 2, 8, 100):
-        permits.start(workers)
+        permits.set_initial_limit(workers)
         limits.append(permits.limit)
     assert limits == [4, 4, 8, 32]
 
@@ -117,10 +127,9 @@ class Simulation:
     The server answers `rate(requests in flight)` requests per second.
     """
 
-    def __init__(self, start: int, most: int, rate: Callable[[int], float]) -> None:
-        self.seconds = 0.0
-        self.rate = rate
-        self.permits = InFlight(start, most, now=lambda: self.seconds)
+    def __init__(self, clock: SimpleNamespace, start: int, most: int, rate: Callable[[int], float]) -> None:
+        self.clock, self.rate = clock, rate
+        self.permits = InFlight(start, most)
         self._requests = deque(asyncio.create_task(self.permits.acquire()) for _ in range(most + 1))
 
     async def limits(self, answers: int) -> list[int]:
@@ -128,7 +137,7 @@ class Simulation:
         limits = []
         for _ in range(answers):
             await granted(self._requests.popleft())
-            self.seconds += 1 / self.rate(self.permits.limit)
+            self.clock.seconds += 1 / self.rate(self.permits.limit)
             self.permits.answered(ITEMS_PER_REQUEST)
             self.permits.release()
             self._requests.append(asyncio.create_task(self.permits.acquire()))
@@ -141,58 +150,59 @@ class Simulation:
         await asyncio.gather(*self._requests, return_exceptions=True)
 
 
-async def limits_of(start: int, most: int, rate: Callable[[int], float], answers: int = 3000) -> list[int]:
-    simulation = Simulation(start, most, rate)
+async def limits_of(
+    clock: SimpleNamespace, start: int, most: int, rate: Callable[[int], float], answers: int = 3000
+) -> list[int]:
+    simulation = Simulation(clock, start, most, rate)
     limits = await simulation.limits(answers)
     await simulation.end()
     return limits
 
 
-async def test_the_limit_grows_while_throughput_grows():
-    limits = await limits_of(1, 20, lambda in_flight: in_flight)
+async def test_the_limit_grows_while_throughput_grows(clock):
+    limits = await limits_of(clock, 1, 20, lambda in_flight: in_flight)
     assert limits == sorted(limits)
     assert set(limits) == set(range(1, 21))
 
 
 @pytest.mark.parametrize(("capacity", "start"), [(4, 1), (4, 4), (11, 2)])
-async def test_the_limit_ends_where_the_server_has_no_more_capacity(capacity, start):
-    limits = await limits_of(start, 32, lambda in_flight: min(in_flight, capacity))
+async def test_the_limit_ends_where_the_server_has_no_more_capacity(capacity, start, clock):
+    limits = await limits_of(clock, start, 32, lambda in_flight: min(in_flight, capacity))
     settled = Counter(limits[len(limits) // 2 :])
     assert set(settled) == {capacity, capacity + 1}  # one more is tried now and then
     assert settled[capacity] > 5 * settled[capacity + 1]
 
 
-async def test_one_more_that_brings_nothing_is_taken_back_and_tried_again_later():
-    limits = await limits_of(3, 32, lambda _: 5, answers=ROUND_ANSWERS * 200)
+async def test_one_more_that_brings_nothing_is_taken_back_and_tried_again_later(clock):
+    limits = await limits_of(clock, 3, 32, lambda _: 5, answers=ROUND_ANSWERS * 200)
     changes = [limits[0], *(after for before, after in pairwise(limits) if after != before)]
     assert changes[:6] == [3, 4, 3, 4, 3, 4]
 
 
-async def test_a_server_that_gets_slower_with_more_requests_gets_no_more():
-    assert set(await limits_of(2, 32, lambda in_flight: 10 / in_flight)) == {2, 3}
+async def test_a_server_that_gets_slower_with_more_requests_gets_no_more(clock):
+    assert set(await limits_of(clock, 2, 32, lambda in_flight: 10 / in_flight)) == {2, 3}
 
 
-async def test_capacity_that_comes_later_is_found():
-    simulation = Simulation(2, 32, lambda in_flight: min(in_flight, 2))
+async def test_capacity_that_comes_later_is_found(clock):
+    simulation = Simulation(clock, 2, 32, lambda in_flight: min(in_flight, 2))
     await simulation.limits(1000)
     simulation.rate = lambda in_flight: min(in_flight, 8)
     assert (await simulation.limits(3000))[-1] in (8, 9)
     await simulation.end()
 
 
-async def test_the_limit_stays_while_requests_do_not_wait_for_permits():
-    seconds = 0.0
-    permits = InFlight(2, 32, now=lambda: seconds)
+async def test_the_limit_stays_while_requests_do_not_wait_for_permits(clock):
+    permits = InFlight(2, 32)
     for _ in range(200):
         await permits.acquire()
-        seconds += 1
+        clock.seconds += 1
         permits.answered(ITEMS_PER_REQUEST)
         permits.release()
         assert permits.limit == 2
 
 
-async def test_a_full_queue_takes_away_a_quarter_once_for_all_that_are_refused_together():
-    simulation = Simulation(16, 16, lambda _: 5)
+async def test_a_full_queue_takes_away_a_quarter_once_for_all_that_are_refused_together(clock):
+    simulation = Simulation(clock, 16, 16, lambda _: 5)
     for _ in range(10):
         simulation.permits.refused()
     assert simulation.permits.limit == 12
@@ -216,8 +226,8 @@ async def test_permits_above_a_lowered_limit_are_not_granted_again():
 
 
 @pytest.mark.parametrize("start", [0, 1, 5, 100])
-async def test_the_limit_is_never_below_one_or_above_the_most(start):
-    simulation = Simulation(start, 5, lambda in_flight: in_flight)
+async def test_the_limit_is_never_below_one_or_above_the_most(start, clock):
+    simulation = Simulation(clock, start, 5, lambda in_flight: in_flight)
     limits = [simulation.permits.limit]
     for _ in range(20):
         simulation.permits.refused()

@@ -58,7 +58,7 @@ async def test_a_certificate_that_is_not_trusted_is_to_be_named(tmp_path):
     ("certificate", "host", "advice"),
     [
         ({"days": (-9, -1)}, "127.0.0.1", "it has expired: give the server another one"),
-        ({"name": "another"}, "localhost", "name the server as its certificate does"),
+        ({"name": "another"}, "localhost", "connect with a host name or address that is in the server's certificate"),
     ],
 )
 async def test_a_trusted_certificate_that_is_not_valid_is_an_error_with_advice(tmp_path, certificate, host, advice):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.chunking import Chunker, Cutting, is_silent
+from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.errors import UsageError
 
 RATE = 16_000
@@ -107,7 +107,6 @@ def test_the_loudest_samples_do_not_overflow():
     samples = np.full(14 * RATE, -32768, np.int16)
     samples[round(7.2 * RATE) : round(7.6 * RATE)] = 100
     assert cuts_of(samples) == pytest.approx([7.4 * RATE], abs=RATE / 50)
-    assert not is_silent(samples, RATE, -0.01)
 
 
 @pytest.mark.parametrize(
@@ -132,21 +131,3 @@ def test_chunks_that_leave_no_room_for_the_search_are_refused():
 def test_cutting_survives_conversion_to_plain_values():
     cutting = Cutting(2.0, 0.2)
     assert Cutting(**asdict(cutting)) == cutting
-
-
-@pytest.mark.parametrize(("level", "silent"), [(0, True), (1, True), (20, True), (60, False)])
-def test_noise_below_minus_60_decibels_is_silent(level, silent):
-    assert is_silent(noise(5, level), RATE) == silent
-
-
-def test_audio_with_one_short_loud_spot_is_not_silent():
-    samples = noise(10, 1)
-    samples[5 * RATE : 5 * RATE + RATE // 20] = noise(0.05, 300)
-    assert not is_silent(samples, RATE)
-    assert is_silent(samples, RATE, -30)
-
-
-@pytest.mark.parametrize("length", [0, 1, 100])
-def test_audio_shorter_than_a_window_is_judged_by_all_its_samples(length):
-    assert is_silent(np.zeros(length, np.int16), RATE)
-    assert is_silent(np.full(length, 3000, np.int16), RATE) == (length == 0)

@@ -92,6 +92,6 @@ def test_whatever_decides_the_answers_changes_the_identity(description, changes)
 
 def test_several_servers_have_the_sum_of_the_workers_and_the_smallest_limits():
     servers = [replace(SPEECH, workers=2, max_chunks=8), replace(SPEECH, workers=3, max_chunks=4, device_batch=1)]
-    assert SpeechDescription.of_all(servers) == replace(SPEECH, workers=5, max_chunks=4)
+    assert SpeechDescription.merge(servers) == replace(SPEECH, workers=5, max_chunks=4)
     servers = [replace(DESCRIPTION, max_frames=8), replace(DESCRIPTION, max_frames=9, max_side=100)]
-    assert CaptionerDescription.of_all(servers) == replace(DESCRIPTION, workers=2, max_frames=8, max_side=100)
+    assert CaptionerDescription.merge(servers) == replace(DESCRIPTION, workers=2, max_frames=8, max_side=100)

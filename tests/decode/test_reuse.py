@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from reelscribe.decode.reuse import BLOCK, REUSE_LEVELS, Reuse
+from reelscribe.decode.reuse import BLOCK, REUSE_LEVELS, ReuseDetector
 
 GREY = np.full((90, 120, 3), 128, np.uint8)
 """Its sides are not multiples of the side of a block."""
 
 
 def nearly_equal(captioned: np.ndarray, frame: np.ndarray) -> bool:
-    reuse = Reuse()
+    reuse = ReuseDetector()
     reuse.remember(captioned)
     return reuse.nearly_equal(frame)
 
 
 def test_without_a_captioned_frame_no_frame_is_nearly_equal():
-    assert not Reuse().nearly_equal(GREY)
+    assert not ReuseDetector().nearly_equal(GREY)
 
 
 @pytest.mark.parametrize("change", [REUSE_LEVELS, -REUSE_LEVELS])
@@ -45,7 +45,7 @@ def test_an_edge_that_moves_by_a_pixel_makes_frames_differ():
 
 
 def test_frames_are_compared_with_the_captioned_one_so_slow_changes_add_up():
-    reuse = Reuse()
+    reuse = ReuseDetector()
     reuse.remember(GREY)
     equal = [reuse.nearly_equal(GREY + np.uint8(step)) for step in range(REUSE_LEVELS + 3)]
     assert equal == [True] * (REUSE_LEVELS + 1) + [False] * 2

@@ -79,7 +79,7 @@ def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
             "input_size": asdict(SIZE),
             "chosen": 90,
             "end_seconds": video.end_seconds,
-            "cut": None,
+            "why_incomplete": None,
         }
     batches = [reply["batch"] for reply in others]
     assert [(batch["first"], batch["stop"]) for batch in batches] == list(pairwise(range(0, 91, 5)))
@@ -144,7 +144,7 @@ def test_batches_that_are_missing_come_as_they_would_in_one_go(levels, frames_pe
 
 
 def test_a_still_picture_of_hours_comes_in_several_batches_without_slots(monkeypatch):
-    monkeypatch.setattr(frame_feed, "MOST_ORDINALS", 10)
+    monkeypatch.setattr(frame_feed, "MAX_CHOSEN_FRAMES", 10)
     batches = grey_batches([50] * 35, frames_per_batch=8, reuse=True)
     assert [(batch["first"], batch["stop"], batch["slot"]) for batch in batches] == [
         (0, 10, [50]),

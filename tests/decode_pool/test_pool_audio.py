@@ -98,8 +98,8 @@ async def test_audio_arrives_in_chunks_and_silence_as_stretches(clip):
 async def test_the_audio_is_described_first_and_its_length_at_its_end(clip):
     start, end = (await read_all(task_of(clip))).opened
     with Audio(task_of(clip)) as audio:
-        assert start == OpenedAudio(audio.info, samples=None, cut=None)
-        assert end == OpenedAudio(audio.info, samples=12_000, cut=None)
+        assert start == OpenedAudio(audio.info, samples=None, why_incomplete=None)
+        assert end == OpenedAudio(audio.info, samples=12_000, why_incomplete=None)
 
 
 async def test_chunks_are_those_of_the_decoder(media):
@@ -147,7 +147,10 @@ async def test_files_without_audio_or_of_another_kind_have_errors_of_their_own(c
 async def test_a_file_that_is_cut_short_is_reported_at_its_end(clip, tmp_path):
     (tmp_path / "cut.wav").write_bytes(clip.read_bytes()[:-6000])
     received = await read_all(task_of(tmp_path / "cut.wav"))
-    assert [opened.cut for opened in received.opened] == [None, "cut short: it ends 3.0 s before it says it does"]
+    assert [opened.why_incomplete for opened in received.opened] == [
+        None,
+        "cut short: it ends 3.0 s before it says it does",
+    ]
     assert received.opened[-1].samples == received.bounds[-1][1] == 9000
 
 

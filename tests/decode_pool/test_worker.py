@@ -16,7 +16,7 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool import channel
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.frame_feed import ReadFrames
-from reelscribe.decode_pool.worker import follow
+from reelscribe.decode_pool.worker import serve
 from support.decoding import run_worker
 from support.odd_library import write_sound
 
@@ -68,7 +68,7 @@ def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, secon
     memory, output = mmap.mmap(-1, 100 * SIZE.nbytes), io.StringIO()
     commands = io.StringIO(json.dumps(read_frames(media / "old.avi", frames_per_batch=100)) + '\n{"slot": 0}\n')
     with pytest.raises(SystemExit):
-        follow(WorkerChannel(memory, 100 * SIZE.nbytes, commands, output))
+        serve(WorkerChannel(memory, 100 * SIZE.nbytes, commands, output))
     assert output.getvalue().count('{"heartbeat": {}}') in heartbeats
 
 

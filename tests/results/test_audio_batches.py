@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.annotations import AudioResult, Silence, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import AudioResult, Silence, SpeechFailure, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 

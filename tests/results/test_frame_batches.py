@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.annotations import Caption, Failure
+from reelscribe.contract.outcomes import Caption, Failure
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch, frame_results
 
 BATCHES = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from reelscribe.contract.annotations import (
+from reelscribe.contract.outcomes import (
     Caption,
     Failure,
     FrameResult,
@@ -382,7 +382,7 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
 ADD_BATCHES = """
 import asyncio, resource, sys
 from pathlib import Path
-from reelscribe.contract.annotations import Caption
+from reelscribe.contract.outcomes import Caption
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.ledger import Ledger

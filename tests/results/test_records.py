@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from reelscribe.contract.annotations import Caption, Failure, Segment, Silence, SourceError, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import Caption, Failure, Segment, Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import Word
-from reelscribe.results.records import CaptionResult, Model, Record, TranscriptResult
+from reelscribe.results.annotations import CaptionResult, Model, Record, TranscriptResult
 from support.memory import peak_memory
 
 FRAMES = [

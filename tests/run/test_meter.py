@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from reelscribe.run import meter
 from reelscribe.run.meter import Meter, Snapshot, TrackMeter, TrackSnapshot
 
 
@@ -14,9 +15,10 @@ class Run:
     frames.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
-        self.meter = Meter(4, now=lambda: self.clock.now)
+        monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
+        self.meter = Meter(4)
         self.frames = self.meter.track(
             "frames", decode_workers=2, server_workers=4, decode_seconds=lambda: self.decode_seconds
         )
@@ -48,8 +50,8 @@ class Run:
 
 
 @pytest.fixture
-def run() -> Run:
-    return Run()
+def run(monkeypatch) -> Run:
+    return Run(monkeypatch)
 
 
 def test_at_the_very_start_nothing_is_known(run):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.worker import follow
+from reelscribe.decode_pool.worker import serve
 from support.sounds import wav
 
 MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
@@ -40,7 +40,7 @@ def run_worker(*commands: dict, slot_bytes: int, slots: int) -> tuple[list[dict]
     lines = "".join(json.dumps(command) + "\n" for command in [*commands, *granted])
     output = io.StringIO()
     with pytest.raises(SystemExit):  # at the end of the commands
-        follow(WorkerChannel(memory, slot_bytes, io.StringIO(lines), output))
+        serve(WorkerChannel(memory, slot_bytes, io.StringIO(lines), output))
     replies = [json.loads(line) for line in output.getvalue().splitlines()]
     return [reply for reply in replies if "heartbeat" not in reply], memory
 

@@ -3,9 +3,9 @@
 import socket
 from dataclasses import replace
 
-from reelscribe.contract.annotations import SourceError
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.results.records import CaptionResult, Model, Record
+from reelscribe.results.annotations import CaptionResult, Model, Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 FRAMES = TrackSnapshot(

@@ -274,8 +274,8 @@ def _find_on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) ->
             return _Weights(name, revision, ())  # nothing needs to be looked up; the server checks that it exists
         raise UsageError(
             f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
-            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; a"
-            " --revision of all 40 digits of a commit needs no network, unless --bundle is given"
+            f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; all 40"
+            " digits of a commit as --revision need no network, unless --bundle is given"
         ) from None
     if bundle:
         return _Weights(name, snapshot.name, *_check_files(snapshot, name, kind))

@@ -205,8 +205,8 @@ class AudioOptions:
         float,
         audio_option(
             min=0,
-            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end of"
-            " the chunk; 0 cuts exactly at its end.",
+            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end"
+            " of the chunk; 0 cuts exactly at its end.",
         ),
     ] = 5.0
     window_seconds: Annotated[

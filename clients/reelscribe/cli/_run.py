@@ -60,7 +60,7 @@ def run_command(
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import CUE_SOURCES, check_formats, export
-    from reelscribe.results import jsonl
+    from reelscribe.results.annotations import NAME
 
     formats = options.formats or []
     check_formats(formats)
@@ -72,7 +72,7 @@ def run_command(
             summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    annotations = options.out / jsonl.NAME
+    annotations = options.out / NAME
     exporting = formats and not summary.interrupted
     exported = export(annotations, options.out, formats, cues) if exporting else []
     if not options.quiet:
@@ -113,15 +113,18 @@ async def _run(
 
 
 def _progress(options: RunOptions) -> Progress:
+    from rich.console import Console
+
     from reelscribe.run.progress import ErrorLines, JsonLines, Lines, TerminalBars
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
+    console = Console(stderr=True)
     if options.json_log:
-        return JsonLines()
+        return JsonLines(console)
     if options.quiet:
-        return ErrorLines()
-    return TerminalBars() if sys.stderr.isatty() else Lines()
+        return ErrorLines(console)
+    return TerminalBars(console) if sys.stderr.isatty() else Lines(console)
 
 
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:

@@ -246,7 +246,7 @@ class _ManagedServer:
         return why
 
     def check_archive(self, archive: str) -> None:
-        """Raise StartupError for a damaged archive, for which TorchServe's own message would be misleading."""
+        """Raise StartupError for a damaged archive, of which TorchServe would only report that it cannot be saved."""
         if self.instance is None or not self.instance.options.exists():
             return
         from reelscribe.archive.model_store import stored_models

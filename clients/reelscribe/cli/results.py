@@ -23,9 +23,9 @@ def export(
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
-        from reelscribe.results import jsonl
+        from reelscribe.results.annotations import NAME
 
-        for path in export_annotations(out / jsonl.NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
+        for path in export_annotations(out / NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
             typer.echo(f"wrote {path}")
 
 

@@ -1,4 +1,4 @@
-"""Client of a model that is served by one or several TorchServes: requests, retries, load balancing and tokens.
+"""Client of a model on one or several TorchServe servers: requests, retries, load balancing and tokens.
 
-Frames or chunks of audio come in; captions or transcripts go out, or the reason why there are none.
+Input are frames or chunks of audio. Output are captions or transcripts, or the errors of those that have none.
 """

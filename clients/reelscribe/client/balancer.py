@@ -1,4 +1,4 @@
-"""One model on several servers: requests go to the server with the least load, and are retried while that can help."""
+"""Balance requests for one model over several servers, and retry those that may succeed later."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ import aiohttp
 import stamina
 
 from reelscribe import wire
-from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, D, Endpoint, Server
+from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 OUTAGE_SECONDS = 900.0
-"""Default time that a request waits for servers that are gone or busy. A restart with a large model takes minutes."""
+"""Default time, in seconds, for which a request waits for servers that are gone or busy. A restart with a large model
+takes minutes."""
 
 PROBE_SECONDS = 0.5
-"""Time between requests for the description of a server that is gone."""
+"""Interval, in seconds, of requests for the description to a server that is gone."""
 
 MAX_DEATHS = 2
-"""A request during which so many workers died is taken for the reason."""
+"""Number of workers that must die during the same request before it counts as the cause."""
 
 REQUESTS_IN_FLIGHT = 32
-"""Default of the highest number of requests in flight. There are fewer where more do not raise throughput."""
+"""Default limit on the number of requests in flight. There are fewer where more would not raise throughput."""
 
 _log = logging.getLogger(__name__)
 
 
-class Balancer(Generic[D]):
-    """Shares requests for one model among servers. Servers that fail are left out until they answer again."""
+class Balancer(Generic[Description]):
+    """Sends each request to the least loaded server, and none to a failed server until it answers again."""
 
     def __init__(
         self,
         servers: Sequence[Server],
         model: str,
-        read_description: Callable[[Any], D],
+        read_description: Callable[[Any], Description],
         *,
         requests_in_flight: int,
         request_seconds: float | None,
@@ -49,11 +50,11 @@ class Balancer(Generic[D]):
             servers: The servers; at least one.
             model: Name that the model has on all of them.
             read_description: Parses the model's description; raises ServerError for another kind of model.
-            requests_in_flight: Highest number of requests in flight.
-            request_seconds: Timeout of a request, see `Endpoint`.
-            outage_seconds: How long a request waits for servers that are gone or busy.
+            requests_in_flight: Limit on the number of requests in flight.
+            request_seconds: Timeout of a request in seconds, or None; see `Endpoint`.
+            outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
-        # There is no limit on connections, because each request in flight has a permit.
+        # Connections have no limit of their own, because requests in flight have one.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         self._endpoints = [
             Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
@@ -65,7 +66,7 @@ class Balancer(Generic[D]):
         self._recovered = asyncio.Event()
         self._last_death: RequestRefused | None = None
         self._probes: set[asyncio.Task[None]] = set()
-        self.description: D | None = None
+        self.description: Description | None = None
         """The model as the first server described it; None before `describe`."""
 
     async def close(self) -> None:
@@ -75,10 +76,10 @@ class Balancer(Generic[D]):
         await asyncio.gather(*self._probes, return_exceptions=True)
         await self._session.close()
 
-    async def describe(self) -> D:
-        """Describe the model on all servers as one. See `ModelClient.describe`."""
+    async def describe(self) -> Description:
+        """Return the merged description of the model on all servers. See `ModelClient.describe`."""
         results = await asyncio.gather(*map(_describe, self._endpoints), return_exceptions=True)
-        outages: list[tuple[Endpoint[D], ServerError]] = []
+        outages: list[tuple[Endpoint[Description], ServerError]] = []
         for endpoint, result in zip(self._endpoints, results, strict=True):
             if isinstance(result, ServerError):
                 outages.append((endpoint, result))
@@ -91,16 +92,16 @@ class Balancer(Generic[D]):
         self.description = descriptions[0]
         for endpoint, outage in outages:
             self._leave_out(endpoint, outage)
-        described = type(descriptions[0]).of_all(descriptions)
-        # To begin with, each worker computes one request while another one waits.
-        self._in_flight.start(2 * described.workers)
-        return described
+        merged = type(descriptions[0]).merge(descriptions)
+        # At first, each worker computes one request while another one waits in the queue.
+        self._in_flight.set_initial_limit(2 * merged.workers)
+        return merged
 
     @property
     def waiting_for(self) -> str | None:
-        """Why nothing is answered: no server can be used, or workers died and nothing was answered since.
+        """Why requests may be waiting: no server can be used, or a worker died and no request was answered since.
 
-        None if all is well.
+        None in normal operation.
         """
         outages = [endpoint.outage for endpoint in self._endpoints]
         if all(outages):
@@ -114,14 +115,18 @@ class Balancer(Generic[D]):
         self._recovered.set()
 
     async def send(self, body: list[wire.Segment], items: int) -> Answer:
-        """Send a request when it has a permit, which covers its retries.
+        """Send a request, and retry it while it may succeed later. It counts as one request in flight all the time.
 
         Args:
             body: The packed request.
-            items: Number of frames or chunks in it.
+            items: Number of frames or chunks in the request.
+
+        Returns:
+            The answer.
 
         Raises:
-            RequestRefused: No server could answer the request. It is `deadly` if workers died of it.
+            RequestRefused: The request was refused, and a retry does not help. It is `deadly` if several
+                workers died while they computed it.
             ServerError: No server can be used, or the response is not JSON.
         """
         async with self._in_flight:
@@ -131,7 +136,7 @@ class Balancer(Generic[D]):
 
     async def _send_with_retries(self, body: list[wire.Segment]) -> Answer:
         deaths = 0
-        refused_by: Endpoint[D] | None = None
+        refused_by: Endpoint[Description] | None = None
         async for attempt in stamina.retry_context(
             on=self._may_succeed_later, attempts=None, timeout=self._outage_seconds, wait_initial=0.1, wait_max=5.0
         ):
@@ -149,7 +154,8 @@ class Balancer(Generic[D]):
                     refusal.deadly = deaths >= MAX_DEATHS
                     raise
                 except AccessRefused as refusal:
-                    if refusal.passes and not endpoint.key_has_changed():
+                    # If the key file has another key now, the retry uses that, and the server need not be left out.
+                    if refusal.temporary and not endpoint.reload_key():
                         self._leave_out(endpoint, refusal)
                     raise
                 except ServerUnreachable as outage:
@@ -162,13 +168,13 @@ class Balancer(Generic[D]):
         if isinstance(error, RequestRefused):
             return error.status in TRANSIENT and not error.final and not error.deadly
         if isinstance(error, AccessRefused):
-            return error.passes and self._patient
+            return error.temporary and self._patient
         return isinstance(error, ServerUnreachable) and self._patient
 
-    async def _least_loaded(self, refused_by: Endpoint[D] | None) -> Endpoint[D]:
-        """Wait for usable endpoints, and choose the one with the fewest requests for its workers.
+    async def _least_loaded(self, refused_by: Endpoint[Description] | None) -> Endpoint[Description]:
+        """Wait until endpoints are usable, and return the one with the fewest outstanding requests per worker.
 
-        If there are others, it is not `refused_by`: a server that refuses requests at once always has the fewest.
+        If possible, it is not `refused_by`: a server that refuses requests immediately would always have the fewest.
         """
         while not (usable := [endpoint for endpoint in self._endpoints if endpoint.outage is None]):
             if not self._patient:
@@ -182,8 +188,8 @@ class Balancer(Generic[D]):
                 ) from None
         return min(usable, key=lambda endpoint: (endpoint is refused_by, endpoint.outstanding / endpoint.workers))
 
-    def _leave_out(self, endpoint: Endpoint[D], outage: ServerError) -> None:
-        """Use only the other endpoints until this one answers again."""
+    def _leave_out(self, endpoint: Endpoint[Description], outage: ServerError) -> None:
+        """Send no requests to an endpoint until its server answers a probe."""
         if endpoint.outage is None:
             endpoint.outage = outage
             _log.warning("waiting for a server: %s", outage)
@@ -191,11 +197,11 @@ class Balancer(Generic[D]):
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
 
-    async def _probe(self, endpoint: Endpoint[D]) -> None:
-        """Request the description until the endpoint serves the model again, then let it be used."""
+    async def _probe(self, endpoint: Endpoint[Description]) -> None:
+        """Request the description until the server serves the model again, then make the endpoint usable."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
-            endpoint.key_has_changed()
+            endpoint.reload_key()
             try:
                 description = await endpoint.describe()
             except ServerError as outage:
@@ -220,8 +226,8 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, RequestRefused) and error.status in TRANSIENT and not error.final
 
 
-def _check_same_model(descriptions: Sequence[D]) -> None:
-    """Raise UsageError unless all descriptions are of models that give the same answers."""
+def _check_same_model(descriptions: Sequence[Description]) -> None:
+    """Raise UsageError unless all descriptions have the same identity."""
     first, *others = descriptions
     for other in others:
         if other.identity != first.identity:

@@ -1,4 +1,4 @@
-"""The token for one of a TorchServe's APIs, read from its key file and renewed before it expires."""
+"""The token for an API of a TorchServe, read from the server's key file and renewed before it expires."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import aiohttp
 from reelscribe.errors import UsageError
 
 RENEW_SECONDS = 60.0
-"""A token is renewed so long before it expires, or after half of its remaining life, whichever is later."""
+"""Seconds before its expiration at which a token is renewed. A shorter-lived token is renewed after half its life."""
 
 RETRY_SECONDS = 15.0
-"""Time between attempts to renew a token."""
+"""Interval of attempts to renew a token, in seconds."""
 
 RENEWAL_TIMEOUT = aiohttp.ClientTimeout(total=10)
-"""Shorter than RETRY_SECONDS, so that an attempt is over when the next one begins."""
+"""Timeout of an attempt to renew a token. It is shorter than RETRY_SECONDS, so that attempts do not overlap."""
 
 
 class Credentials:
     """The token for one API of a TorchServe, from its `key_file.json`.
 
-    The file may be a copy: when it is replaced, the new token is used. If the management address is known and the file
-    is the server's own, the token is renewed before it expires.
+    The file may be a copy of the server's file. If it is replaced, the new token is used. If the management address is
+    given and the file is the server's own, the token is renewed before it expires.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class Credentials:
 
         Args:
             key_file: The server's `key_file.json`, or a copy of it.
-            management_url: Management address of the server, such as http://127.0.0.1:8081, at which tokens are
-                renewed; None if they are not.
-            api: The API that the token is for.
+            management_url: Management address of the server, such as http://127.0.0.1:8081, where tokens are renewed;
+                None if they are not.
+            api: The API for which the token is.
 
         Raises:
-            UsageError: It is not a key file, or others than its owner have access to it. This is an error, as in ssh,
-                because a warning would come after the token was exposed. `reload` does not check it, so that a run is
-                refused at its start or not at all.
+            UsageError: The file is not a key file, or other users than its owner have access to it.
         """
         self._path = key_file
         self._management_url = management_url
         self._api = api
         self._keys: Mapping[str, Any] = {}
         self.reload()
+        # As in ssh this is an error, because a warning would come after the token was exposed. Only this first reading
+        # checks the mode, so that a run fails at its start or not at all.
         mode = stat.S_IMODE(key_file.stat().st_mode)
         if mode & 0o077:
             raise UsageError(
@@ -65,7 +65,7 @@ class Credentials:
 
     @property
     def token(self) -> str:
-        """The token that was read last."""
+        """The token that was read last from the file."""
         return str(self._keys[self._api]["key"])
 
     def reload(self) -> bool:
@@ -75,7 +75,7 @@ class Credentials:
             Whether the token has changed.
 
         Raises:
-            UsageError: It is not a key file any more. The token that was read before is kept.
+            UsageError: The file is not a key file any more. The token from the last reading is kept.
         """
         try:
             keys = json.loads(self._path.read_text())
@@ -90,34 +90,45 @@ class Credentials:
             self._renew_at = renew_at
         return changed
 
-    def differs_from(self, refused: str | None) -> bool:
-        """Read the file again, and tell whether its token is another one than `refused`.
+    def reload_after_refusal(self, refused: str | None) -> bool:
+        """Read the file again after the server refused a token.
 
-        `reload` does not tell: of several requests that were refused together, only the first sees the token change.
+        The result is not that of `reload`: of several requests that were refused together, only the first one sees the
+        token change.
+
+        Args:
+            refused: The refused token; None if the request had none.
+
+        Returns:
+            Whether the token in the file differs from `refused`.
         """
         with suppress(UsageError):  # a server that restarts has no key file for a while
             self.reload()
         return self.token != refused
 
     async def fresh_token(self, session: aiohttp.ClientSession) -> str:
-        """Return the token, after renewing it if it is about to expire."""
+        """Return the token; renew it first if it is about to expire.
+
+        Args:
+            session: HTTP session for the request that renews it.
+        """
         if time.time() > self._renew_at:
-            self._renew_at = time.time() + RETRY_SECONDS  # before the renewal, so that other requests do not join it
+            self._renew_at = time.time() + RETRY_SECONDS  # set first, so that other requests do not renew it as well
             await self._renew(session)
         return self.token
 
     async def _renew(self, session: aiohttp.ClientSession) -> None:
         headers = {"Authorization": f"Bearer {self._keys['API']['key']}"}
         url = f"{self._management_url}/token?type={self._api}"
-        # If this fails the old token may still be valid, and if it is not, the refusal of the request says more.
+        # Errors are ignored: the old token may still be valid, and if it is not, the server's refusal says more.
         with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError):
-            # TorchServe answers nothing and writes its key file.
+            # TorchServe writes the new token to its key file and not into the response.
             async with session.get(url, headers=headers, timeout=RENEWAL_TIMEOUT) as response:
                 await response.read()
             self.reload()
 
     def _next_renewal(self, keys: Mapping[str, Any]) -> float:
-        """Return the time, in seconds since 1970, at which the token should be renewed; infinity for never."""
+        """Return the Unix time at which the token should be renewed, in seconds; infinity for never."""
         expires = keys[self._api].get("expiration time")
         if not self._management_url or not expires or "API" not in keys:
             return float("inf")

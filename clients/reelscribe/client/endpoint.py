@@ -1,4 +1,4 @@
-"""One model on one server, over TorchServe's inference API. Each call is a single attempt; `balancer.py` retries."""
+"""Send requests to one model on one server over TorchServe's inference API, without retries; `balancer.py` retries."""
 
 from __future__ import annotations
 
@@ -17,50 +17,48 @@ from reelscribe.contract.model import ModelDescription
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 WRITE_BYTES = 256 * 1024
-"""A body is written to the socket in views of this size, because asyncio would buffer all of a larger write."""
+"""Size of the writes to the socket, in bytes. Asyncio would copy most of a larger write into its buffer."""
 
 CONNECT_SECONDS = 10.0
-"""Timeout of a connection attempt."""
+"""Timeout of a connection attempt, in seconds."""
 
 QUEUE_SECONDS = 600.0
-"""How long a request may wait in the server's queue. The client's own limit on requests in flight keeps the wait to a
-few answers; other clients may add to it.
-"""
+"""Time that a request may wait in the server's queue, in seconds. The limit on requests in flight keeps this client's
+queue short, but other clients may use the server, too."""
 
 DESCRIBE_SECONDS = 120.0
-"""Timeout of a request for the description, which waits in the same queue."""
+"""Timeout of a request for the description, in seconds; it waits in the same queue."""
 
 QUEUE_FULL = 503
-"""Status of a request that found the server's queue full, or the handler's call."""
+"""Status of a request for which the server's queue, or the handler's batch of requests, was full."""
 
 OUT_OF_MEMORY = 507
-"""Status of a request whose worker was killed, for example by a machine without memory, or that exceeds the device's
-memory.
-"""
+"""Status of a request whose worker was killed, for example because the machine ran out of memory, or for which the
+memory of the device is too small."""
 
 WORKER_DIED = frozenset({500, OUT_OF_MEMORY})
-"""Statuses that TorchServe gives to requests whose worker died."""
+"""Statuses of requests whose worker died."""
 
 TRANSIENT = frozenset({*WORKER_DIED, 502, QUEUE_FULL, 504})
-"""Statuses that may pass: the worker died, the queue was full, or a proxy had no answer."""
+"""Statuses of requests that may succeed later: the worker died, the queue was full, or a proxy got no answer."""
 
-D = TypeVar("D", bound=ModelDescription)
+Description = TypeVar("Description", bound=ModelDescription)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The response to a request, and where the time went."""
+    """The response to a request, with its latency split into network, queue and compute time."""
 
     value: Any
     """The parsed JSON."""
     url: str
     """Address of the endpoint that sent it."""
     network_seconds: float
-    """Time until the request was sent."""
+    """Time from the start of the request until all of it was sent, in seconds."""
     queue_seconds: float
-    """Time from there to the response, without `compute_seconds`."""
+    """Time from then until the response was received, without `compute_seconds`, in seconds."""
     compute_seconds: float
-    """Time that the handler worked on the request; 0 if it does not say."""
+    """Compute time of the handler for the request, in seconds; 0 if the response does not state it."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,14 @@ class Server:
     """Address of a server, and the token for it.
 
     Raises:
-        UsageError: The address is not one of http or https, or trusted certificates for https do not exist.
+        UsageError: The address does not begin with http:// or https://, or the environment names trusted certificates
+            for https that do not exist.
     """
 
     url: str
     """Inference address, such as http://127.0.0.1:8080."""
     credentials: Credentials | str | None = field(default=None, repr=False)
-    """The key file, or the inference token itself; None for a server that wants none."""
+    """The key file, or the inference token itself; None for a server that requires no token."""
 
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
@@ -82,7 +81,7 @@ class Server:
         check_trusted_certificates(self.url)
 
 
-class Endpoint(Generic[D]):
+class Endpoint(Generic[Description]):
     """One model on one server."""
 
     def __init__(
@@ -90,27 +89,27 @@ class Endpoint(Generic[D]):
         server: Server,
         model: str,
         session: aiohttp.ClientSession,
-        read_description: Callable[[Any], D],
+        read_description: Callable[[Any], Description],
         *,
         request_seconds: float | None,
     ) -> None:
-        """Address a model, without connecting yet.
+        """Prepare requests to a model; this opens no connection.
 
         Args:
             server: Address and token.
             model: Name that the model has on the server.
-            session: HTTP session to send requests with.
-            read_description: Parses the model's description; raises ServerError for another kind of model.
-            request_seconds: Timeout of a request. None stands for the time that the server allows for computing, plus
+            session: HTTP session for the requests.
+            read_description: Parses the JSON of a description; raises ServerError for another kind of model.
+            request_seconds: Timeout of a request in seconds; None for the compute time that the server allows, plus
                 QUEUE_SECONDS.
         """
         self.url = f"{server.url.rstrip('/')}/predictions/{model}"
         self.outstanding = 0
-        """Number of requests without an answer."""
+        """Number of requests that are waiting for an answer."""
         self.outage: ServerError | None = None
-        """Why the endpoint is not to be used at the moment; None if it is."""
-        self.description: D | None = None
-        """The model as it was described last; None before."""
+        """Why the endpoint cannot be used at the moment; None if it can. The balancer sets it."""
+        self.description: Description | None = None
+        """The last description of the model; None before `describe`."""
         self._model = model
         self._read_description = read_description
         self._session = session
@@ -120,11 +119,18 @@ class Endpoint(Generic[D]):
 
     @property
     def workers(self) -> int:
-        """Number of workers that serve the model; 1 as long as it is unknown."""
+        """Number of workers that serve the model; 1 before `describe`."""
         return max(1, self.description.workers) if self.description else 1
 
-    async def describe(self) -> D:
-        """Request the model's description. Raises ServerError."""
+    async def describe(self) -> Description:
+        """Request the model's description.
+
+        Returns:
+            The description.
+
+        Raises:
+            ServerError: The server does not answer, or with something else than a description of the expected kind.
+        """
         answer, _ = await self._post([], {"describe": "True"}, DESCRIBE_SECONDS)
         self.description = self._read_description(answer.value)
         return self.description
@@ -134,6 +140,9 @@ class Endpoint(Generic[D]):
 
         Args:
             body: The packed request.
+
+        Returns:
+            The answer.
 
         Raises:
             RequestRefused: The server could not answer this request.
@@ -150,18 +159,22 @@ class Endpoint(Generic[D]):
         finally:
             self.outstanding -= 1
         if self.description and identity and identity != self.description.identity:
-            # The server was restarted, or the version updated. One file must not get the words of two models.
-            raise AccessRefused(f"{self.url}: another model answers there now, or one with other settings", passes=True)
+            # The server was restarted, or its default version changed. No file must get the words of two models.
+            raise AccessRefused(
+                f"{self.url}: another model answers there now, or one with other settings", temporary=True
+            )
         return answer
 
-    def key_has_changed(self) -> bool:
-        """Read the key file again, and tell whether its token is another one than the one that was refused last."""
-        return isinstance(self._credentials, Credentials) and self._credentials.differs_from(self._refused_token)
+    def reload_key(self) -> bool:
+        """Read the key file again, and return whether its token differs from the one that was refused last."""
+        return isinstance(self._credentials, Credentials) and self._credentials.reload_after_refusal(
+            self._refused_token
+        )
 
     async def _post(
         self, body: list[wire.Segment], headers: dict[str, str], seconds: float
     ) -> tuple[Answer, str | None]:
-        """Send a request, and return the answer with the identity of the model that gave it, if the response has it."""
+        """Send a request. Return the answer, and the identity of the model that gave it if the response states it."""
         token = await self._token()
         if token:
             headers = {**headers, "Authorization": f"Bearer {token}"}
@@ -203,17 +216,17 @@ class Endpoint(Generic[D]):
             response = {}
         response = response if isinstance(response, dict) else {}
         error = response.get("error")
-        if isinstance(error, dict):  # our handler would say the same again, unless it was busy or had no memory
+        if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or ran out of memory
             return RequestRefused(status, str(error.get("message")), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
         message = str(response.get("message", " ".join(text.split())[:200]))
         if status in TRANSIENT:
             return RequestRefused(status, message)
         return AccessRefused(
-            f"{self.url}: status {status}: {message}; {self._advice(status, text)}", passes=status in (400, 404)
+            f"{self.url}: status {status}: {message}; {self._advice(status, text)}", temporary=status in (400, 404)
         )
 
     def _advice(self, status: int, text: str) -> str:
-        """Say what to do about a status with which TorchServe would refuse every request."""
+        """Return what to do about a status with which TorchServe would refuse every request."""
         if status == 400 and self._credentials:
             return "give the server's --key-file; keys expire, and a restart makes new ones"
         if status == 400:
@@ -228,7 +241,7 @@ class Endpoint(Generic[D]):
 
 
 class _Upload:
-    """A request body that is written piece by piece, and when it was sent."""
+    """A request body that is written in small views, and the times at which this began and ended."""
 
     def __init__(self, body: list[wire.Segment]) -> None:
         self._body = body
@@ -243,7 +256,7 @@ class _Upload:
 
 
 def _seconds(header: str | None) -> float:
-    """Parse a header; 0 if it is missing or not a number, as it is only reported."""
+    """Parse a header. Return 0 if it is missing or not a number, because the value is only used for statistics."""
     try:
         return float(header or 0)
     except ValueError:

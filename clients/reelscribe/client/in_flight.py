@@ -1,71 +1,73 @@
-"""An adaptive limit on the number of requests in flight: as many as raise throughput, found while they are answered."""
+"""An adaptive limit on the number of requests in flight, which rises as long as that raises throughput.
+
+The limit is adapted after each round, in which ROUND_ANSWERS requests for each permit are answered and the throughput
+is measured, in items (frames or chunks) per second.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 
 from reelscribe.errors import ServerUnreachable
 
 MIN_GAIN = 1.05
-"""A higher limit is kept if it answers 5 % more items per second; less is within what rates vary by."""
+"""Factor by which a higher limit must raise the throughput to be kept. Smaller gains may be chance."""
 
 ROUND_ANSWERS = 4
-"""A rate is measured over so many answers for each request in flight."""
+"""Number of answers in a round, for each permit."""
 
 BEST_RATE_DECAY = 0.99
-"""Factor of the best rate so far, per round: what was possible once need not be possible now."""
+"""Factor by which the best rate decays per round, because servers may become slower for good."""
 
 HOLD_ROUNDS = 8
-"""Rounds until a higher limit is tried again after it did not help, as servers and networks change."""
+"""Number of rounds until a higher limit is tried again after it did not help, because servers and networks change."""
 
 BACK_OFF = 0.75
-"""Factor of the limit when a server says that its queue is full."""
+"""Factor by which the limit is lowered when the queue of a server is full."""
 
 
 class InFlight:
-    """An adaptive semaphore, as an asynchronous context manager: ``async with in_flight:`` around each request.
+    """A semaphore with an adaptive limit; ``async with in_flight:`` holds a permit for a request.
 
-    While all permits are in use, a limit that is higher by one is tried. If it raises throughput it is kept, otherwise
-    it is taken back, as requests would only wait longer. A full queue at a server lowers the limit by a quarter.
+    If requests wait for permits, the limit is raised by one. If that raises the throughput, the limit is kept;
+    otherwise it is lowered again, because requests would only wait longer at the server. A full queue at a server
+    lowers the limit by a quarter.
     """
 
-    def __init__(self, start: int, most: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, start: int, max_limit: int) -> None:
         """Set the limit.
 
         Args:
-            start: Limit to begin with.
-            most: Highest limit; at least 1.
-            now: Clock, in seconds.
+            start: Initial limit.
+            max_limit: Highest limit; at least 1.
         """
-        self.limit = max(1, min(start, most))
-        self._most = most
-        self._now = now
+        self.limit = max(1, min(start, max_limit))
+        self._max_limit = max_limit
         self._used = 0
-        self._waiting: deque[asyncio.Future[bool]] = deque()
-        self._started = self._stopped = False
+        self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._initialized = self._stopped = False
         self._raised = self._backed_off = False
         self._best_rate = 0.0
         self._hold_rounds = 0
         self._begin_round()
 
-    def start(self, limit: int) -> None:
-        """Begin with another limit. If it was started before, keep a limit that has become higher since."""
-        limit = max(1, min(limit, self._most))
-        self.limit = max(self.limit, limit) if self._started else limit
-        self._started = True
+    def set_initial_limit(self, limit: int) -> None:
+        """Set the initial limit, once it is known. A later call only raises the limit."""
+        limit = max(1, min(limit, self._max_limit))
+        self.limit = max(self.limit, limit) if self._initialized else limit
+        self._initialized = True
         self._grant()
 
     def stop_waiting(self) -> None:
-        """From now on, raise ServerUnreachable for requests that would have to wait for a permit."""
+        """From now on, raise ServerUnreachable where a request would wait for a permit."""
         self._stopped = True
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(False)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(False)
 
     async def __aenter__(self) -> None:
         await self.acquire()
@@ -76,14 +78,14 @@ class InFlight:
         self.release()
 
     async def acquire(self) -> None:
-        """Wait for a permit, first come, first served. Raises ServerUnreachable if waiting was stopped."""
-        if self._used < self.limit and not self._waiting:
+        """Wait for a permit, in the order of the calls. Raises ServerUnreachable if waiting was stopped."""
+        if self._used < self.limit and not self._waiters:
             self._used += 1
-        elif self._stopped or not await self._turn():
+        elif self._stopped or not await self._wait():
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
 
     def release(self) -> None:
-        """Give back a permit after a request, whether it was answered or not."""
+        """Give back a permit when a request has ended, answered or not."""
         self._used -= 1
         self._grant()
 
@@ -96,29 +98,29 @@ class InFlight:
         self._answers += 1
         self._items += items
         if self._answers >= ROUND_ANSWERS * self.limit:
-            self._adapt(self._items / max(self._now() - self._began, 1e-9))
+            self._adapt(self._items / max(time.monotonic() - self._began, 1e-9))
             self._begin_round()
 
     def refused(self) -> None:
         """Lower the limit, because a server's queue was full."""
-        if not self._backed_off:  # once for all requests that are refused together
+        if not self._backed_off:  # only once for requests that are refused in the same round
             self.limit = max(1, int(self.limit * BACK_OFF))
             self._raised, self._hold_rounds = False, HOLD_ROUNDS
             self._begin_round()
             self._backed_off = True
 
-    async def _turn(self) -> bool:
-        """Wait for a permit; returns False if waiting was stopped."""
+    async def _wait(self) -> bool:
+        """Wait for a permit. Return False if waiting was stopped."""
         self._full = True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.cancelled():
-                if turn in self._waiting:  # `_grant` may have passed over it already
-                    self._waiting.remove(turn)
-            elif turn.result():  # the permit came while the request was cancelled
+            if waiter.cancelled():
+                if waiter in self._waiters:  # `_grant` may have removed it already
+                    self._waiters.remove(waiter)
+            elif waiter.result():  # the permit came while the request was cancelled
                 self.release()
             raise
 
@@ -128,21 +130,22 @@ class InFlight:
         elif self._hold_rounds:
             self._hold_rounds -= 1
         else:
-            self._raised = self._full and self.limit < self._most
-            self.limit += self._raised
-        # Not simply the last rate: after a round that happened to be slow, anything would look like a gain.
+            self._raised = self._full and self.limit < self._max_limit
+            if self._raised:
+                self.limit += 1
+        # This is not simply the last rate, because after a slow round anything would look like a gain.
         self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
         self._grant()
 
     def _begin_round(self) -> None:
-        self._began, self._answers, self._items = self._now(), 0, 0
-        self._full = bool(self._waiting)
+        self._began, self._answers, self._items = time.monotonic(), 0, 0
+        self._full = bool(self._waiters)
         self._backed_off = False
 
     def _grant(self) -> None:
-        """Grant free permits to the requests that have waited longest."""
-        while self._waiting and self._used < self.limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
+        """Give free permits to the requests that have waited longest."""
+        while self._waiters and self._used < self.limit:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
                 self._used += 1
-                turn.set_result(True)
+                waiter.set_result(True)

@@ -1,4 +1,4 @@
-"""Clients of captioners and speech models: items go in, and each comes back with its answer or the reason for none."""
+"""Clients of captioners and speech models, which return an answer or an error for each frame or chunk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
-from reelscribe.client.endpoint import Answer, D, Server
+from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
@@ -23,31 +23,32 @@ Items = TypeVar("Items", bound="_Items")
 
 
 class _Items(Protocol):
-    """The items of a request: an array of frames, or a list of chunks."""
+    """The items of a request: an array of frames, or a sequence of chunks."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, some: slice, /) -> Self: ...
+    def __getitem__(self, index: slice, /) -> Self: ...
 
 
 @dataclass(frozen=True)
 class _Operation(Generic[Items, T]):
-    """What a model is to do with items."""
+    """A kind of request to a model."""
 
     pack: Callable[[Items], list[wire.Segment]]
-    """Packs the body of a request."""
+    """Packs items into the body of a request."""
     parse: Callable[[Any, int], list[T]]
-    """Parses the answers for so many items; raises TypeError, KeyError or ValueError for anything else."""
+    """Parses the JSON of a response to a request with this many items; raises TypeError, KeyError or ValueError for
+    JSON that is not such a response."""
     harmless: Items
-    """A single item that every sound model answers, packed with the same options."""
+    """A single item that every working model answers."""
     harmless_name: str
-    """What error messages call it."""
+    """Name of the harmless item in error messages."""
 
 
-class ModelClient(ABC, Generic[D]):
+class ModelClient(ABC, Generic[Description]):
     """A model on one or several servers. Use it as an asynchronous context manager.
 
-    The number of requests in flight is bounded: callers may await any number of requests together.
+    Callers may await any number of requests concurrently, because the client limits the number of requests in flight.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class ModelClient(ABC, Generic[D]):
         Args:
             servers: The servers; at least one.
             model: Name that the model has on all of them.
-            requests_in_flight: Highest number of requests in flight. After `describe` there are two for each worker to
-                begin with, and more as far as they raise throughput.
-            request_seconds: A request without an answer for so long is sent again. None stands for the time that the
-                server allows for computing, plus some waiting.
-            outage_seconds: How long a request waits for servers that are gone or busy.
+            requests_in_flight: Limit on the number of requests in flight. After `describe`, there are at first two for
+                each worker, and later more if they raise throughput.
+            request_seconds: Timeout of a request in seconds, after which it is sent again; None for the compute time
+                that the server allows, plus some time in the queue.
+            outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
         self.requests_in_flight = requests_in_flight
-        """Highest number of requests in flight."""
+        """Limit on the number of requests in flight."""
         self.on_answer: Callable[[Answer], None] = lambda _: None
         """Called with every answer."""
         self._balancer = Balancer(
@@ -84,8 +85,8 @@ class ModelClient(ABC, Generic[D]):
         )
 
     @abstractmethod
-    def _read_description(self, value: Any) -> D:
-        """Parse the JSON of a description. Raises ServerError for another kind of model."""
+    def _read_description(self, value: Any) -> Description:
+        """Parse the JSON of a description. Raises ServerError if it describes another kind of model."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,41 +96,42 @@ class ModelClient(ABC, Generic[D]):
     ) -> None:
         await self._balancer.close()
 
-    async def describe(self) -> D:
-        """Describe the model on all servers as one.
+    async def describe(self) -> Description:
+        """Request the description of the model from all servers.
 
         Returns:
             The description, with the workers of all servers and the smallest of their limits.
 
         Raises:
-            ServerError: No server answers. This is raised at once, because somebody waits for the run to start.
+            ServerError: No server answers. Unlike other requests, this one does not wait for servers, because it is
+                sent when a user starts something.
             UsageError: The servers serve different models.
         """
         return await self._balancer.describe()
 
     @property
     def waiting_for(self) -> str | None:
-        """Why nothing is answered: no server can be used, or workers died and nothing was answered since.
+        """Why requests may be waiting: no server can be used, or a worker died and no request was answered since.
 
-        None if all is well.
+        None in normal operation.
         """
         return self._balancer.waiting_for
 
     def stop_waiting(self) -> None:
-        """From now on, raise ServerUnreachable where a request would wait for a server, or for its turn to be sent.
+        """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.
 
         Requests that have been sent are still answered.
         """
         self._balancer.stop_waiting()
 
     async def _run(self, items: Items, operation: _Operation[Items, T]) -> list[T | RequestRefused]:
-        """Get the answer for each item, or the error that it has none for.
+        """Return the answer for each item, or the error because of which it has none.
 
-        A request that kills workers is halved until the single items are found that do so.
+        A request that kills workers is halved until the items that kill them are found.
 
         Raises:
             NothingAnswered: The harmless item was not answered either.
-            ServerError: No server can be used, or an answer is not what it should be.
+            ServerError: No server can be used, or a response is malformed.
         """
         try:
             return [*await self._send(items, operation)]
@@ -143,7 +145,10 @@ class ModelClient(ABC, Generic[D]):
             return [refusal] * len(items)
 
     async def _check_harmless(self, operation: _Operation[Items, T], refusal: RequestRefused) -> None:
-        """Raise NothingAnswered if the model answers nothing at all, which must not mark a library as failed."""
+        """Raise NothingAnswered if the model does not answer a harmless item either.
+
+        Without this check, a broken server would make all sources of a library fail.
+        """
         try:
             await self._send(operation.harmless, operation)
         except RequestRefused as error:
@@ -165,17 +170,19 @@ class CaptionClient(ModelClient[CaptionerDescription]):
     """A captioner on one or several servers. Use it as an asynchronous context manager."""
 
     async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
-        """Caption frames in one request; a request that kills workers is halved until the fatal frames are found.
+        """Caption frames in one request.
+
+        A request that kills workers is halved until the frames that kill them are found.
 
         Args:
             frames: (N, height, width, 3) uint8 RGB. They must not change until this returns.
 
         Returns:
-            N captions, or in their place the errors of frames that have none.
+            For each of the N frames, its caption, or the error because of which it has none.
 
         Raises:
             NothingAnswered: A black frame was not answered either.
-            ServerError: No server can be used, or an answer is not what it should be.
+            ServerError: No server can be used, or a response is malformed.
         """
         description = self._balancer.description
         size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
@@ -192,19 +199,21 @@ class SpeechClient(ModelClient[SpeechDescription]):
     async def transcribe(
         self, chunks: Sequence[SampleArray], sample_rate: int, options: TranscriptionOptions | None = None
     ) -> list[ChunkTranscript | RequestRefused]:
-        """Transcribe chunks in one request; a request that kills workers is halved until the fatal chunks are found.
+        """Transcribe chunks in one request.
+
+        A request that kills workers is halved until the chunks that kill them are found.
 
         Args:
             chunks: N arrays of (samples,) int16, mono. They must not change until this returns.
-            sample_rate: Samples per second, in Hz.
-            options: Language, task and word times; None leaves them to the model's own settings.
+            sample_rate: Sample rate of the chunks, in Hz.
+            options: Language, task and word times; None for the model's own settings.
 
         Returns:
-            N transcripts, or in their place the errors of chunks that have none.
+            For each of the N chunks, its transcript, or the error because of which it has none.
 
         Raises:
             NothingAnswered: A second of silence was not answered either.
-            ServerError: No server can be used, or an answer is not what it should be.
+            ServerError: No server can be used, or a response is malformed.
         """
         settings: dict[Any, Any] = {"sample_rate": sample_rate, **(options.to_json() if options else {})}
 

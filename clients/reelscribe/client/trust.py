@@ -1,4 +1,4 @@
-"""Connections that fail: which certificates are trusted, and what to do when no connection is made."""
+"""Check the trusted certificates before a connection, and advise what to do when a connection fails."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import aiohttp
 from reelscribe.errors import ServerUnreachable, UsageError
 
 HTTPS_ONLY = "only accepts HTTPS requests"
-"""What TorchServe says, with status 403, to a request for http:// at an https address."""
+"""Text in TorchServe's response, of status 403, to a plain HTTP request at an HTTPS port."""
 
 _CERTIFICATE_ADVICE = {
     10: "it has expired: give the server another one",
-    62: "name the server as its certificate does",
+    62: "connect with a host name or address that is in the server's certificate",
 }
 """Advice by OpenSSL's number of a verification error (X509_V_ERR_*)."""
 
 
 def check_trusted_certificates(url: str) -> None:
-    """Check that the trusted certificates exist that the environment names, because OpenSSL ignores missing ones.
+    """Check that the trusted certificates that the environment names exist, because OpenSSL ignores missing ones.
 
     Args:
         url: Address of a server; only https needs certificates.
 
     Raises:
-        UsageError: SSL_CERT_FILE is not a file, or none of SSL_CERT_DIR is a folder.
+        UsageError: SSL_CERT_FILE is not a file, or SSL_CERT_DIR lists no folder that exists.
     """
     if not url.startswith("https:"):
         return
@@ -37,7 +37,12 @@ def check_trusted_certificates(url: str) -> None:
 
 
 def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreachable:
-    """Make the error for a connection to `url` that was not made, or broke, with advice on what to do."""
+    """Return the error for a failed connection, with advice on what to do.
+
+    Args:
+        url: Address to which the connection was.
+        error: The error of aiohttp or of the operating system.
+    """
     return ServerUnreachable(f"{url}: {error or type(error).__name__}; {_advice(error)}")
 
 

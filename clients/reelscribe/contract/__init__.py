@@ -1,5 +1,5 @@
 """Values that client and server share: frames, audio samples, descriptions of models, and their answers.
 
-Handlers import this package, `reelscribe.wire` and `reelscribe.errors`, and nothing else of reelscribe. Everything here
-is a small validated value or a function of plain arrays; nothing opens a file or a connection.
+This package, `reelscribe.wire` and `reelscribe.errors` are all that handlers import from reelscribe. It holds small
+dataclasses and functions of plain arrays; nothing here opens a file or a connection.
 """

@@ -1,7 +1,7 @@
-"""Cut long audio, where it is quiet, into chunks that a speech model takes whole; tell whether a chunk is silent.
+"""Cut long audio where it is quiet, into chunks that a speech model takes whole, and detect silent chunks.
 
-Loudness is compared by energies, sums of squared 16-bit samples. They are integers, so that every machine cuts the same
-samples in the same places.
+Loudness is measured as energy, the sum of squared 16-bit samples. Energies are integers, so that every machine cuts the
+same samples in the same places.
 """
 
 from __future__ import annotations
@@ -14,20 +14,16 @@ from numpy.typing import NDArray
 from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
 
-SILENCE_DB = -60.0
-"""Default level below which audio is silent, in dB of full scale: above digital silence, dither and the hum of a quiet
-recording, and below any speech. scripts/bench defaults/chunking measures it."""
-
 SHORTEST_SECONDS = 1.0
-"""Shortest length, in seconds, of the last chunk of audio that is cut. Models invent words for shorter ones, so the
-chunk before it ends earlier instead."""
+"""Shortest last chunk of audio that is cut into several chunks, in seconds. Models invent words for shorter chunks, so
+the chunk before the last one ends earlier instead."""
 
-_SILENCE_WINDOW_SECONDS = 0.03
-_HOPS_PER_SECOND = 100
-_FULL_SCALE = 32768
-_TIE_TOLERANCE = 20
-"""Windows count as equally quiet if they have at most a 20th more energy than the quietest, because noise never gives
-two windows exactly the same energy."""
+HOPS_PER_SECOND = 100
+"""Windows whose energy is computed for each second of audio."""
+
+_TIE_DIVISOR = 20
+"""Windows count as equally quiet if their energy exceeds the lowest energy by at most 1 / _TIE_DIVISOR of it, because
+noise never gives two windows exactly the same energy."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +35,10 @@ class Cutting:
     """
 
     search_seconds: float = 5.0
-    """Length of the end of a chunk that is searched for the quietest window: from `window_seconds` to 600 seconds.
-    0: every chunk is as long as the model allows, and words may be cut."""
+    """Seconds at the end of a chunk in which the quietest window is searched: from `window_seconds` to 600. With 0,
+    every chunk is as long as the model allows, and words may be cut in two."""
     window_seconds: float = 0.3
-    """Length of the window whose energy is compared: 0.01 to 10 seconds."""
+    """Length of the windows whose energies are compared, in seconds: 0.01 to 10."""
 
     def __post_init__(self) -> None:
         if not 0.01 <= self.window_seconds <= 10:
@@ -57,12 +53,12 @@ class Cutting:
 class Chunker:
     """Cut a stream of samples into chunks.
 
-    Joined together, the chunks are the stream. They depend on its samples only, not on how they are pushed. A chunker
-    holds less than `limit` samples, plus one second, plus what was pushed last.
+    Joined together, the chunks are the stream. They depend on its samples only, not on the lengths of the arrays that
+    are pushed. A chunker holds less than `limit` samples, plus SHORTEST_SECONDS of samples, plus the last array.
 
     Args:
         limit: Largest number of samples in a chunk.
-        sample_rate: Samples per second, in Hz.
+        sample_rate: Sample rate in Hz.
         cutting: Where to cut.
 
     Raises:
@@ -74,7 +70,7 @@ class Chunker:
         self._search = round(cutting.search_seconds * sample_rate)
         self._window = max(1, round(cutting.window_seconds * sample_rate))
         self._shortest = round(SHORTEST_SECONDS * sample_rate)
-        self._hop = max(1, sample_rate // _HOPS_PER_SECOND)
+        self._hop = max(1, sample_rate // HOPS_PER_SECOND)
         if limit <= self._search + self._shortest:
             raise UsageError(
                 f"chunks: expected more than {cutting.search_seconds + SHORTEST_SECONDS} seconds (search_seconds and"
@@ -87,7 +83,7 @@ class Chunker:
         """Add the next samples of the stream.
 
         Args:
-            samples: (N,) int16, not to be changed as long as the chunks are used, which may share its memory.
+            samples: (N,) int16. The chunks may be views of it, so it must not change while they are in use.
 
         Returns:
             The chunks that end before or within these samples, in order; often none.
@@ -108,13 +104,13 @@ class Chunker:
         self._held, self._held_samples = [], 0
         return chunks
 
-    def _cut(self, least: int) -> list[SampleArray]:
-        """Cut chunks off as long as at least `least` samples are held."""
-        if self._held_samples < least:
+    def _cut(self, needed: int) -> list[SampleArray]:
+        """Cut off chunks as long as at least `needed` samples are held."""
+        if self._held_samples < needed:
             return []
         rest = np.concatenate(self._held)
         chunks = []
-        while len(rest) >= least:
+        while len(rest) >= needed:
             stop = self._end_of_chunk(rest)
             chunks.append(rest[:stop])
             rest = rest[stop:]
@@ -130,36 +126,17 @@ class Chunker:
 
 
 def _quietest(samples: SampleArray, window: int, hop: int) -> int:
-    """Return the middle of the quietest window; of several, the middle of the last uninterrupted row of them."""
-    energies = _energies(samples, window, hop)
-    least = int(energies.min())
-    quiet = np.flatnonzero(energies <= least + least // _TIE_TOLERANCE)
-    last_row = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)[-1]
-    return int(last_row[0] + last_row[-1]) // 2 * hop + window // 2
+    """Return the middle of the quietest window. If there are several, take the last run of adjacent ones."""
+    energies = window_energies(samples, window, hop)
+    lowest = int(energies.min())
+    quiet = np.flatnonzero(energies <= lowest + lowest // _TIE_DIVISOR)
+    last_run = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)[-1]
+    return int(last_run[0] + last_run[-1]) // 2 * hop + window // 2
 
 
-def _energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
-    """Return the sum of squares of each window; windows begin every `hop` samples, the first with the first sample."""
+def window_energies(samples: SampleArray, window: int, hop: int) -> NDArray[np.int64]:
+    """Return the energy of each window of `window` samples; a window begins every `hop` samples, the first at 0."""
     sums = np.concatenate([[0], np.cumsum(samples.astype(np.int64) ** 2)])
     starts = np.arange(0, len(samples) - window + 1, hop)
     energies: NDArray[np.int64] = sums[starts + window] - sums[starts]
     return energies
-
-
-def is_silent(samples: SampleArray, sample_rate: int, threshold_db: float = SILENCE_DB) -> bool:
-    """Tell whether samples are silent everywhere.
-
-    Args:
-        samples: (N,) int16.
-        sample_rate: Samples per second, in Hz.
-        threshold_db: RMS level below which a window is silent, in dB of full scale (0 is full scale).
-
-    Returns:
-        Whether every window of 30 ms is below the threshold; True for no samples at all.
-    """
-    if not len(samples):
-        return True
-    window = min(len(samples), max(1, round(_SILENCE_WINDOW_SECONDS * sample_rate)))
-    hop = max(1, sample_rate // _HOPS_PER_SECOND)
-    threshold = (_FULL_SCALE * 10 ** (threshold_db / 20)) ** 2 * window
-    return bool(_energies(samples, window, hop).max() < threshold)

@@ -1,4 +1,4 @@
-"""Frames as arrays, and the size that a captioner wants them in."""
+"""Frames as arrays, and the input size of a captioner."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FrameArray = NDArray[np.uint8]
 """One frame, (H, W, 3), or several, (N, H, W, 3): uint8 RGB."""
 
 Resample = Literal["bilinear", "bicubic"]
-"""Interpolation that a model's own image processor scales with."""
+"""Interpolation with which the image processor of a model scales."""
 
 Resize = Literal["exact", "planes", "fast"]
-"""How the client scales frames. `reelscribe.decode.frame_scaler` explains each way; docs/decisions.md has the costs."""
+"""Method with which the client scales frames; `reelscribe.decode.frame_scaler` explains the methods."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class InputSize:
     resample: Resample = "bicubic"
     """Interpolation for scaling."""
     shortest_edge: int | None = None
-    """Length of the shortest edge before cropping, in pixels; None: frames are stretched."""
+    """Length of the shortest edge before cropping, in pixels; None if frames are stretched."""
 
     @property
     def nbytes(self) -> int:
@@ -43,20 +43,20 @@ class InputSize:
         return self.width * self.height * 3
 
     def for_video(self, _width: int, _height: int) -> InputSize:
-        """Return this size, which does not depend on the size of the video."""
+        """Return this size, which is the same for every video; `PixelBudget` has this method, too."""
         return self
 
     def scaled_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height that a frame of `width` x `height` pixels is scaled to before it is cropped."""
         if self.shortest_edge is None:
             return self.width, self.height
-        # Rounded like get_resize_output_image_size of transformers.
+        # This rounds as `get_resize_output_image_size` of transformers does.
         if width <= height:
             return self.shortest_edge, int(self.shortest_edge * height / width)
         return int(self.shortest_edge * width / height), self.shortest_edge
 
     def crop_offset(self, width: int, height: int) -> tuple[int, int]:
-        """Return the left and top of the crop within a scaled frame of `width` x `height` pixels."""
+        """Return the left and top edge of the crop, in pixels, in a scaled frame of `width` x `height` pixels."""
         return (width - self.width) // 2, (height - self.height) // 2
 
 
@@ -64,8 +64,8 @@ class InputSize:
 class PixelBudget:
     """The frame sizes of a captioner of dynamic resolution.
 
-    Frames keep their aspect ratio as far as the rules allow: both sides are multiples of `factor`, and a frame has from
-    `min_pixels` to `max_pixels` pixels.
+    Both sides of a frame are multiples of `factor`, and it has from `min_pixels` to `max_pixels` pixels. Within these
+    limits its aspect ratio changes as little as possible.
     """
 
     factor: int
@@ -103,15 +103,18 @@ class PixelBudget:
         longest = self.max_pixels // min(scaled_width, scaled_height) // self.factor * self.factor
         return InputSize(min(scaled_width, longest), min(scaled_height, longest), self.resample)
 
-    def _multiple(self, rounded: Callable[[float], int], side: float) -> int:
-        return max(self.factor, rounded(side / self.factor) * self.factor)
+    def _multiple(self, round_to_int: Callable[[float], int], side: float) -> int:
+        return max(self.factor, round_to_int(side / self.factor) * self.factor)
 
 
 def input_size_from_json(value: Mapping[str, Any]) -> InputSize | PixelBudget:
-    """Read the JSON of either class: the fields of the dataclass.
+    """Make an input size from the JSON of its fields.
 
     Args:
         value: The parsed JSON.
+
+    Returns:
+        A PixelBudget if the JSON has its field `factor`, otherwise an InputSize.
 
     Raises:
         TypeError: The fields are not those of one of the classes.

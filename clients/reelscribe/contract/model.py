@@ -1,7 +1,7 @@
-"""What a model says of itself: the answer of a handler to a request with the header `describe`.
+"""Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-A captioner and a speech model share the fields of `ModelDescription`. The JSON of a description is part of the protocol
-between client and server, and its `identity` tells whether two models would give the same answers.
+Captioners and speech models share the fields of `ModelDescription`. The JSON of a description is part of the protocol
+between client and server. Two models with the same `identity` give the same answers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from typing import Any, ClassVar, Self
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
 from reelscribe.errors import ServerError
 
-_NOT_PART_OF_THE_IDENTITY = {
-    *("device_batch", "max_frames", "max_side", "max_chunks", "workers", "response_seconds"),
-    *("stages", "devices"),
+_NOT_IN_IDENTITY = {
+    "device_batch",
+    "max_frames",
+    "max_side",
+    "max_chunks",
+    "workers",
+    "response_seconds",
+    "stages",
+    "devices",
 }
-"""Fields of a description that say how many requests are answered at once, how fast and where, but not with what."""
+"""Fields of a description that change the capacity and the speed of a model, but not its answers."""
 
 
 def identity_of(description: Mapping[str, Any]) -> str:
@@ -31,8 +37,8 @@ def identity_of(description: Mapping[str, Any]) -> str:
     Returns:
         16 hexadecimal digits, equal for models that give the same answers to the same requests.
     """
-    decides = {name: value for name, value in description.items() if name not in _NOT_PART_OF_THE_IDENTITY}
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+    hashed = {name: value for name, value in description.items() if name not in _NOT_IN_IDENTITY}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +46,26 @@ class ModelDescription:
     """The fields that every kind of model has."""
 
     kind: ClassVar[str]
-    """What error messages call this kind of handler."""
-    smallest_of_all: ClassVar[tuple[str, ...]]
-    """Limits of which the smallest counts when several servers share the load."""
-    tuples: ClassVar[tuple[str, ...]]
+    """Name of this kind of model in error messages: "caption" or "speech"."""
+    limits: ClassVar[tuple[str, ...]]
+    """Fields that limit a request. With several servers, the smallest limit applies."""
+    tuple_fields: ClassVar[tuple[str, ...]]
     """Fields that are tuples here and lists in JSON."""
 
     name: str
-    """Name on the hub, or directory of the weights."""
+    """Name on the Hugging Face hub, or directory of the weights."""
     revision: str
-    """Commit on the hub, or a digest of the weights' own bytes."""
+    """Commit on the Hugging Face hub, or a digest of the bytes of the weights."""
     generation: Mapping[str, Any]
-    """Options of transformers' `generate` and, for speech, everything else that decides what is transcribed."""
+    """Options of transformers' `generate` and, for speech, all other settings on which transcripts depend."""
     dtype: str
     """Name of the torch dtype that the model computes in, such as "bfloat16"."""
     device_batch: int
-    """Frames or chunks that run through the model at once."""
+    """Number of frames or chunks that run through the model at once."""
     workers: int = 1
-    """Number of workers that serve the model; on several servers, their sum."""
+    """Number of workers that serve the model, on all its servers together."""
     response_seconds: float = 120
-    """Seconds that one request may compute before TorchServe replaces its worker."""
+    """Seconds that a worker may take for one request before TorchServe replaces the worker."""
     stages: int = 1
     """Number of processes that each worker is split over, 1 or 2."""
     devices: tuple[str, ...] = ()
@@ -71,17 +77,17 @@ class ModelDescription:
         return identity_of(self.to_json())
 
     @classmethod
-    def of_all(cls, servers: Sequence[Self]) -> Self:
-        """Describe the same model on several servers as one.
+    def merge(cls, descriptions: Sequence[Self]) -> Self:
+        """Merge the descriptions of the same model on several servers.
 
         Args:
-            servers: The description of the model on each server; at least one.
+            descriptions: The description of the model on each server; at least one.
 
         Returns:
             The first description, with the workers of all servers and the smallest of their limits.
         """
-        limits: dict[str, Any] = {name: min(getattr(each, name) for each in servers) for name in cls.smallest_of_all}
-        return replace(servers[0], workers=sum(server.workers for server in servers), **limits)
+        smallest: dict[str, Any] = {name: min(getattr(each, name) for each in descriptions) for name in cls.limits}
+        return replace(descriptions[0], workers=sum(each.workers for each in descriptions), **smallest)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
@@ -89,13 +95,16 @@ class ModelDescription:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the JSON that a handler sent.
+        """Make a description from the JSON that a handler sent.
 
         Args:
             value: The parsed JSON.
 
+        Returns:
+            The description.
+
         Raises:
-            ServerError: It is not the description of this kind of model.
+            ServerError: The JSON does not describe a model of this kind.
         """
         try:
             return cls(**cls._fields_from_json(value))
@@ -107,29 +116,29 @@ class ModelDescription:
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
-        return {**value, **{name: tuple(value[name]) for name in cls.tuples if name in value}}
+        return {**value, **{name: tuple(value[name]) for name in cls.tuple_fields if name in value}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionerDescription(ModelDescription):
-    """What a captioner says of itself."""
+    """Description of a captioner."""
 
     kind: ClassVar[str] = "caption"
-    smallest_of_all: ClassVar[tuple[str, ...]] = ("max_frames", "max_side")
-    tuples: ClassVar[tuple[str, ...]] = ("mean", "std", "devices")
+    limits: ClassVar[tuple[str, ...]] = ("max_frames", "max_side")
+    tuple_fields: ClassVar[tuple[str, ...]] = ("mean", "std", "devices")
 
     prompt: str
-    """Text that every caption continues or answers; may be empty."""
+    """Prompt, which every caption continues or answers; may be empty."""
     input_size: InputSize | PixelBudget
-    """Size that frames are scaled to before they are sent. JSON calls it "frame"."""
+    """Size to which the client scales frames. The JSON has it as "frame"."""
     mean: tuple[float, ...]
-    """Mean of each channel, for values from 0 to 1, which the server subtracts."""
+    """Mean of each colour channel, for values from 0 to 1; the server subtracts it."""
     std: tuple[float, ...]
-    """Standard deviation of each channel, by which the server divides."""
+    """Standard deviation of each colour channel, for values from 0 to 1; the server divides by it."""
     max_frames: int
     """Largest number of frames in one request."""
     max_side: int
-    """Longest side of a frame, in pixels."""
+    """Longest allowed side of a frame, in pixels."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
@@ -146,16 +155,16 @@ class CaptionerDescription(ModelDescription):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechDescription(ModelDescription):
-    """What a speech model says of itself."""
+    """Description of a speech model."""
 
     kind: ClassVar[str] = "speech"
-    smallest_of_all: ClassVar[tuple[str, ...]] = ("max_chunks",)
-    tuples: ClassVar[tuple[str, ...]] = ("languages", "tasks", "devices")
+    limits: ClassVar[tuple[str, ...]] = ("max_chunks",)
+    tuple_fields: ClassVar[tuple[str, ...]] = ("languages", "tasks", "devices")
 
     sample_rate: int
-    """Samples per second that the model works with, in Hz."""
+    """Sample rate of the model, in Hz."""
     chunk_seconds: float
-    """Length of the longest chunk that the model transcribes as a whole, in seconds."""
+    """Length of the longest chunk, in seconds."""
     languages: tuple[str, ...]
     """Codes, such as "en", of the languages that a request may name; empty for a model of a single language."""
     tasks: tuple[str, ...]

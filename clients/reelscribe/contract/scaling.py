@@ -16,17 +16,17 @@ _ROTATIONS = {90: Image.Transpose.ROTATE_270, 180: Image.Transpose.ROTATE_180, 2
 """PIL's operation for each clockwise angle in degrees; PIL's own angles are counterclockwise."""
 
 _LEFT_SITED = 0.25
-"""How far the chroma samples of 4:2:0 and 4:2:2 video lie to the left of the middle between their two luma samples, in
-widths of a chroma sample."""
+"""Distance by which the chroma samples of 4:2:0 and 4:2:2 video lie to the left of the middle between their two luma
+samples, in widths of a chroma sample."""
 
 
 def fit(image: Image.Image, size: InputSize, shown_size: tuple[int, int] | None = None) -> FrameArray:
-    """Scale and crop an image to the size that a captioner wants.
+    """Scale and crop an image to the input size of a captioner.
 
     Args:
         image: An RGB image.
-        size: The wanted size.
-        shown_size: Width and height of the image as players show it, if its pixels are not square.
+        size: The input size.
+        shown_size: Width and height at which players show the image; None if its pixels are square.
 
     Returns:
         (size.height, size.width, 3) uint8 RGB.
@@ -87,6 +87,6 @@ def rgb_matrix(red: float, blue: float, *, full_range: bool) -> tuple[float, ...
     """
     green = 1 - red - blue
     luma, chroma, black = (1.0, 2.0, 0) if full_range else (255 / 219, 2 * 255 / 224, 16)
-    of_v, of_u = chroma * (1 - red), chroma * (1 - blue)
-    rows = ((0.0, of_v), (-of_u * blue / green, -of_v * red / green), (of_u, 0.0))
-    return tuple(value for u, v in rows for value in (luma, u, v, -luma * black - 128 * (u + v)))
+    red_v, blue_u = chroma * (1 - red), chroma * (1 - blue)
+    uv_factors = ((0.0, red_v), (-blue_u * blue / green, -red_v * red / green), (blue_u, 0.0))
+    return tuple(value for u, v in uv_factors for value in (luma, u, v, -luma * black - 128 * (u + v)))

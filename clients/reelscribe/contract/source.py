@@ -1,4 +1,4 @@
-"""A source file, and what is known about its video and audio streams."""
+"""A source file, the descriptions of its video and audio streams, and ranges of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source:
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a video file states about its video stream, and how many frames the stream really has."""
+    """Description of a video stream, from the header of its file and from its packets."""
 
     duration_seconds: float
     """Duration of the file in seconds, as its container states it or FFmpeg estimates it."""
@@ -34,7 +34,7 @@ class VideoInfo:
     frames: int
     """Number of frames that are shown, counted in the packets."""
     average_fps: float
-    """Average number of frames per second; 0.0 if the file does not tell."""
+    """Average number of frames per second; 0.0 if the file does not state it."""
     start_seconds: float
     """Presentation time of the first frame, in seconds."""
     end_seconds: float
@@ -53,19 +53,20 @@ class VideoInfo:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of a video's chosen frames or of an audio stream's samples, by their numbers."""
+    """A range of a video's chosen frames, or of an audio stream's samples, both counted from 0."""
 
     first: int = 0
     """Number of the first frame or sample."""
     stop: int | None = None
-    """Number of the first frame or sample after the range; None: the range goes on to the end."""
+    """Number of the first frame or sample after the range; None if the range ends with the video or stream."""
     anchor: int | None = None
-    """Frame index of the last captioned frame before the range, with which its frames are compared for reuse."""
+    """Index in the video of the last captioned frame before the range. The first frames of the range reuse its caption
+    if they are nearly equal to it. None for audio, and if there is no such frame."""
 
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What a file states about its audio stream."""
+    """Description of an audio stream, from the header of its file and from its first frame."""
 
     codec: str
     """FFmpeg's name of the decoder."""

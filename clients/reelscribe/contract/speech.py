@@ -14,14 +14,14 @@ SampleArray = NDArray[np.int16]
 
 @dataclass(frozen=True)
 class TranscriptionOptions:
-    """What a request asks of a speech model; a field that is None leaves the choice to the model's settings."""
+    """Options of a request to a speech model."""
 
     language: str | None = None
-    """Code of the spoken language, such as "en"; None: as the model is configured, which may be to detect it."""
+    """Code of the spoken language, such as "en"; None for the model's own setting, which may be to detect it."""
     task: str = "transcribe"
-    """What to write: "transcribe" for text in the spoken language, "translate" for English text."""
+    """Either "transcribe" for text in the spoken language, or "translate" for English text."""
     word_times: bool = False
-    """Whether the response gives the time of each word."""
+    """Whether the response has the time of each word."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the request, without those that are None."""
@@ -30,12 +30,12 @@ class TranscriptionOptions:
 
 @dataclass(frozen=True)
 class Word:
-    """A word with its time: seconds from the start of the chunk, or of presentation time in a record."""
+    """A spoken word. Its times count from the start of the chunk; in an Utterance they are presentation times."""
 
     start: float
-    """Start of the word, in seconds."""
+    """Time at which the word starts, in seconds."""
     end: float
-    """End of the word, in seconds."""
+    """Time at which the word ends, in seconds."""
     text: str
     """The word, with its punctuation."""
 
@@ -56,14 +56,14 @@ class SpeechSegment:
 
 @dataclass(frozen=True)
 class ChunkTranscript:
-    """The transcript of one chunk. Values that a model does not have are None."""
+    """The transcript of one chunk. Values that the model does not compute are None."""
 
     text: str
     """The whole text; empty if the model found no speech."""
     language: str | None
-    """Code of the language, requested or detected; None if the model knows a single language."""
+    """Code of the requested or detected language; None for a model of a single language."""
     segments: tuple[SpeechSegment, ...]
-    """The text by stretches of time, in order."""
+    """The segments of the text, in order."""
     no_speech_prob: float | None = None
     """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it."""
     avg_logprob: float | None = None
@@ -79,13 +79,16 @@ class ChunkTranscript:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the JSON that a handler sent.
+        """Make a transcript from the JSON that a handler sent.
 
         Args:
             value: The parsed JSON.
 
+        Returns:
+            The transcript.
+
         Raises:
-            TypeError: It is not the transcript of a chunk; likewise KeyError and ValueError.
+            TypeError: The JSON is not the transcript of a chunk. KeyError and ValueError say the same.
         """
         segments = tuple(_segment(**segment) for segment in value["segments"])
         if not isinstance(value["text"], str):

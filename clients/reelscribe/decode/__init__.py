@@ -1,5 +1,5 @@
-"""Read one source file: its description, and the chosen frames of its video or its audio in chunks.
+"""Decode one source file: the chosen frames of its video, or its audio in chunks.
 
-A task with the path comes in; arrays with their presentation times go out. All of this runs inside decode processes,
-which may be lost, because FFmpeg hangs or crashes on some damaged files.
+Input is a task with the path of the file. Output is a description of the file, and arrays with presentation times. All
+of this runs in decode processes, because FFmpeg hangs or crashes on some damaged files.
 """

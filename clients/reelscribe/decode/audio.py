@@ -1,4 +1,4 @@
-"""Read the audio of one media file: its description, and mono samples in chunks."""
+"""Read the audio of one media file: a description of the stream, and mono samples in chunks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import av
 from av.container import InputContainer
 from av.stream import Disposition
 
-from reelscribe.contract.chunking import SILENCE_DB, Chunker, Cutting, is_silent
+from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio_reader import AudioReader
 from reelscribe.decode.mono import MonoResampler
+from reelscribe.decode.silence import SILENCE_DB, VoiceActivityDetector, check_vad, is_silent
 from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
-from reelscribe.decode.vad import VoiceActivityDetector, check_vad
 from reelscribe.errors import MediaError
 
 JUMP_SECONDS = 0.1
-"""Largest difference, in seconds, between the presentation time of a frame and the time that follows from the samples
-before it. If the difference is larger, the presentation time is right and the count of samples is not."""
+"""Largest difference, in seconds, between the presentation time of a frame and the time that follows from the number of
+samples before it. If the difference is larger, the presentation time counts."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class AudioTask:
     cutting: Cutting = field(default_factory=Cutting)
     """Where audio is cut into chunks."""
     silence_db: float | None = SILENCE_DB
-    """Level in dB of full scale below which a chunk is silent; None: no chunk is silent because of its level."""
+    """Level in dB of full scale below which a chunk is silent; None if the level does not matter."""
     vad: bool = False
     """Whether a chunk is also silent if voice-activity detection finds no speech in it."""
 
     def __post_init__(self) -> None:
-        self.chunker()
+        self.chunker()  # checks that the chunks are long enough
         if self.vad:
             check_vad(self.sample_rate)
 
     def chunker(self) -> Chunker:
-        """Make a chunker with these settings."""
+        """Return a new chunker with these settings."""
         return Chunker(self.chunk_samples, self.sample_rate, self.cutting)
 
     def to_json(self) -> dict[str, Any]:
@@ -65,25 +65,28 @@ class AudioTask:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned.
+        """Make a task from what `to_json` returned.
 
         Args:
             value: The parsed JSON.
 
+        Returns:
+            The task.
+
         Raises:
-            TypeError: The fields are others, or one is missing; likewise KeyError.
+            TypeError: A field is unknown or missing. KeyError says the same.
             UsageError: A value is out of its range.
         """
         return cls(**{**value, "cutting": Cutting(**value["cutting"])})
 
 
 class AudioChunk(NamedTuple):
-    """Consecutive samples without a gap in their presentation times. Samples are counted at the task's sample rate."""
+    """Consecutive samples without a gap in their presentation times."""
 
     first: int
-    """Number of the first sample in the stream, from 0."""
+    """Number of the first sample in the stream, from 0 and at the sample rate of the task."""
     stop: int
-    """Number of the sample after the last one."""
+    """Number of the first sample after the chunk."""
     start_seconds: float
     """Presentation time of the first sample, in seconds."""
     samples: SampleArray
@@ -91,18 +94,25 @@ class AudioChunk(NamedTuple):
     silent: bool = False
     """Whether the chunk is silent, as the task defines it."""
 
+    def trim(self, first: int, stop: int, sample_rate: int) -> AudioChunk:
+        """Return a chunk with only the samples from number `first` to before `stop`, which lie in this one."""
+        begin, end = first - self.first, stop - self.first
+        seconds = round(self.start_seconds + begin / sample_rate, 6)
+        return self._replace(first=first, stop=stop, start_seconds=seconds, samples=self.samples[begin:end])
+
 
 class Audio:
-    """The audio of an open media file, as a context manager that closes it.
+    """The audio of an open media file, as a context manager that closes the file.
 
-    It is the stream that players choose: the first one that is marked as default, or else the first.
+    Of several audio streams, this reads the one that players choose: the first that is marked as default, or else the
+    first.
 
     Args:
         task: Which file to read, and how.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
-        MediaError: It is not a media file, its header cannot be true, or the codec is unknown.
+        MediaError: The file is not a media file, its header is implausible, or its codec is unknown.
     """
 
     info: AudioInfo | None = None
@@ -138,11 +148,15 @@ class Audio:
         self._close()
 
     def _read_info(self, reader: AudioReader, container: InputContainer) -> None:
-        """Set `info`, for which the first frame is decoded: a header lacks priming and, for some codecs, the rate."""
+        """Set `info`.
+
+        This decodes the first frame: headers lack the number of samples that a decoder drops at the start (priming)
+        and, for some codecs, the sample rate.
+        """
         frames = reader.frames()
         first = next(frames, None)
         codec = reader.stream.codec_context
-        start = float((first and _time(first)) or 0)
+        start = float(_time(first) or 0) if first else 0.0
         media_start = start if container.start_time is None else container.start_time / av.time_base
         self.info = AudioInfo(
             codec=codec.name,
@@ -156,7 +170,7 @@ class Audio:
 
     @property
     def why_incomplete(self) -> str | None:
-        """Why audio is missing or damaged; None if it is complete. Known when all chunks have been read."""
+        """Why audio is missing or damaged; None if it is complete. It is final when all chunks have been read."""
         return self._reader.why_incomplete if self._reader else None
 
     @property
@@ -168,8 +182,8 @@ class Audio:
         """Read the chunks from one sample on, in order; call this once.
 
         Args:
-            first: Number of the first sample. If it is the `stop` of a chunk of an earlier reading, the chunks are
-                those that came after it there.
+            first: Number of the first sample. If it is the `stop` of a chunk that was read before, the chunks are the
+                same as those that followed it then.
 
         Yields:
             Chunks of at most `chunk_samples` samples.
@@ -177,18 +191,14 @@ class Audio:
         Raises:
             MediaError: The file cannot be read any further.
         """
-        # Decoders and the resampler depend on what came before. After a seek, samples would be almost the same, but a
-        # chunk must be exactly the same, or its transcript might differ. So every reading decodes from the beginning.
+        # The output of decoders and of the resampler depends on what came before. After a seek, samples would be almost
+        # the same, but a chunk must be exactly the same, or its transcript might differ. So this never seeks.
         for chunk in self._all_chunks():
             self.samples_read = chunk.stop
             if chunk.stop > first:
-                wanted = self._cut_before(chunk, first) if chunk.first < first else chunk
+                # `first` is inside a chunk only if it comes from other library versions, with which chunks differed.
+                wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
                 yield wanted._replace(silent=self._is_silent(wanted.samples))
-
-    def _cut_before(self, chunk: AudioChunk, first: int) -> AudioChunk:
-        """Drop the samples before `first`, which another version of the decoders put into the chunk before."""
-        seconds = round(chunk.start_seconds + (first - chunk.first) / self._task.sample_rate, 6)
-        return chunk._replace(first=first, start_seconds=seconds, samples=chunk.samples[first - chunk.first :])
 
     def _is_silent(self, samples: SampleArray) -> bool:
         rate, threshold = self._task.sample_rate, self._task.silence_db
@@ -197,60 +207,63 @@ class Audio:
         return self._detector is not None and not self._detector.has_speech(samples)
 
     def _all_chunks(self) -> Iterator[AudioChunk]:
-        stretch: _Stretch | None = None
+        current: _ContinuousAudio | None = None
         for frame in self._frames:
-            if stretch is None:
-                stretch = _Stretch(self._task, 0, _time(frame) or Fraction(0), frame.sample_rate)
-            elif not stretch.continues_with(frame):
-                yield from stretch.finish()
+            if current is None:
+                current = _ContinuousAudio(self._task, 0, _time(frame) or Fraction(0), frame.sample_rate)
+            elif not current.continues_with(frame):
+                yield from current.finish()
                 start = _time(frame)
-                start = stretch.end if start is None else start
-                stretch = _Stretch(self._task, stretch.stop, start, frame.sample_rate)
-            yield from stretch.push(frame)
-        if stretch:
-            yield from stretch.finish()
+                start = current.end if start is None else start
+                current = _ContinuousAudio(self._task, current.stop, start, frame.sample_rate)
+            yield from current.push(frame)
+        if current:
+            yield from current.finish()
 
 
-class _Stretch:
-    """Audio of one sample rate without a jump in its presentation times; no chunk goes beyond it.
+class _ContinuousAudio:
+    """Audio of one sample rate without a jump in its presentation times, which is cut into chunks.
 
-    So where a file lacks audio or has it twice, nothing is invented and nothing is dropped. A slow drift of the
-    presentation times away from the count of samples is no jump; a chunk starts when the file says that it does.
+    No chunk goes beyond a jump. So where a file lacks audio or has it twice, nothing is invented and nothing is
+    dropped. Presentation times may also drift slowly away from the number of samples. A drift is not a jump, and each
+    chunk starts at its presentation time.
     """
 
     def __init__(self, task: AudioTask, first: int, start: Fraction, sample_rate: int) -> None:
         self.stop = first
-        """Number of the sample after the last chunk, at the task's rate."""
+        """Number of the first sample after the last chunk, at the sample rate of the task."""
         self._task, self._first, self._sample_rate = task, first, sample_rate
-        self._read = 0
-        # The presentation time of the next frame: by the frame before it, and by the samples since the last anchor.
-        # Floats are quick, as they have to be for many frames, and a jump is far larger than their rounding errors.
-        self._next_time = self._counted_time = float(start)
-        # Anchors: a number of samples that were read, and the presentation time of the sample after them.
-        self._anchors = deque([(0, start)])
+        self._samples_read = 0
+        # Two predictions of the presentation time of the next frame, in seconds: one from the frame before it, to find
+        # jumps, and one from the number of samples since the last time mark, to find drift. They are floats, because
+        # there are many frames and fractions are slow; a jump is far larger than the rounding errors.
+        self._time_by_frame = self._time_by_count = float(start)
+        # Each time mark is a number of samples that were read, and the presentation time of the sample after them. A
+        # mark is added when the times have drifted.
+        self._time_marks = deque([(0, start)])
         self._resampler = MonoResampler(sample_rate, task.sample_rate)
         self._chunker = task.chunker()
 
     @property
     def end(self) -> Fraction:
-        """Presentation time of the next sample if there is no gap, in seconds."""
-        read, time = self._anchors[-1]
-        return time + Fraction(self._read - read, self._sample_rate)
+        """Presentation time of the next sample if there is no jump, in seconds."""
+        marked_samples, time = self._time_marks[-1]
+        return time + Fraction(self._samples_read - marked_samples, self._sample_rate)
 
     def continues_with(self, frame: av.AudioFrame) -> bool:
         if frame.sample_rate != self._sample_rate:
             return False
-        return frame.time is None or abs(frame.time - self._next_time) <= JUMP_SECONDS
+        return frame.time is None or abs(frame.time - self._time_by_frame) <= JUMP_SECONDS
 
     def push(self, frame: av.AudioFrame) -> Iterator[AudioChunk]:
         if frame.time is not None:
-            self._next_time = frame.time
-            if abs(frame.time - self._counted_time) > JUMP_SECONDS:
-                self._anchors.append((self._read, _time(frame) or Fraction(0)))
-                self._counted_time = frame.time
-        self._read += frame.samples
-        self._next_time += frame.samples / self._sample_rate
-        self._counted_time += frame.samples / self._sample_rate
+            self._time_by_frame = frame.time
+            if abs(frame.time - self._time_by_count) > JUMP_SECONDS:
+                self._time_marks.append((self._samples_read, _time(frame) or Fraction(0)))
+                self._time_by_count = frame.time
+        self._samples_read += frame.samples
+        self._time_by_frame += frame.samples / self._sample_rate
+        self._time_by_count += frame.samples / self._sample_rate
         for samples in self._resampler.push(frame):
             yield from map(self._chunk, self._chunker.push(samples))
 
@@ -265,14 +278,14 @@ class _Stretch:
         return AudioChunk(first, self.stop, start, samples)
 
     def _time_at(self, seconds: Fraction) -> Fraction:
-        """Return the presentation time after that many seconds of the stretch; later calls must not go back."""
-        read = seconds * self._sample_rate
-        while len(self._anchors) > 1 and self._anchors[1][0] <= read:
-            self._anchors.popleft()
-        anchor, time = self._anchors[0]
-        return time + (read - anchor) / self._sample_rate
+        """Return the presentation time after `seconds` of this audio; `seconds` must not decrease from call to call."""
+        samples = seconds * self._sample_rate
+        while len(self._time_marks) > 1 and self._time_marks[1][0] <= samples:
+            self._time_marks.popleft()
+        marked_samples, time = self._time_marks[0]
+        return time + (samples - marked_samples) / self._sample_rate
 
 
 def _time(frame: av.AudioFrame) -> Fraction | None:
-    """Return the presentation time of a frame in seconds."""
+    """Return the presentation time of a frame in seconds; None if the file has none."""
     return None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base

@@ -1,4 +1,4 @@
-"""Decode the audio of an open file with PyAV, frame by frame; leave out and count what cannot be decoded."""
+"""Decode the audio of an open file with PyAV, frame by frame, and find out whether the file is complete."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ CHANNELS = range(1, 65)
 """Numbers of channels that FFmpeg can mix."""
 
 SAMPLE_RATES = range(1_000, 3_072_001)
-"""Sample rates in Hz that a true header may state: from below those of telephones to above that of DSD."""
+"""Plausible sample rates, in Hz: from below that of telephones to above that of DSD."""
 
 UNDECODABLE_SHARE = 0.02
-"""A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Now and then a decoder
+"""A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Sometimes a decoder
 refuses a packet of an undamaged file, often the first."""
 
 ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
-"""Formats of frames without a container. If no header states the duration, FFmpeg estimates it from the file size and
-the bit rate of the first frames."""
+"""Formats that have no container. If no header states the duration of such a file, FFmpeg estimates it from the file
+size and the bit rate of the first frames."""
 
 ESTIMATE_TOLERANCE = 0.01
-"""A duration is an estimate if the bytes that it implies differ from those of the file by less than this share."""
+"""A duration is an estimate if the file size that follows from it differs from the true one by less than this share."""
 
 _RIFF_UNKNOWN_SIZE = 0x7FFF0000
-"""Sizes from this on say nothing: programs that write a WAV file to a pipe state the largest size they know."""
+"""Sizes from this one on mean "unknown": programs that write a WAV file to a pipe state the largest size they can."""
 
 
 class AudioReader:
-    """Decode the audio stream that players choose: the first one that is marked as default, or else the first.
+    """Decode the audio stream that players choose: the first that is marked as default, or else the first.
+
+    Packets that cannot be decoded are left out and counted.
 
     Args:
         container: The open file, which has an audio stream.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
-        MediaError: The codec is unknown, or the header cannot be true.
+        MediaError: The codec is unknown, or the header is implausible.
     """
 
     stream: AudioStream
-    """The audio stream."""
+    """The chosen stream."""
     why_incomplete: str | None = None
-    """Why audio is missing or damaged; None if it is complete. Known when all frames have been read."""
+    """Why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container, self._heartbeat = container, heartbeat
@@ -63,8 +65,7 @@ class AudioReader:
         if problem := _header_problem(layout.nb_channels, codec.sample_rate):
             raise MediaError(problem)
         if " channels" in layout.name:
-            # PyAV frees an unusual order of channels twice, which ends the process. A layout without an order is never
-            # freed.
+            # PyAV frees a custom channel order twice, which crashes the process. A layout without an order is safe.
             codec.layout = f"{layout.nb_channels} channels"
         codec.thread_count = 1
         self._bit_rate = codec.bit_rate or 0
@@ -72,15 +73,15 @@ class AudioReader:
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
         self._ends = [0] * len(container.streams)  # latest presentation time in each stream, in its time base
-        # In MP4 the audio packets are found by an index, and nothing else needs to be read. Other containers are read
-        # from end to end anyway; there the other streams show progress, and where the file ends.
+        # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
+        # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
         self._reads_audio_only = "mp4" in container.format.name
         for other in container.streams:
             if self._reads_audio_only and other is not self.stream:
                 other.discard = Discard.all
 
     def frames(self) -> Iterator[av.AudioFrame]:
-        """Decode all frames that can be decoded, in order; call this once. Afterwards `why_incomplete` is known."""
+        """Decode all frames that can be decoded, in order; call this once. At its end, set `why_incomplete`."""
         for packet in self._demux():
             self._packets += 1
             try:
@@ -128,7 +129,7 @@ class AudioReader:
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
             return f"damaged: {undecodable} of {packets} packets cannot be decoded"
-        # Without a container, everything between two frames that can be found is one packet, whatever its size.
+        # Without a container, everything between two intact frames is one packet, so a single packet may be large.
         if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, packets):
             return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of sound cannot be decoded"
         if self._container.format.name == "flac" and self.stream.duration:

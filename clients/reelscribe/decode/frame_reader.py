@@ -1,8 +1,8 @@
 """Decode frames by their index, with PyAV or with decord.
 
-With PyAV, unwanted frames are not decoded as far as keyframes allow it. Frames are identified by their presentation
-times, so that a packet that cannot be decoded costs its own frame and shifts no other. If presentation times are
-missing or not unique, frames are counted from the beginning of the file instead.
+With PyAV, frames that are not wanted are skipped where keyframes allow it. Frames are identified by their presentation
+times, so that a packet that cannot be decoded only costs its own frame and does not change the index of another one. If
+presentation times are missing or not unique, frames are counted from the beginning of the file instead.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100
-"""Up to this many packets are read and dropped instead of seeking: that is quick, and correct in every container."""
+"""Largest number of packets that are dropped instead of seeking. Dropping is fast, and correct for all containers."""
 
 SEEK_MARGIN_SECONDS = 1.0
-"""Time before a keyframe at which a seek aims, because containers without an index are searched by decoding times."""
+"""A seek goes to this many seconds before a keyframe, as containers without an index are searched by decoding times."""
 
 DECORD_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
-"""FFmpeg's names of the container formats, all with an index, that decord reads correctly."""
+"""FFmpeg's names of the container formats that decord reads correctly; all of them have an index."""
 
 DECORD_TOLERANCE_SECONDS = 1e-3
-"""Largest difference between a presentation time of decord and that of the packet, in seconds."""
+"""Largest difference between the presentation times of decord and of the packets, in seconds."""
 
 
 class FrameReader:
@@ -45,11 +45,12 @@ class FrameReader:
     """
 
     decoded: int = 0
-    """Number of frames that the decoder returned, wanted or not."""
+    """Number of frames that were decoded, wanted or not."""
 
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
-        self._may_skip = self._may_seek = bool(len(packets.pts))
+        # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
+        self._may_seek = self._may_skip = bool(len(packets.pts))
 
     def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode the wanted frames.
@@ -78,8 +79,11 @@ class FrameReader:
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
             except _KeyframeMissed:
-                # Read the rest from the beginning of the file: first without seeking, then without skipping any frame.
-                self._may_seek, self._may_skip = False, self._may_seek
+                # Read the rest from the beginning of the file, without seeking or else without skipping.
+                if self._may_seek:
+                    self._may_seek = False
+                else:
+                    self._may_skip = False
             else:
                 return
 
@@ -89,7 +93,8 @@ class FrameReader:
         Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it.
         """
         for run in self._plan(wanted):
-            position, reached = run.first, run.keyframe < 0
+            position = run.first
+            reached = run.keyframe < 0  # decoding from a keyframe must first return a frame up to the first wanted one
             for index, frame in decoder.decode(run):
                 reached = reached or index <= wanted[run.first]
                 if not reached:
@@ -112,16 +117,16 @@ class FrameReader:
 
 
 class DecodeRun(NamedTuple):
-    """Wanted frames that are decoded without a gap, beginning with a keyframe."""
+    """Wanted frames, and the range of the file to decode for them."""
 
     keyframe: int
-    """Index of the keyframe to begin with; -1: the beginning of the file."""
+    """Index of the keyframe from which to decode; -1 for the beginning of the file."""
     first: int
     """Position of the run's first frame among the wanted frames."""
     stop: int
-    """Position after that of the run's last frame."""
+    """Position among the wanted frames after the run's last frame."""
     last: int
-    """Index of the run's frame that is stored last in the file; -1: unknown, decode to the end of the file."""
+    """Index of the run's frame that is stored last in the file; -1 if unknown, so decode to the end of the file."""
 
 
 def plan_runs(
@@ -151,11 +156,11 @@ def plan_runs(
 
 
 class _KeyframeMissed(Exception):
-    """The keyframe of a run was not where it should be, or decoding from it did not give the wanted frames."""
+    """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
 
 class _Decoder:
-    """Decode runs of frames while going once through an open file, from its beginning to its end."""
+    """Decode runs of frames in one pass through an open file, from its beginning to its end."""
 
     def __init__(
         self,
@@ -180,14 +185,14 @@ class _Decoder:
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where it should be.
+        Raises _KeyframeMissed if the keyframe of the run is not where the index says.
         """
         self._codec.flush_buffers()
         for packet in chain(self._packets_of(run), [None]):
             try:
                 frames = self._codec.decode(packet)
             except av.FFmpegError:
-                continue  # a damaged packet costs its own frame only
+                continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
                 index = self._index_of(frame.pts) if self._has_pts else self.decoded
@@ -246,7 +251,9 @@ class _Decoder:
 def read_with_decord(
     name: str, packets: PacketIndex, heartbeat: Callable[[], None]
 ) -> Iterator[tuple[int, FrameArray]]:
-    """Decode all frames of a video file with decord, which survives some files on which FFmpeg hangs or crashes.
+    """Decode all frames of a video file with decord.
+
+    Its own build of FFmpeg reads some files on which that of PyAV hangs or crashes.
 
     Args:
         name: Name under which FFmpeg opens the file.
@@ -254,8 +261,8 @@ def read_with_decord(
         heartbeat: Called for each frame.
 
     Yields:
-        (index, frame) from the first frame on; (height, width, 3) uint8 RGB, as stored. There are none if decord would
-        return other frames than those of `packets`, and no more after one that decord cannot decode.
+        (index, frame) from the first frame on; (height, width, 3) uint8 RGB, as stored. Nothing if decord would return
+        other frames than those in `packets`, and nothing more after a frame that decord cannot decode.
     """
     if (
         packets.container_format not in DECORD_FORMATS

@@ -1,11 +1,12 @@
-"""Convert decoded frames to RGB of the size that a model wants: scaled, rotated as players show them, and cropped.
+"""Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
 
-There are three ways, which `Resize` names:
+There are three methods, named by `Resize`; docs/decisions.md compares their costs:
 
-- "exact" converts the full frame to RGB and scales it with PIL, as the models' own image processors do. It is the
-  reference for the others.
-- "planes" scales Y, U and V with PIL and converts the small result to RGB.
-- "fast" lets FFmpeg scale and convert.
+- "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
+  reference for the other methods.
+- "planes" scales the planes Y, U and V with PIL and converts the small result to RGB. Where this is incorrect or not
+  less work, it does the same as "exact".
+- "fast" scales and converts with FFmpeg.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from reelscribe.contract.scaling import crop, fit, rgb_matrix, rotate, scale_pla
 from reelscribe.contract.source import VideoInfo
 
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
-"""Flags of FFmpeg's scaler. Without them colours are darker by one or two levels, and wrong by up to six."""
+"""Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
 
 _INTERPOLATION = {"bilinear": Interpolation.BILINEAR, "bicubic": Interpolation.BICUBIC}
 
 _LUMA_WEIGHTS = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
-"""Weights of red and blue in luma by FFmpeg's number of the matrix: BT.709, FCC, BT.601, SMPTE 240M, BT.2020."""
+"""Weights of red and blue in luma for each colour matrix, by FFmpeg's number of the matrix: BT.709, FCC, BT.601, SMPTE
+240M and BT.2020."""
 
 _BT601 = 5
 """FFmpeg's number of the BT.601 matrix."""
@@ -48,8 +50,8 @@ class FrameScaler:
 
     Args:
         info: Description of the video.
-        size: The wanted size.
-        resize: How to scale.
+        size: The size to which frames are converted.
+        resize: Method of scaling.
     """
 
     def __init__(self, info: VideoInfo, size: InputSize, resize: Resize) -> None:
@@ -86,7 +88,7 @@ class FrameScaler:
         return self._reformatter.reformat(
             frame,
             *size,
-            format="gbrp",  # rgb24 gives the same levels and takes FFmpeg 1.5 to 2.5 times as long
+            format="gbrp",  # with rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long
             src_colorspace=matrix,
             dst_colorspace=matrix,
             interpolation=interpolation | ACCURATE,
@@ -103,7 +105,7 @@ def _plane(frame: av.VideoFrame, number: int) -> Image.Image:
 
 
 def _can_scale_planes(frame: av.VideoFrame, scaled_size: tuple[int, int]) -> bool:
-    """Return whether scaling planes is correct, and less work: not if chroma would have to be enlarged."""
+    """Return whether scaling planes is correct, and less work, which it is not if chroma would be enlarged."""
     if frame.format.name not in _PLANAR_FORMATS:
         return False
     smallest = frame.planes[-1]

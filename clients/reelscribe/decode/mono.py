@@ -1,7 +1,7 @@
 """Convert decoded audio to mono samples at a model's sample rate.
 
-FFmpeg mixes the channels, and soxr resamples. There is no dither: models do not need it, and without it equal audio
-gives equal samples.
+FFmpeg mixes the channels, and soxr resamples. There is no dither: models do not need it, and without it the same audio
+always gives the same samples.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _FloatArray = NDArray[np.float32]
 """(N,) float32; full scale is 1."""
 
 BLOCK_SAMPLES = 2**14
-"""Samples that are resampled at once, whatever the size of the frames."""
+"""Number of samples that are resampled at once, whatever the size of the frames is."""
 
 DAMAGED_FROM = 256.0
-"""Samples are damaged, as NaN is, if their absolute value is not below this. Full scale is 1; undamaged floating-point
-audio may exceed it, but not by 48 dB."""
+"""Samples of this absolute value or more are damaged and become 0, and so does NaN. Full scale is 1; intact
+floating-point audio may exceed it, but not by 48 dB."""
 
 
 class MonoResampler:
     """Convert audio of one sample rate, whose channels and sample format may change, to mono at another sample rate.
 
-    Sample k of the output has the time k / `output_rate`, and sample k of the input has the time k / `input_rate`. Of n
-    samples come n * `output_rate` / `input_rate`, rounded to the nearest whole number.
+    Sample k of the output is at the time k / `output_rate`, and sample k of the input at k / `input_rate`. From n input
+    samples, n * `output_rate` / `input_rate` output samples are made, rounded to the nearest whole number.
 
     Args:
         input_rate: Sample rate of the frames, in Hz.
@@ -45,14 +45,14 @@ class MonoResampler:
             self._stream = soxr.ResampleStream(input_rate, output_rate, 1, dtype="float32", quality="HQ")
 
     def push(self, frame: av.AudioFrame) -> Iterator[SampleArray]:
-        """Convert the next frame; yield the samples that are known by now, in arrays of any length."""
+        """Convert the next frame, and yield the samples that are ready, in arrays of any length."""
         if self._mixer is None or not self._mixer.accepts(frame):
             yield from self._flush_mixer()
             self._mixer = _Mixer(frame)
         yield from map(self._resample, self._mixer.mix(frame))
 
     def flush(self) -> Iterator[SampleArray]:
-        """End the audio; yield the remaining samples."""
+        """End the audio, and yield the remaining samples."""
         yield from self._flush_mixer()
         yield self._resample(np.empty(0, np.float32), last=True)
 
@@ -61,7 +61,7 @@ class MonoResampler:
             yield from map(self._resample, self._mixer.mix(None))
 
     def _resample(self, samples: _FloatArray, *, last: bool = False) -> SampleArray:
-        # A single NaN would spread over the whole length of the resampler's filter. NaN compares as false.
+        # A single NaN would spread over the whole filter of the resampler. The comparison is false for NaN, too.
         valid = np.where(np.abs(samples) < DAMAGED_FROM, samples, np.float32(0))
         if self._stream:
             valid = self._stream.resample_chunk(valid, last=last)
@@ -76,7 +76,7 @@ class _Mixer:
         self._format = _format(first)
         layout, channels = first.layout.name, first.layout.nb_channels
         if " channels" in layout or "ambisonic" in layout:
-            # Nothing is known about the channels, so they are averaged.
+            # The positions of the channels are unknown, so they are averaged.
             mix = ("pan", "mono|c0<" + "+".join(f"c{k}" for k in range(channels)))
         else:
             # FFmpeg's matrix gives the centre, which carries the dialogue, the largest weight. It is scaled so that the
@@ -98,12 +98,12 @@ class _Mixer:
         return _format(frame) == self._format
 
     def mix(self, frame: av.AudioFrame | None) -> Iterator[_FloatArray]:
-        """Mix the next frame, or None at the end; yield the blocks that are complete by now."""
+        """Mix the next frame, or None at the end, and yield the blocks that are complete."""
         self._graph.push(frame)
         while True:
             try:
                 yield self._graph.pull().to_ndarray()[0]
-            except (BlockingIOError, EOFError):  # it needs more frames, or has ended
+            except (BlockingIOError, EOFError):  # the graph needs more frames, or has ended
                 return
 
 

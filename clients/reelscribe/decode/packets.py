@@ -1,6 +1,6 @@
-"""Index a video file by reading its packets: which frames it has, and when each of them is shown.
+"""Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-No frame is decoded except the first, because only a decoded frame tells how far it is to be rotated.
+Only the first frame is decoded, because the rotation is known from a decoded frame alone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
-"""A file is incomplete if it has fewer frames than it states, by more than one frame plus this share of its frames.
-Wrong headers of complete files are off by less."""
+"""A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
+frames. Inexact headers of complete files differ by less."""
 
 ROTATION_PACKETS = 100
-"""Number of packets that are tried for a first frame. There is a limit so that a file that cannot be decoded is not
-decoded to its end twice."""
+"""Number of packets in which the first frame is searched. Without a limit, a file that cannot be decoded would be
+searched to its end."""
 
 _VP8_SHOW_FRAME = 0x10
 """Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
@@ -34,7 +34,7 @@ _VP8_SHOW_FRAME = 0x10
 
 @dataclass(frozen=True)
 class PacketIndex:
-    """The frames of a video stream in the order in which they are shown. Every array has one item per frame."""
+    """The frames of a video stream in the order of their presentation. Each array has one item per frame."""
 
     container_format: str
     """FFmpeg's name of the container format."""
@@ -43,13 +43,13 @@ class PacketIndex:
     video_streams: int
     """Number of video streams in the file, cover pictures included."""
     pts: NDArray[np.int64]
-    """Presentation times in units of the stream's time base; empty if they do not identify frames."""
+    """Presentation times in units of the stream's time base, ascending; empty if they do not identify frames."""
     times: NDArray[np.float64]
-    """Presentation times in seconds, ascending; by the average frame rate if the file has none."""
+    """Presentation times in seconds, ascending; computed from the average frame rate if the file has none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
     file_order: NDArray[np.int64]
-    """Position of each frame in the file; frames are decoded in the order of their positions."""
+    """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
     info: VideoInfo
@@ -59,9 +59,9 @@ class PacketIndex:
 
 
 def is_shown(packet: av.Packet[VideoStream]) -> bool:
-    """Return whether a packet of a video stream is a frame that players show.
+    """Return whether a packet of a video stream holds a frame that players show.
 
-    Players do not show what lies outside an edit list, nor VP8 frames that only serve as references.
+    Players do not show frames outside the edit list, nor VP8 frames that only serve as references.
     """
     if packet.is_discard:
         return False
@@ -75,6 +75,9 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         name: Name under which FFmpeg opens the file.
         heartbeat: Called regularly while reading makes progress.
 
+    Returns:
+        The index.
+
     Raises:
         MediaError: The file is not a media file, or its video has no frames or an unknown codec.
         NoPictures: The file has no video stream.
@@ -87,7 +90,7 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
 
 
 class _Scan:
-    """One pass over all packets, and what it collects."""
+    """One pass over all packets, and the facts that it collects."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container = container
@@ -99,13 +102,13 @@ class _Scan:
         if self._video.codec_context is None:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
-        # Of the frames that are shown, in the order of the file:
+        # About the frames that are shown, in the order of the file:
         self._pts, self._keyframes, self._all_have_pts = array("q"), array("b"), True
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
-        # Of all packets of the video stream:
+        # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
         self._rotation: int | None = None
-        # Of all streams:
+        # About all streams:
         self._end_seconds = 0.0
         self._read_error: str | None = None
         self._read(heartbeat)
@@ -162,7 +165,8 @@ class _Scan:
             times, keyframes = (pts * tick).astype(np.float64), keyframes[order]
             if (np.diff(pts) == 0).any() or self._pts_are_packet_numbers(order):
                 pts = pts[:0]
-        last_seconds = (self._last_duration * tick if self._all_have_pts else 0) or 1 / (fps or 1)
+        last_seconds = self._last_duration * tick if self._all_have_pts else 0.0
+        end_seconds = float(times[-1]) + (last_seconds or 1 / (fps or 1))
         return PacketIndex(
             container_format=self._container.format.name,
             stream_index=self._video.index,
@@ -172,14 +176,14 @@ class _Scan:
             keyframes=keyframes,
             file_order=order,
             corrupt_packets=self._corrupt_packets,
-            info=self._info(len(keyframes), fps, float(times[0]), float(times[-1]) + last_seconds),
+            info=self._info(len(keyframes), fps, float(times[0]), end_seconds),
             why_incomplete=self._why_incomplete(len(keyframes)),
         )
 
     def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
-        """Return whether presentation times are wrong because they only count packets.
+        """Return whether presentation times are only numbers of packets, and wrong.
 
-        AVI stores no times. FFmpeg counts packets instead, even if frames are not shown in the order of the file.
+        AVI stores no times, so FFmpeg numbers the packets, even if the presentation order is not that of the file.
         """
         in_file_order = bool((np.diff(order) > 0).all())
         return self._container.format.name == "avi" and self._video.codec_context.has_b_frames and in_file_order

@@ -17,7 +17,7 @@ MIN_FRAMES, MAX_FRAMES = 4, 768
 """Range of `Sampling.frames`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of Qwen's video processing."""
 
 TIME_TOLERANCE = 1e-6
-"""Times in seconds count as equal if they differ by less than this, because they are sums of rounded numbers."""
+"""Times count as equal if they differ by less than this many seconds, because they are sums of rounded numbers."""
 
 Times = Sequence[float] | NDArray[np.float64]
 """Presentation times in seconds, ascending."""
@@ -32,17 +32,17 @@ class Sampling:
     """
 
     every: int | None = None
-    """Choose every n-th frame, from 1; 1 if none of the four is given."""
+    """Choose every n-th frame; at least 1, and 1 if none of the four is given."""
     fps: float | None = None
-    """Choose the frames that are shown at regular times, this many a second; more than 0."""
+    """Choose the frames that are shown at regular times, with this many times per second; more than 0."""
     frames: int | None = None
-    """Choose this many frames, evenly spread: an even number from MIN_FRAMES to MAX_FRAMES."""
+    """Choose this many evenly spread frames: an even number from MIN_FRAMES to MAX_FRAMES."""
     keyframes: bool = False
     """Choose the keyframes."""
     start: float | None = None
-    """Ignore frames before this time, in seconds from the first frame; None: 0."""
+    """Ignore frames before this time, in seconds from the first frame; None for 0."""
     end: float | None = None
-    """Ignore frames from this time on, in seconds from the first frame; None: the end of the video."""
+    """Ignore frames from this time on, in seconds from the first frame; None for the end of the video."""
 
     def __post_init__(self) -> None:
         ways = {"every": self.every, "fps": self.fps, "frames": self.frames, "keyframes": self.keyframes or None}
@@ -66,12 +66,12 @@ class Sampling:
         """Choose frames of a video.
 
         Args:
-            times: Presentation time of each frame; the first need not be 0.
+            times: Presentation time of each frame in seconds, ascending; the first need not be 0.
             keyframes: Whether each frame is a keyframe.
-            end_seconds: Presentation time at which the last frame disappears.
+            end_seconds: Presentation time at which the last frame disappears, in seconds.
 
         Returns:
-            Indices of the chosen frames, ascending, without repetitions.
+            Indices of the chosen frames, ascending and without duplicates.
         """
         if len(times) == 0:
             return range(0)
@@ -88,11 +88,14 @@ class Sampling:
         return range(first, stop, self.every or 1)
 
     def span_end(self, times: Times, end_seconds: float) -> float:
-        """Return the presentation time at which the frames of this sampling end.
+        """Compute the end of the part of a video from which frames are chosen.
 
         Args:
-            times: Presentation time of each frame.
-            end_seconds: Presentation time at which the last frame of the video disappears.
+            times: Presentation time of each frame in seconds, ascending.
+            end_seconds: Presentation time at which the last frame of the video disappears, in seconds.
+
+        Returns:
+            Presentation time in seconds.
         """
         if self.end is None or len(times) == 0:
             return end_seconds
@@ -104,13 +107,16 @@ class Sampling:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned.
+        """Make a sampling from what `to_json` returned.
 
         Args:
             value: The parsed JSON.
 
+        Returns:
+            The sampling.
+
         Raises:
-            TypeError: A name is not that of a field.
+            TypeError: A field is unknown.
             UsageError: A value is out of its range.
         """
         return cls(**value)
@@ -120,9 +126,9 @@ class Sampling:
         return self.start or 0.0
 
     def _shown_at_ticks(self, times: NDArray[np.float64], end: float) -> NDArray[np.intp]:
-        """Return the positions in `times` of the frames that are shown at the ticks, start + k / fps, before `end`.
+        """Return the positions in `times` of the frames that are shown at the ticks start + k / fps before `end`.
 
-        Ticks are counted and never listed, so that their number makes no difference to the memory that this takes.
+        Ticks are counted and never listed, so that a high `fps` does not take more memory.
         """
         assert self.fps is not None
         fps = min(self.fps, 1 / TIME_TOLERANCE)

@@ -1,4 +1,4 @@
-"""Open a source file so that FFmpeg reads that file and nothing else, and compute its digest."""
+"""Open a source file so that FFmpeg reads only this file, and compute the digest of a file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import av
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 
-# Damage is reported as MediaError. FFmpeg's own messages, one for every broken packet, would only flood the log.
+# Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
 av.logging.set_level(av.logging.PANIC)
 
 PACKETS_PER_HEARTBEAT = 100
-"""Readers of packets call their heartbeat once in this many packets."""
+"""Number of packets after which a reader calls its heartbeat again."""
 
 MISSING_SECONDS = 1.0
-"""A file is incomplete if it ends earlier than it states by more than this, in seconds. Wrong headers of complete files
-are off by less."""
+"""A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
+complete files differ by less."""
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
 _AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
@@ -38,11 +38,14 @@ MEDIA_SUFFIXES = VIDEO_SUFFIXES | frozenset(_AUDIO.split())
 def open_for_ffmpeg(path: str) -> Iterator[str]:
     """Open a file and yield a name under which FFmpeg reads it.
 
-    FFmpeg interprets names: they may start with a protocol, and must be UTF-8. The name that this yields is
-    "/dev/fd/<number>" and is valid as long as the context lasts.
+    FFmpeg would take the beginning of some paths for a protocol, and paths must be UTF-8 for it. The name that this
+    yields, "/dev/fd/<number>", avoids both.
 
     Args:
         path: Path of the file.
+
+    Yields:
+        The name, which is valid inside the context.
 
     Raises:
         MediaError: The file does not exist, cannot be read, or is empty.
@@ -78,8 +81,8 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
     """
     digest = hashlib.sha256()
     try:
-        if os.path.isdir(path):
-            os.listdir(path)  # raises the better error if the folder cannot be read
+        if os.path.isdir(path):  # a run replaces folders by the media files in them, so this one has none
+            os.listdir(path)  # raises an error that says more, if the folder cannot be read
             video, audio = (", ".join(sorted(names)) for names in (VIDEO_SUFFIXES, MEDIA_SUFFIXES - VIDEO_SUFFIXES))
             raise MediaError(
                 f"a folder without media; expected files that end in {video}, or, if what is said in them is wanted,"
@@ -93,7 +96,8 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
                 heartbeat()
             return Source(path, file.tell(), digest.hexdigest())
     except FileNotFoundError as error:
-        nothing = "nothing matches this pattern" if glob.has_magic(path) else f"it cannot be read: {error.strerror}"
-        raise MediaError(nothing) from None
+        if glob.has_magic(path):  # a run replaces patterns by the files that match, so no file matches this one
+            raise MediaError("nothing matches this pattern") from None
+        raise MediaError(f"it cannot be read: {error.strerror}") from None
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
         raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None

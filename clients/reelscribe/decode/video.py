@@ -1,4 +1,4 @@
-"""Read one video file: its description, and the chosen frames, scaled to a model's input size."""
+"""Read one video file: a description of it, and the chosen frames, scaled to a model's input size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.source_file import open_for_ffmpeg
 
 Library = Literal["av", "decord"]
-"""The library that decodes: PyAV or decord."""
+"""Library that decodes video: PyAV ("av") or decord."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class VideoTask:
     path: str
     """Path of the video file."""
     input_size: InputSize | PixelBudget
-    """Size that the model wants."""
+    """Input size of the model."""
     sampling: Sampling = field(default_factory=Sampling)
     """Which frames are chosen."""
     resize: Resize = "fast"
     """How frames are scaled."""
     library: Library = "av"
-    """Library to decode with. "decord" is for files over which a decode process crashed or hung with PyAV; PyAV still
-    decodes what decord cannot be trusted with."""
+    """Library to decode with. "decord" is for files on which a decode process crashed or hung with PyAV; PyAV still
+    decodes the frames and files that decord does not decode correctly."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -46,14 +46,17 @@ class VideoTask:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned.
+        """Make a task from what `to_json` returned.
 
         Args:
             value: The parsed JSON.
 
+        Returns:
+            The task.
+
         Raises:
-            TypeError: The fields are others, or one is missing; likewise KeyError.
-            ValueError: A name is not one of those that are allowed.
+            TypeError: A field is unknown or missing. KeyError says the same.
+            ValueError: `resize` or `library` is unknown.
             UsageError: A value of the sampling is out of its range.
         """
         for name, allowed in {"resize": Resize, "library": Library}.items():
@@ -64,12 +67,12 @@ class VideoTask:
 
 
 class ChosenFrame(NamedTuple):
-    """One of the chosen frames."""
+    """One of the chosen frames of a video."""
 
     ordinal: int
     """Number of the frame among the chosen frames, from 0."""
     frame_index: int
-    """Number of the frame among all frames, from 0."""
+    """Number of the frame among all frames of the video, from 0."""
     pts_seconds: float
     """Presentation time in seconds."""
     image: FrameArray | None
@@ -77,7 +80,7 @@ class ChosenFrame(NamedTuple):
 
 
 class Video:
-    """An open video file, as a context manager that closes it.
+    """An open video file, as a context manager that closes the file.
 
     Args:
         task: Which frames to read, and how.
@@ -92,9 +95,9 @@ class Video:
     chosen: Sequence[int]
     """Indices of the chosen frames, ascending."""
     input_size: InputSize
-    """Size of the frames that come out."""
+    """Size to which frames are scaled."""
     end_seconds: float
-    """Presentation time at which the chosen frames end, in seconds."""
+    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
 
@@ -121,30 +124,30 @@ class Video:
 
     @property
     def decoded(self) -> int:
-        """Number of frames that were decoded so far, wanted or not."""
+        """Number of frames that have been decoded, chosen or not."""
         return self._reader.decoded + self._decoded_by_decord
 
     def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
         """Read chosen frames.
 
         Args:
-            ordinals: Numbers among the chosen frames, ascending.
+            ordinals: Ordinals of the frames among the chosen frames, ascending.
 
         Yields:
-            One frame for each ordinal, in order.
+            The frame of each ordinal, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
         wanted = self.chosen[ordinals.start : ordinals.stop : ordinals.step]
         images = self._images(wanted)
-        end = (self.info.frames, None)
-        decoded_index, image = next(images, end)
+        no_more = (self.info.frames, None)  # the index of no frame
+        decoded_index, image = next(images, no_more)
         for ordinal, frame_index in zip(ordinals, wanted, strict=True):
             seconds = round(float(self._packets.times[frame_index]), 6)
             if decoded_index == frame_index:
                 yield ChosenFrame(ordinal, frame_index, seconds, image)
-                decoded_index, image = next(images, end)
+                decoded_index, image = next(images, no_more)
             else:
                 yield ChosenFrame(ordinal, frame_index, seconds, None)
 
@@ -161,5 +164,7 @@ class Video:
                         return
         scale = FrameScaler(self.info, self.input_size, self._task.resize)
         for index, frame in self._reader.read(wanted[done:]):
-            with suppress(av.FFmpegError):  # FFmpeg cannot convert this pixel format
+            with suppress(
+                av.FFmpegError
+            ):  # FFmpeg cannot convert some pixel formats; their frames count as undecodable
                 yield index, scale(frame)

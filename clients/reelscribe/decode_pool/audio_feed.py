@@ -1,13 +1,13 @@
-"""The audio of a source, on its way from a decode process to its parent.
+"""Transfer the audio of a source from a decode process to its parent.
 
-The parent sends a `ReadAudio` command with the spans that are missing, and the process runs `feed`, which replies::
+The parent sends a `ReadAudio` command with the spans to read, and the process runs `feed`, which replies::
 
-    {"opened": {"info", "samples", "cut"}}                    again at the end, when `samples` is known
+    {"opened": {"info", "samples", "why_incomplete"}}         again at the end of the file, when `samples` is known
     {"batch": {"first", "stop", "slot", "audible", "silent"}}
     ...
 
-The replies become `OpenedAudio` and `DecodedAudioBatch`es. A batch accounts for every sample, at the sample rate of the
-task, from number `first` to before `stop`: it lies in a chunk in the slot, or in a silent one that is not sent.
+The parent parses the replies into `OpenedAudio` and `DecodedAudioBatch`. A batch covers every sample, at the sample
+rate of the task, from number `first` to before `stop`: in a chunk in the slot, or in a silent chunk, which is not sent.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError, NoSound
 
 ATTEMPTS = 2
-"""How often a file is tried. A process that died or hung is retried, as the file need not be the reason."""
+"""Number of times that a file is tried; a process may die or hang for reasons other than the file."""
 
-MOST_SILENT = 1024
-"""Largest number of silent chunks in a batch, so that hours of silence are saved step by step."""
+MAX_SILENT_CHUNKS = 1024
+"""Largest number of silent chunks in a batch. Without it, nothing would be saved in hours of silence."""
 
 
 class Stretch(NamedTuple):
     """A range of samples with its presentation time."""
 
     first: int
+    """Number of the first sample."""
     stop: int
+    """Number of the first sample after the range."""
     start_seconds: float
-    """Presentation time of the first sample."""
+    """Presentation time of the first sample, in seconds."""
 
 
 @dataclass(frozen=True)
 class OpenedAudio:
-    """What is known of a source's audio."""
+    """Facts about a source's audio, as far as it was read."""
 
     info: AudioInfo
+    """Description of the audio stream."""
     samples: int | None
-    """Number of samples of the whole source; None until its end was read."""
-    cut: str | None
-    """Why the file is incomplete; None if it is whole, as far as it was read."""
+    """Number of samples in the source, at the sample rate of the task; None until its end was read."""
+    why_incomplete: str | None
+    """Why audio is missing or damaged; None if nothing is missing in what was read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,52 +61,60 @@ class DecodedAudioBatch(DecodedBatch):
     """The audio of a source from sample `first` to before `stop`."""
 
     chunks: list[SampleArray]
-    """The chunks to transcribe, (samples,) int16 each, valid until `release`; there may be none."""
+    """The chunks to transcribe, (samples,) int16 each, valid until `release`; may be empty."""
     audible: list[Stretch]
-    """Where each of these chunks lies in the source."""
+    """The stretch of each of these chunks."""
     silent: list[Stretch]
-    """Where the silent chunks lie, which are not sent."""
+    """The stretches of the silent chunks, whose samples are not sent."""
 
 
 @dataclass(frozen=True)
 class ReadAudio:
-    """The command to read a source's audio, and how its replies are parsed."""
+    """The command to read the audio of a source, and the parser of its replies."""
 
     task: AudioTask
+    """Which audio to read, and how."""
     chunks_per_batch: int
     """Largest number of chunks to transcribe in a batch."""
 
     def attempts(self) -> Sequence[Self]:
-        """Return the commands to try in turn while processes die or hang."""
+        """Return the command of each attempt; another one follows when a process dies or hangs."""
         return [self] * ATTEMPTS
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """Return the command for these spans of the samples."""
+        """Return the JSON of the command, with the spans of samples to read, in ascending order."""
         spans_json = [asdict(span) for span in spans]
         return {"read_audio": {**vars(self), "task": self.task.to_json(), "spans": spans_json}}
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedAudio:
-        """Read an "opened" reply."""
+        """Parse the content of an "opened" reply."""
         return OpenedAudio(**{**reply, "info": AudioInfo(**reply["info"])})
 
     def parse_batch(self, reply: dict[str, Any], _: OpenedAudio, slots: Slots) -> DecodedAudioBatch:
-        """Read a "batch" reply; its chunks are views on their slot, where they lie one after the other."""
+        """Parse the content of a "batch" reply. The chunks are views of the slot, where each follows the one before."""
         rows = {name: [Stretch(*row) for row in reply[name]] for name in ("audible", "silent")}
         ends = list(accumulate(chunk.stop - chunk.first for chunk in rows["audible"]))
+        # A batch without a slot has no chunks, and any slot has room for 0 samples.
         samples = slots.array(reply["slot"] or 0, (ends[-1] if ends else 0,), np.int16)
         chunks = np.split(samples, ends[:-1]) if ends else []
         return DecodedAudioBatch(**{**reply, **rows}, chunks=chunks, slots=slots)
 
 
 def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: int) -> float:
-    """Carry out the command in the decode process; the arguments are its fields.
+    """Execute a `ReadAudio` command in the decode process.
+
+    Args:
+        channel: Connection to the parent.
+        task: JSON of the AudioTask.
+        spans: JSON of the spans of samples to read, in ascending order.
+        chunks_per_batch: Largest number of chunks to transcribe in a batch.
 
     Returns:
-        Seconds of audio that were decoded, including what only lay before a span.
+        Seconds of audio that were decoded, including audio before the spans.
 
     Raises:
         NoSound: The file has video but no audio.
-        MediaError: The file cannot be read, or not to its end. Everything before is sent.
+        MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
     audio_task = AudioTask.from_json(task)
     with Audio(audio_task, channel.heartbeat) as audio:
@@ -111,7 +122,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
-        channel.send(opened={"info": asdict(audio.info), "samples": None, "cut": None})
+        channel.send(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
         wanted = [Span(**span) for span in spans]
         _AudioFeed(channel, audio, audio.info, wanted, audio_task.sample_rate, chunks_per_batch).run()
         return audio.read_seconds
@@ -119,7 +130,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
 
 @dataclass
 class _Batch:
-    """The batch under construction, with the fields of its reply."""
+    """A batch that is being filled. Its fields are those of the "batch" reply."""
 
     first: int
     stop: int
@@ -129,7 +140,7 @@ class _Batch:
 
 
 class _AudioFeed:
-    """Sends the spans of a source's audio in batches of up to `most` chunks to transcribe."""
+    """Sends the spans of a source's audio in batches of up to `max_chunks` chunks to transcribe."""
 
     def __init__(
         self,
@@ -138,11 +149,12 @@ class _AudioFeed:
         info: AudioInfo,
         spans: Sequence[Span],
         sample_rate: int,
-        most: int,
+        max_chunks: int,
     ) -> None:
         self._channel, self._audio, self._info, self._spans = channel, audio, info, spans
-        self._sample_rate, self._most = sample_rate, most
-        self._first = spans[0].first if spans else 0  # none are left if a process died when it was done
+        self._sample_rate, self._max_chunks = sample_rate, max_chunks
+        # There are no spans if a process died after its last batch and another one carries on.
+        self._first = spans[0].first if spans else 0
         self._batch = _Batch(self._first, self._first)
         self._latest_seconds = float("-inf")
 
@@ -156,28 +168,29 @@ class _AudioFeed:
                     break
             else:
                 samples, cut = self._audio.samples_read, self._audio.why_incomplete
-                self._channel.send(opened={"info": asdict(self._info), "samples": samples, "cut": cut})
+                self._channel.send(opened={"info": asdict(self._info), "samples": samples, "why_incomplete": cut})
         except MediaError:
             self._send_batch()  # what came before the damage
             raise
         self._send_batch()
 
     def _wanted_of(self, chunk: AudioChunk) -> Iterator[AudioChunk]:
-        """Cut out of a chunk what lies in the spans: all or nothing, unless other codec versions made other cuts."""
+        """Yield the parts of a chunk that lie in the spans.
+
+        This is all of it or nothing, unless the spans come from other library versions, with which chunks differed.
+        """
         for span in self._spans:
             first = max(span.first, chunk.first)
             stop = chunk.stop if span.stop is None else min(span.stop, chunk.stop)
             if first < stop:
-                seconds = round(chunk.start_seconds + (first - chunk.first) / self._sample_rate, 6)
-                samples = chunk.samples[first - chunk.first : stop - chunk.first]
-                yield AudioChunk(first, stop, seconds, samples, chunk.silent)
+                yield chunk.trim(first, stop, self._sample_rate)
 
     def _is_last(self, chunk: AudioChunk) -> bool:
-        """Whether no span goes on after the chunk."""
+        """Return whether all spans end with this chunk or before it."""
         return not self._spans or (self._spans[-1].stop is not None and self._spans[-1].stop <= chunk.stop)
 
     def _add(self, chunk: AudioChunk) -> None:
-        # The stretches of a batch are sorted by time later, so time must not go back within one.
+        # The stretches of a batch are sorted by time later, so their times must ascend.
         if chunk.first != self._batch.stop or chunk.start_seconds < self._latest_seconds:
             self._send_batch(next_first=chunk.first)
         self._latest_seconds = chunk.start_seconds
@@ -189,7 +202,7 @@ class _AudioFeed:
             self._write(chunk.samples)
             batch.audible.append(stretch)
         batch.stop = chunk.stop
-        if len(batch.audible) == self._most or len(batch.silent) == MOST_SILENT:
+        if len(batch.audible) == self._max_chunks or len(batch.silent) == MAX_SILENT_CHUNKS:
             self._send_batch()
 
     def _write(self, samples: SampleArray) -> None:
@@ -200,7 +213,7 @@ class _AudioFeed:
         self._channel.array(batch.slot, (begin + len(samples),), np.int16)[begin:] = samples
 
     def _send_batch(self, next_first: int | None = None) -> None:
-        """Send the batch, unless it is empty, and begin the next one, by default where this one ends."""
+        """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
         batch = self._batch
         if batch.stop > batch.first:
             self._channel.send(batch=vars(batch))

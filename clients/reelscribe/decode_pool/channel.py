@@ -16,7 +16,7 @@ HEARTBEAT_SECONDS = 1.0
 
 
 class WorkerChannel:
-    """Commands from the parent, replies to it, and the slots of shared memory that the process fills.
+    """Receives commands, sends replies, and gives access to the slots of shared memory that the process fills.
 
     Commands and replies are JSON objects, one per line; `worker.py` lists them.
     """
@@ -25,8 +25,8 @@ class WorkerChannel:
         """Connect to a parent.
 
         Args:
-            memory: Memory shared with the parent: slots of `slot_bytes` bytes, one after the other.
-            slot_bytes: Size of a slot.
+            memory: The memory that is shared with the parent: slots of `slot_bytes` bytes, one after the other.
+            slot_bytes: Size of a slot in bytes.
             commands: Stream to read commands from.
             replies: Stream to write replies to.
         """
@@ -36,9 +36,9 @@ class WorkerChannel:
         self._last_reply = 0.0
 
     def next_command(self) -> dict[str, Any]:
-        """Wait for the next command. Slots that are granted meanwhile are kept for `take_slot`.
+        """Wait for the next command, and return it. A slot that is granted before it is kept for `take_slot`.
 
-        The process exits when the parent has closed the stream of commands.
+        The process exits if the parent has closed the stream of commands.
         """
         while "slot" in (command := self._read_command()):
             self._slot = command["slot"]
@@ -52,11 +52,11 @@ class WorkerChannel:
         return slot
 
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """View the start of a slot as an array."""
+        """Return the beginning of a slot as an array, without a copy."""
         return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
 
     def send(self, **reply: Any) -> None:
-        """Send a reply to the parent."""
+        """Send a reply, whose JSON has these items, to the parent."""
         self._last_reply = time.monotonic()
         self._replies.write(json.dumps(reply) + "\n")
         self._replies.flush()

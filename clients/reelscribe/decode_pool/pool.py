@@ -1,8 +1,8 @@
 """A pool of decode processes.
 
-Each file that is being read has a process of its own. The event loop stays free, every core is used, and a codec that
-crashes or hangs does not hurt the run. Frames and samples are not copied: the process writes them to shared memory, and
-what is sent over HTTP is a view on it.
+Each file is read by a process of its own. So the event loop is never blocked, every core is used, and a codec that
+crashes or hangs does not stop the run. Frames and samples are not copied: the process writes them to shared memory, and
+the HTTP request is sent from there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
 
 STALL_SECONDS = 60.0
-"""Default timeout of a process that makes no progress. Network storage may take half of that to wake up."""
+"""Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
 
 READY_BATCHES = 4
-"""Memory for so many batches, besides those that processes fill, is taken at the start: nearly every run needs it."""
+"""Number of batches for which memory is allocated at the start, because nearly every run needs it. The batches that
+processes fill come on top."""
 
 DIGEST_ATTEMPTS = 2
-"""How often a digest is tried. A process that died or hung is retried, as the file need not be the reason."""
+"""Number of times that a digest is tried; a process may die or hang for reasons other than the file."""
 
 
 class DecodePool:
@@ -41,14 +42,14 @@ class DecodePool:
 
         Args:
             workers: Largest number of processes.
-            slot_bytes: Room for the frames or samples of a batch.
-            batches_held: How many batches can be in use before decoding waits until one is released.
-            stall_seconds: A process that makes no progress for so long is killed.
+            slot_bytes: Size of a slot, which holds the frames or samples of a batch, in bytes.
+            batches_held: Number of batches that can be in use before decoding waits until one is released.
+            stall_seconds: A process that makes no progress for this long is killed.
         """
         self.workers = workers
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
-        # Besides the batches in use, each process fills one slot, and has filled one whose batch is not taken yet.
+        # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.
         self._slots = Slots(2 * workers + batches_held, slot_bytes, ready=2 * workers + READY_BATCHES)
         self._stall_seconds = stall_seconds
         self._permits = asyncio.Semaphore(workers)
@@ -68,12 +69,12 @@ class DecodePool:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds spent waiting for replies, summed over all processes."""
+        """Time spent waiting for replies, in seconds, summed over all processes."""
         return self._past_seconds + sum(process.busy_seconds for process in self._all)
 
     @property
     def decoded(self) -> float:
-        """Frames, or seconds of audio, decoded from files that were read to their ends."""
+        """Number of frames, or seconds of audio, decoded from files that were read to their ends."""
         return self._past_decoded + sum(process.decoded for process in self._all)
 
     def stop(self) -> None:
@@ -83,7 +84,17 @@ class DecodePool:
             process.kill()
 
     async def digest_file(self, path: str) -> Source:
-        """Compute the size and SHA-256 of a file. Raises MediaError."""
+        """Compute the size and SHA-256 of a file.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            The path, the size and the digest.
+
+        Raises:
+            MediaError: The file cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
+        """
         for _ in range(DIGEST_ATTEMPTS - 1):
             with suppress(DecoderDied, DecoderStalled):
                 return await self._digest_file_once(path)
@@ -96,13 +107,17 @@ class DecodePool:
     async def read(
         self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
     ) -> AsyncGenerator[Opened | Batch, None]:
-        """Read spans of a source. If the process dies or hangs, another one reads what is missing.
+        """Read spans of a source. If the process dies or hangs, another one reads the rest of the spans.
+
+        Args:
+            command: What to read, and how.
+            spans: The spans of chosen frames or of samples, in ascending order.
 
         Yields:
-            What the source is, once or more, and the batches of the spans in order. Each batch must be released.
+            Facts about the source, at least once, and the batches of the spans in order. Each batch must be released.
 
         Raises:
-            MediaError: The source cannot be read; DecoderDied or DecoderStalled if every attempt ended so.
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
         """
         attempts = command.attempts()
         for count, attempt in enumerate(attempts, 1):
@@ -135,7 +150,7 @@ class DecodePool:
             finally:
                 if process.ready:
                     self._idle.append(process)
-                else:  # dead, worn out, or in the middle of a file that nobody wants any more
+                else:  # it is dead, has read enough files, or is in the middle of a file whose reading was given up
                     await self._discard(process)
 
     async def _idle_or_new(self) -> DecodeProcess:
@@ -160,8 +175,8 @@ class DecodePool:
 
 
 def _after(spans: Sequence[Span], batch: DecodedBatch) -> list[Span]:
-    """Return what is left of `spans` after `batch`; batches come in the order of the spans."""
-    left = [span for span in spans if span.stop is None or span.stop > batch.stop]
-    if left and left[0].first < batch.stop:
-        left[0] = Span(batch.stop, left[0].stop, batch.anchor)
-    return left
+    """Return the rest of `spans` after `batch`; batches come in the order of the spans."""
+    rest = [span for span in spans if span.stop is None or span.stop > batch.stop]
+    if rest and rest[0].first < batch.stop:
+        rest[0] = Span(batch.stop, rest[0].stop, batch.anchor)
+    return rest

@@ -1,4 +1,4 @@
-"""One decode process as its parent sees it: commands, replies, a timeout for each reply, and its end."""
+"""The parent's side of one decode process: start it, send commands, wait for replies with a timeout, and kill it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
-"""A process that has read so many files is replaced: codecs leak memory, and a new process starts in less time than
-decoding a second of video takes.
-"""
+"""Number of files after which a process is replaced, because codecs leak memory. A new process starts in less time than
+decoding a second of video takes."""
 
 EXIT_SECONDS = 5.0
-"""How long to wait for a killed process. One that waits for a dead disk exits when the disk answers, perhaps never."""
+"""Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
 
 REPLY_BYTES = 2**20
-"""Longest line that a process writes. The longest replies are batches of 1,024 frames or silent chunks."""
-
+"""Longest reply that is accepted, in bytes. The longest replies are batches of 1,024 frames or silent chunks."""
 
 Opened = TypeVar("Opened")
 Batch = TypeVar("Batch", bound=DecodedBatch)
 
 
 class ReadCommand(Protocol[Opened, Batch]):
-    """The command to read a source, and how its replies are parsed: `ReadFrames` or `ReadAudio`."""
+    """A command to read a source, and the parser of its replies: `ReadFrames` or `ReadAudio`."""
 
     def attempts(self) -> Sequence[ReadCommand[Opened, Batch]]:
-        """Return the commands to try in turn while processes die or hang."""
+        """Return the command of each attempt; another one follows when a process dies or hangs."""
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """Return the command for these spans of the source."""
+        """Return the JSON of the command, with the spans of the source to read, in ascending order."""
 
     def parse_opened(self, reply: dict[str, Any]) -> Opened:
-        """Read an "opened" reply."""
+        """Parse the content of an "opened" reply."""
 
     def parse_batch(self, reply: dict[str, Any], opened: Opened, slots: Slots) -> Batch:
-        """Read a "batch" reply."""
+        """Parse the content of a "batch" reply."""
 
 
 class DecodeProcess:
@@ -56,9 +54,9 @@ class DecodeProcess:
         """Wrap a process that `start` has started."""
         self._process, self._slots, self._stall_seconds, self._stderr = process, slots, stall_seconds, stderr
         self.busy_seconds = 0.0
-        """Seconds spent waiting for its replies."""
+        """Time spent waiting for its replies, in seconds."""
         self.decoded = 0.0
-        """Frames, or seconds of audio, decoded from files that were read to their ends, also those not wanted."""
+        """Number of frames, or seconds of audio, decoded from files that were read to their ends, wanted or not."""
         self._granted_slot: int | None = None
         self._files = 0
         self._working = False
@@ -68,8 +66,11 @@ class DecodeProcess:
         """Start a process.
 
         Args:
-            slots: Shared memory that it writes frames or samples to.
+            slots: Shared memory to which it writes frames or samples.
             stall_seconds: Timeout for each reply or heartbeat, after which the process is killed.
+
+        Returns:
+            The process, which is ready for commands.
 
         Raises:
             StartupError: The operating system cannot start it.
@@ -78,7 +79,10 @@ class DecodeProcess:
         arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count)]
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "reelscribe.decode_pool.worker", *arguments),
+                sys.executable,
+                "-m",
+                "reelscribe.decode_pool.worker",
+                *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
@@ -101,11 +105,21 @@ class DecodeProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it runs, has nothing to do, and may read another file."""
+        """Whether it is running and idle, and may read another file."""
         return self._process.returncode is None and not self._working and self._files < FILES_PER_PROCESS
 
     async def digest_file(self, path: str) -> Source:
-        """Compute the size and SHA-256 of a file. Raises MediaError."""
+        """Compute the size and SHA-256 of a file.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            The path, the size and the digest.
+
+        Raises:
+            MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+        """
         self._send(digest_file=path)
         reply = await self._next_reply()
         self._working = False
@@ -118,8 +132,12 @@ class DecodeProcess:
     ) -> AsyncGenerator[Opened | Batch, None]:
         """Read spans of a source.
 
+        Args:
+            command: What to read, and how.
+            spans: The spans of chosen frames or of samples, in ascending order.
+
         Yields:
-            What the source is, once or more, and the batches of the spans in order. Each batch must be released.
+            Facts about the source, at least once, and the batches of the spans in order. Each batch must be released.
 
         Raises:
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
@@ -134,7 +152,7 @@ class DecodeProcess:
             elif "batch" in reply:
                 batch = command.parse_batch(reply["batch"], opened, self._slots)
                 if batch.slot is not None:
-                    await self._grant_slot()  # so that it decodes on while the batch is used
+                    await self._grant_slot()  # so that it keeps decoding while the batch is in use
                 yield batch
             else:
                 self._working = False
@@ -143,7 +161,7 @@ class DecodeProcess:
         self.decoded += reply["end"]["decoded"]
 
     def kill(self) -> None:
-        """Kill the process, whatever it is doing, without waiting for its exit."""
+        """Kill the process without waiting for its exit."""
         if self._process.returncode is None:
             self._process.kill()
 
@@ -153,7 +171,7 @@ class DecodeProcess:
         try:
             await asyncio.wait_for(self._process.wait(), EXIT_SECONDS)
         except TimeoutError:
-            return  # it never runs again but has not exited, so its slot is not safe to reuse
+            return  # the kernel still holds the process, which may write to its slot, so the slot stays taken
         if self._granted_slot is not None:
             self._slots.give_back(self._granted_slot)
             self._granted_slot = None
@@ -162,8 +180,8 @@ class DecodeProcess:
     async def _grant_slot(self) -> None:
         """Grant the process another slot to fill.
 
-        If this is cancelled, the slot granted before remains on record. It may belong to a batch that was not yielded,
-        and `close` gives it back.
+        If this is cancelled, `_granted_slot` remains the slot that was granted before. That slot may belong to a batch
+        that was not yielded and cannot be released, so `close` gives it back.
         """
         self._granted_slot = await self._slots.take()
         self._write(slot=self._granted_slot)
@@ -199,7 +217,7 @@ class DecodeProcess:
         return line
 
     async def _died(self) -> DecoderDied:
-        """Say what the process died of: its signal, or its exit status and the last line of its standard error."""
+        """Make the error for a process that ended: its signal, or its exit status and last line on standard error."""
         code = await self._process.wait()
         if code < 0:
             return DecoderDied(f"the process that was decoding it ended: {signal.Signals(-code).name}")

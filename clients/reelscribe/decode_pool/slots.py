@@ -1,7 +1,7 @@
-"""The shared memory that decoded frames and audio arrive in, and how much of it a request needs.
+"""The shared memory for decoded frames and audio, and the size of the requests that are sent from it.
 
-The memory is an anonymous file (`memfd_create`): nothing is left behind when a process dies, and pages that were never
-written take no memory.
+The memory is an anonymous file (`memfd_create`): it disappears with the processes that use it, and pages that were
+never written take no memory.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class Slots:
 
         Args:
             count: Number of slots.
-            slot_bytes: Size of each slot.
-            ready: How many slots are written to at once, so that a machine without the memory fails now and not later.
+            slot_bytes: Size of each slot in bytes.
+            ready: Number of slots for which memory is allocated now, so that a lack of memory shows at the start.
         """
         self.count, self.slot_bytes = count, slot_bytes
         self.fd = os.memfd_create("reelscribe-media")
         os.ftruncate(self.fd, count * slot_bytes)
         self._memory = mmap.mmap(self.fd, count * slot_bytes)
         np.frombuffer(self._memory, np.uint8, min(ready, count) * slot_bytes)[:: mmap.PAGESIZE] = 0
-        # Imported here: decode processes import this module too, have no use for asyncio, and should start fast.
+        # Imported here, because decode processes import this module too and start faster without asyncio.
         import asyncio
 
-        # Last in, first out, so that only as many slots are ever touched as are in use at the same time.
+        # Last in, first out, so that slots are reused and no more memory is allocated than is in use at the same time.
         self._free = asyncio.LifoQueue[int]()
         for slot in reversed(range(count)):
             self._free.put_nowait(slot)
@@ -46,64 +46,74 @@ class Slots:
         return await self._free.get()
 
     def give_back(self, slot: int) -> None:
-        """Let a slot be overwritten."""
+        """Make a slot free again; it may be overwritten from now on."""
         self._free.put_nowait(slot)
 
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """View the start of a slot as an array."""
+        """Return the beginning of a slot as an array, without a copy."""
         return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
 
     def close(self) -> None:
-        """Close the file. Processes that have mapped it, and views on it, keep the memory."""
+        """Close the file. The memory remains as long as processes map it or arrays view it."""
         os.close(self.fd)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedBatch:
-    """A stretch of a source, from number `first` to before `stop`, with what was decoded of it.
-
-    Numbers count the chosen frames of a video, or the samples of its audio.
-    """
+    """A range of the chosen frames of a video, or of the samples of its audio, with the frames or samples to send."""
 
     first: int
+    """Number of the first frame or sample."""
     stop: int
+    """Number of the first frame or sample after the batch."""
     anchor: int | None = None
-    """What a process needs to know of earlier batches to go on after this one (see `Span`)."""
+    """`Span.anchor` of a span that begins at `stop`."""
     slot: int | None
-    """The slot that holds the frames or samples; None if there are none."""
+    """Number of the slot that holds the frames or samples to send; None if there are none."""
     slots: Slots
+    """The shared memory that has the slot."""
 
     def release(self) -> None:
-        """Give back the slot. Its frames or samples must not be used any more."""
+        """Give back the slot. The frames or samples in it must not be used afterwards."""
         if self.slot is not None:
             self.slots.give_back(self.slot)
 
 
 MAX_REQUEST_BYTES = 8 * 10**6
-"""TorchServe moves bodies of 2 to 24 MB equally fast and larger ones ever more slowly; small ones share load best."""
+"""Largest size of a request in bytes, unless it holds a single larger item. TorchServe transfers bodies of 2 to 24 MB
+equally fast, and larger ones more slowly; smaller requests balance the load better."""
 
 MAX_FRAMES_PER_REQUEST = 32
-"""Default number of frames that travel together."""
+"""Default limit on the number of frames in a request."""
 
 
-def request_bytes(item_bytes: int, most: int) -> int:
+def request_bytes(item_bytes: int, max_items: int) -> int:
     """Compute the size of a slot that holds a request.
 
     Args:
-        item_bytes: Largest size of a frame or chunk.
-        most: Largest number of items in the request; at least 1.
+        item_bytes: Largest size of an item, which is a frame or a chunk, in bytes.
+        max_items: Largest number of items in the request; at least 1.
 
     Returns:
-        Room for `most` items, but no more than MAX_REQUEST_BYTES unless a single item is larger.
+        The size of `max_items` items in bytes, but at most MAX_REQUEST_BYTES, unless a single item is larger.
 
     Raises:
-        UsageError: `most` is less than 1.
+        UsageError: `max_items` is less than 1.
     """
-    if most < 1:
-        raise UsageError(f"items per request: expected 1 or more, got {most}")
-    return max(item_bytes, min(MAX_REQUEST_BYTES, most * item_bytes))
+    if max_items < 1:
+        raise UsageError(f"items per request: expected 1 or more, got {max_items}")
+    return max(item_bytes, min(MAX_REQUEST_BYTES, max_items * item_bytes))
 
 
-def items_per_request(room: int, item_bytes: int, most: int) -> int:
-    """Compute how many items of `item_bytes` fit into `room` bytes: at least 1 and at most `most`."""
-    return max(1, min(most, room // item_bytes))
+def items_per_request(slot_bytes: int, item_bytes: int, max_items: int) -> int:
+    """Compute the number of items of a size that fit into a slot.
+
+    Args:
+        slot_bytes: Size of the slot in bytes.
+        item_bytes: Size of an item, which is a frame or a chunk, in bytes.
+        max_items: Largest number of items in the request; at least 1.
+
+    Returns:
+        A number from 1 to `max_items`.
+    """
+    return max(1, min(max_items, slot_bytes // item_bytes))

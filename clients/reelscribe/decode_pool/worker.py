@@ -1,7 +1,7 @@
 """The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `process.py`.
 
-It reads commands from standard input and writes replies to standard output, one JSON object per line. Arrows point
-away from whoever writes: ``<-`` is a command of the parent, ``->`` a reply of the process.
+It reads commands from standard input and writes replies to standard output, one JSON object per line. Below, ``<-``
+marks a command of the parent and ``->`` a reply of the process.
 
 Digest a file::
 
@@ -10,11 +10,11 @@ Digest a file::
 
 Read the frames or the audio of a file::
 
-    <- {"slot": number}                                           the slot to fill next, granted before the first file
+    <- {"slot": number}                                           the slot to fill; sent before the first file only
     <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
-    -> {"opened": {...}}                                          what the file is; audio sends it again at its end
-    -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if nothing lies in one
-    <- {"slot": number}                                           after each batch that used up its slot
+    -> {"opened": {...}}                                          facts about the file; for audio again at its end
+    -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
+    <- {"slot": number}                                           the next slot to fill, after each batch with a slot
     -> {"end": {"decoded": frames or seconds of audio}}           or an error
 
 A file that cannot be read::
@@ -46,12 +46,13 @@ from reelscribe.errors import MediaError
 _PR_SET_PDEATHSIG = 1
 
 
-def follow(channel: WorkerChannel) -> None:
-    """Carry out the parent's commands until the parent is gone, then exit."""
-    while command := channel.next_command():
+def serve(channel: WorkerChannel) -> None:
+    """Execute the commands of the parent until the parent is gone, then exit."""
+    while True:
+        command = channel.next_command()
         try:
             if "digest_file" in command:
-                # In a process, so that a huge file or a dead disk can be given up by killing it.
+                # A decode process does this, because it can be killed while it reads a huge file or a dead disk.
                 channel.send(source=asdict(digest_file(command["digest_file"], channel.heartbeat)))
             else:
                 channel.send(end={"decoded": _read(channel, command)})
@@ -61,7 +62,7 @@ def follow(channel: WorkerChannel) -> None:
 
 def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
     """Read a file, and return how many frames or seconds of audio were decoded."""
-    # Each feed is imported when it is needed: a process serves one of them all its life, and starts faster so.
+    # Each feed is imported when it is first needed: most processes need only one, and start faster without the other.
     if "read_audio" in command:
         from reelscribe.decode_pool import audio_feed
 
@@ -76,10 +77,10 @@ def main() -> None:
     # A process that hangs in a codec reads no commands, so it would not notice that its parent is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     fd, slot_bytes, slots = map(int, sys.argv[1:])
-    # Codecs print to standard output as they like, so replies get a copy of it, and it becomes standard error.
+    # Some codecs print to standard output, so it becomes standard error, and replies go to a copy of the original one.
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
-        follow(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies))
+        serve(WorkerChannel(mmap.mmap(fd, slot_bytes * slots), slot_bytes, sys.stdin, replies))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, CSV and Parquet tables.
 
-`formats.export` is the entry. It reads annotations.jsonl line by line (annotations.py). For each source it writes
+`formats.export` is the entry. It reads annotations.jsonl line by line (reader.py). For each source it writes
 subtitles (cues.py, subtitles.py) and adds rows to the tables (tables.py).
 """

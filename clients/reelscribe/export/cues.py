@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from reelscribe.contract.annotations import Segment, Utterance
+from reelscribe.contract.outcomes import Segment, Utterance
 from reelscribe.contract.speech import Word
-from reelscribe.export.annotations import AnnotatedSource
+from reelscribe.export.reader import AnnotatedSource
 
 CueSource = Literal["captions", "transcript", "both"]
 """The annotations that cues are made from; "both" means all that a record has."""

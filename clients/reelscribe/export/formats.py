@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from reelscribe.errors import UsageError, brief
-from reelscribe.export.annotations import Kind, annotated_source, read_lines, source_path
 from reelscribe.export.cues import Cue, CueSource
 from reelscribe.export.folder import ExportFolder
+from reelscribe.export.reader import Kind, annotated_source, read_lines, source_path
 from reelscribe.export.subtitles import common_folder_of, subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, WriteSource, csv_writer, parquet_writer
 

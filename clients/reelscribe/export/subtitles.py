@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 from typing import Literal
 
-from reelscribe.export.annotations import AnnotatedSource
 from reelscribe.export.cues import Cue, CueSource, cues_of, intervals_of
 from reelscribe.export.folder import ExportFolder
+from reelscribe.export.reader import AnnotatedSource
 
 _WORD_JOINER = "\u2060"  # an invisible character
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")

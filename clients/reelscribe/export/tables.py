@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe.contract.annotations import Caption, Utterance
-from reelscribe.export.annotations import AnnotatedSource, Kind
-from reelscribe.results.records import Model
+from reelscribe.contract.outcomes import Caption, Utterance
+from reelscribe.export.reader import AnnotatedSource, Kind
+from reelscribe.results.annotations import Model
 
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or its subtitle file."""

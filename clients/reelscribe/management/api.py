@@ -135,7 +135,7 @@ class Api:
         if (
             answer.token_refused
             and isinstance(self._credentials, Credentials)
-            and self._credentials.differs_from(token)
+            and self._credentials.reload_after_refusal(token)
         ):
             answer = await self._send(method, path, await self._token(), seconds)
         return answer
@@ -151,7 +151,7 @@ class Api:
                 if self._credentials
                 else "no key was given: give the server's --key-file"
             )
-            raise AccessRefused(f"{message}; {advice}", passes=True)
+            raise AccessRefused(f"{message}; {advice}", temporary=True)
         kind, advice = _refusal(path, answer)
         raise kind(f"{message}; {advice}")
 

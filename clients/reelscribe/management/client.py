@@ -25,8 +25,8 @@ DRAIN_SECONDS = 300.0
 """Default timeout, in seconds, for the requests in a version's queue to be answered before it is unregistered."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two requests for the state of workers. It is not smaller because TorchServe queries the GPUs for each
-such request, and other requests wait meanwhile.
+"""Seconds between two requests for the state of workers. For workers on GPUs, TorchServe queries the GPUs each time,
+and its other clients wait meanwhile.
 """
 
 Why = Callable[[str, str], str | None]

@@ -78,7 +78,7 @@ class ModelVersion:
     queue_capacity: int
     """Number of requests that its queue can hold."""
     response_seconds: int
-    """Seconds that a worker may take for a batch of requests before it is replaced."""
+    """Seconds that a worker may compute before it is replaced."""
     startup_seconds: int
     """Seconds that a worker may take to load the model."""
     device_ids: tuple[int, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from reelscribe.contract.annotations import (
+from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
     Failure,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from reelscribe.contract.annotations import SourceError
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import AudioInfo, Span, VideoInfo
 
 

@@ -31,7 +31,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from reelscribe.contract.annotations import AudioResult, FrameResult, SourceError
+from reelscribe.contract.outcomes import AudioResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, SavedFrameBatch, audio_results, frame_results

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from reelscribe.contract.annotations import SourceError
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
+from reelscribe.results.annotations import Record
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
-from reelscribe.results.records import Record
 from reelscribe.run.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
 

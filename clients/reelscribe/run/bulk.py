@@ -19,9 +19,8 @@ from typing import Any
 from reelscribe._files import FolderLock
 from reelscribe.decode.source_file import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import OutputError, ReelscribeError
-from reelscribe.results.jsonl import AnnotationsWriter
+from reelscribe.results.annotations import AnnotationsWriter, Record
 from reelscribe.results.ledger import Ledger, LedgerReader
-from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.meter import Meter, Snapshot, TrackSnapshot

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.annotations import Caption, Failure, SourceError
 from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
-from reelscribe.results.records import CaptionResult, Record
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
@@ -90,7 +90,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         return len(saved.captions) + len(saved.reused)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        return SavedVideo(opened.info, opened.end_seconds, opened.cut), opened.chosen
+        return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete), opened.chosen
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)

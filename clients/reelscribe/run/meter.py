@@ -233,16 +233,11 @@ def _busy(share: float, of: int) -> str:
 class Meter:
     """Measures a run and its tracks."""
 
-    def __init__(self, sources: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock of the run.
-
-        Args:
-            sources: Number of sources of the run.
-            now: A clock, in seconds.
-        """
+    def __init__(self, sources: int) -> None:
+        """Start the clock of a run over `sources` sources."""
         self.stalls = Stalls()
-        self._sources, self._now = sources, now
-        self._began = now()
+        self._sources = sources
+        self._began = time.monotonic()
         self._done = self._failed = 0
         self._done_now = 0.0
         """Sources that are done, each as the fraction of it that this run has done."""
@@ -292,7 +287,7 @@ class Meter:
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
-        seconds = max(self._now() - self._began, 1e-9)
+        seconds = max(time.monotonic() - self._began, 1e-9)
         paths = {path for track in self._tracks for path in track.open}
         progress = [[track.open[path] for track in self._tracks if path in track.open] for path in paths]
         left = self._sources - self._done - sum(fmean(one.before + one.now for one in source) for source in progress)

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from reelscribe.client.models import CaptionClient, SpeechClient
-from reelscribe.contract.annotations import Caption, Failure, Silence, SpeechFailure, Utterance
-from reelscribe.contract.chunking import Chunker, is_silent
+from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
+from reelscribe.decode.silence import is_silent
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
@@ -73,7 +74,7 @@ async def caption_file(
             undecodable += sum(failure.error == UNDECODABLE for failure in item.failures)
             for result in timeline.add(item):
                 yield result
-    if opened and (reason := damage(opened.cut, undecodable, opened.chosen)):
+    if opened and (reason := damage(opened.why_incomplete, undecodable, opened.chosen)):
         raise MediaError(f"{path}: {reason}")
 
 
@@ -108,8 +109,8 @@ async def transcribe_file(
                 yield result
     for result in timeline.end():
         yield result
-    if opened and opened.cut:
-        raise MediaError(f"{path}: {opened.cut}")
+    if opened and opened.why_incomplete:
+        raise MediaError(f"{path}: {opened.why_incomplete}")
 
 
 async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str | RequestRefused]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from reelscribe.contract.chunking import SILENCE_DB, Cutting
+from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.reuse import REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError

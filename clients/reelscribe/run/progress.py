@@ -1,10 +1,9 @@
-"""Displays for the progress of a run: a bar, lines, JSON, or errors only. They write to standard error."""
+"""Displays for the progress of a run on a console: a bar, lines, JSON, or errors only."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from types import TracebackType
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from reelscribe.results.records import Record
+from reelscribe.results.annotations import Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 LINE_SECONDS = 10.0
@@ -48,8 +47,8 @@ class Silent(Progress):
 class ErrorLines(Progress):
     """Shows a line for each source that failed and for each message."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
     def finished(self, record: Record) -> None:
         """Show why a source failed."""
@@ -65,15 +64,15 @@ class ErrorLines(Progress):
 class Lines(ErrorLines):
     """Shows a line with the figures of the run every ten seconds."""
 
-    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self._now = now
-        self._last = now()
+        self._last = time.monotonic()
 
     def show(self, snapshot: Snapshot) -> None:
         """Show a line if the last one is older than LINE_SECONDS."""
-        if self._now() - self._last >= LINE_SECONDS:
-            self._last = self._now()
+        now = time.monotonic()
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
             text = f"{snapshot.sources_done} of {snapshot.sources} sources, {describe(snapshot)}"
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -81,7 +80,7 @@ class Lines(ErrorLines):
 class TerminalBars(ErrorLines):
     """Shows a bar of sources and, under it, the speed and the bottleneck."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._bars = Bars(TextColumn("sources"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._task = self._bars.add_task("", total=None)
@@ -106,8 +105,8 @@ class TerminalBars(ErrorLines):
 class JsonLines(Progress):
     """Shows one JSON object a line, for programs: {"event": "progress" | "source" | "message", ...}."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console) -> None:
+        self._console = console
 
     def show(self, snapshot: Snapshot) -> None:
         """Show all figures."""

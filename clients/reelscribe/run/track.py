@@ -18,17 +18,17 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from reelscribe.client.endpoint import Answer
 from reelscribe.client.models import ModelClient
-from reelscribe.contract.annotations import SourceError
 from reelscribe.contract.model import ModelDescription
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError
+from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger, LedgerReader
-from reelscribe.results.records import Model, Record
 from reelscribe.run.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.models import SpeechClient
-from reelscribe.contract.annotations import Silence, SourceError, SpeechFailure
 from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
-from reelscribe.results.records import Record, TranscriptResult
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
@@ -90,7 +90,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         return (saved.stop - saved.first) / self._description.sample_rate - failed
 
     def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
-        return SavedAudio(opened.info, opened.cut), opened.samples
+        return SavedAudio(opened.info, opened.why_incomplete), opened.samples
 
     def _share(self, opened: OpenedAudio, first: int, stop: int | None) -> tuple[float, float]:
         rate = self._description.sample_rate

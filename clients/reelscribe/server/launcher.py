@@ -316,7 +316,7 @@ def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *,
         pids |= dict.fromkeys(process.pid for process in processes)
         targets = [process for process in processes if workers_too or is_java(process)]
         if not (targets or signalled) or time.monotonic() >= deadline:
-            break  # workers without a Java process would not end by themselves
+            break  # there is no Java process that could end its workers, or the time is up
         for process in targets:  # including those that another command has started meanwhile
             if process.pid not in signalled:
                 signalled.add(process.pid)

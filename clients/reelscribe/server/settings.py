@@ -46,7 +46,7 @@ def read_properties(text: str) -> Settings:
 
 
 def write_properties(settings: Mapping[str, str]) -> str:
-    """Return the text of a properties file, in ASCII because Java may read such files as ISO-8859-1."""
+    """Return the text of a properties file, in ASCII because Java reads such files as ISO-8859-1."""
     return "".join(f"{name}={_NEEDS_ESCAPE.sub(_escape, value)}\n" for name, value in settings.items())
 
 

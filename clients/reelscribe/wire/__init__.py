@@ -1,4 +1,4 @@
-"""The body of a request: a pickle with the data of its arrays beside it, so that nothing large is copied.
+"""Pack and unpack the body of a request: a pickle, followed by the data of its arrays so that nothing large is copied.
 
 This is the specification of the format, version 1. Integers are unsigned and little-endian::
 
@@ -18,19 +18,19 @@ The pickle holds one tree of dict (whose keys are str), list, tuple, str, bytes,
 array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 
 - `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
-  a reader accepts either, whatever the size.
+  a reader accepts data of any size in either place.
 - `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
   (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order. Long double is missing because it
   differs between machines.
 - `shape` has up to 32 lengths of 0 or more.
 - `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
 
-A pickle has at most 200,000 opcodes, 100,000 values and 32 levels. An int has at most 32 bytes. The str with which a
-pickle exceeds 4 MiB of UTF-8 text, and every later one, has only characters up to U+00FF.
+A pickle has at most 200,000 opcodes, 100,000 values and 32 levels of containers. An int has at most 32 bytes. Once the
+text in a pickle exceeds 4 MiB of UTF-8, the str that exceeds it and every later str have only characters up to U+00FF.
 
-A reader builds these values and nothing else, whatever the bytes say (see `_safe_pickle`). It refuses a body that
-breaks a rule or exceeds a limit, has a byte too few or too many, has a buffer that the pickle does not use, or has
-another version. A writer refuses a value whose body a reader would refuse. Both raise WireError.
+A reader makes nothing but these values, even from hostile bytes (see `_safe_pickle`). It refuses a body that breaks a
+rule or exceeds a limit, is too short or too long, has a buffer that the pickle does not use, or has another version. A
+writer refuses a value whose body a reader would refuse. Both raise WireError.
 
 `unpack` also reads what other clients send: ``pickle.dumps(array)`` of protocols 2 to 5, and ``.npy`` files of format
 versions 1.0 and 2.0 (see `numpy.lib.format`).
@@ -61,7 +61,7 @@ ALIGNMENT = 64
 """Every buffer begins at a multiple of this offset, in bytes."""
 
 INLINE_BYTES = 4096
-"""Arrays with less data than this, in bytes, have it in the pickle instead of in a buffer."""
+"""Data of arrays below this size, in bytes, is put into the pickle and not into a buffer."""
 
 MAX_BUFFERS = 4096
 """Largest number of buffers in a body."""
@@ -73,13 +73,13 @@ _HEADER = struct.Struct("<7sBII")
 _PICKLE_START = b"\x80"
 _NPY_START = b"\x93NUMPY"
 STARTS = (MAGIC, _PICKLE_START, _NPY_START)
-"""Whatever `unpack` can read begins with one of these."""
+"""First bytes of the formats that `unpack` reads."""
 
 COMPUTE_SECONDS_HEADER = "X-Reelscribe-Compute-Seconds"
-"""HTTP header of a response: the seconds that the handler computed for it."""
+"""HTTP header of a response: the compute time of the handler for it, in seconds."""
 
 IDENTITY_HEADER = "X-Reelscribe-Identity"
-"""HTTP header of a response: the `identity` of the model that gave it (see `reelscribe.contract.model`)."""
+"""HTTP header of a response: the `identity` of the model that gave the answer (see `reelscribe.contract.model`)."""
 
 _NPY_HEADER_BYTES = 2000
 """Largest size of an .npy header, in bytes; those that numpy writes have about 100."""
@@ -93,18 +93,18 @@ Segment = bytes | memoryview
 
 
 def pack(tree: Tree) -> list[Segment]:
-    """Make the body of a tree.
+    """Pack a tree into a body.
 
     Contiguous arrays are not copied; other arrays and `bytes` are copied once.
 
     Args:
-        tree: Values as the module's docstring specifies them. Arrays must not change until the body is sent.
+        tree: Values as the docstring of this module specifies them. Arrays must not change until the body is sent.
 
     Returns:
-        The body as segments to be sent in order: bytes, and views of the arrays' own memory.
+        The segments of the body, to be sent in this order: bytes, and views of the memory of the arrays.
 
     Raises:
-        WireError: The tree holds another value, or a reader would refuse it.
+        WireError: The tree has a value of another type, or a reader would refuse its body.
     """
     buffers: list[memoryview] = []
     stream = io.BytesIO()
@@ -115,7 +115,7 @@ def pack(tree: Tree) -> list[Segment]:
     pickled = stream.getvalue()
     if len(pickled) > MAX_PICKLE_BYTES:
         raise WireError(f"body: {len(pickled)} bytes beside its arrays; send large data as arrays")
-    # Reading the pickle refuses here, where the caller can still react, whatever the reader would refuse.
+    # If the receiver would refuse this pickle, so does this call, and the caller learns it before anything is sent.
     load(memoryview(pickled), buffers)
     sizes = struct.pack(f"<{len(buffers)}Q", *(buffer.nbytes for buffer in buffers))
     segments: list[Segment] = [_HEADER.pack(MAGIC, VERSION, len(pickled), len(buffers)) + sizes + pickled]
@@ -128,7 +128,7 @@ def pack(tree: Tree) -> list[Segment]:
 
 
 def size_of(segments: list[Segment]) -> int:
-    """Return the size of a body in bytes, its Content-Length."""
+    """Return the size of a body in bytes, for its Content-Length."""
     return sum(memoryview(segment).nbytes for segment in segments)
 
 
@@ -139,11 +139,10 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
         body: Contiguous bytes.
 
     Returns:
-        The tree in the body, or the array. Arrays are views of `body`; arrays of another byte order than the machine's
-        are not converted.
+        The tree in the body, or the array. Arrays are views of `body` and keep the byte order that they have there.
 
     Raises:
-        WireError: The bytes are none of the three, break a rule of the format, or exceed a limit.
+        WireError: The bytes are in none of the three formats, break a rule of their format, or exceed a limit.
     """
     view = memoryview(body).cast("B")
     if view[: len(MAGIC)] == MAGIC:
@@ -159,10 +158,10 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
 
 
 def array(data: Segment, dtype: str, shape: tuple[int, ...], order: str) -> Array:
-    """Make an array; pickles in bodies name this function, and its name is part of the format.
+    """Make an array. Pickles in bodies refer to this function, so its name is part of the format.
 
     Args:
-        data: The array's data.
+        data: Bytes of the items.
         dtype: Code of the dtype with its byte order, such as "<f4".
         shape: Length of each dimension.
         order: "C" or "F".
@@ -171,7 +170,7 @@ def array(data: Segment, dtype: str, shape: tuple[int, ...], order: str) -> Arra
         An array that is a view of `data`.
 
     Raises:
-        WireError: The arguments do not fit each other, or are not allowed in a body.
+        WireError: The arguments are not allowed in a body, or the size of `data` is not that of `dtype` and `shape`.
     """
     return checked_array(data, dtype, shape, order)
 
@@ -208,7 +207,7 @@ def _unpack_npy(view: memoryview) -> Array:
         raise WireError(f"npy: expected format version 1.0 or 2.0, got {'.'.join(map(str, version))}")
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(view[8:start], "little")
-    # numpy evaluates the header as a Python literal. This accepts only the notation in which numpy writes it.
+    # numpy evaluates the header as a Python literal. This accepts only the exact form in which numpy writes it.
     header = _NPY_HEADER.fullmatch(view[start:end]) if end <= min(view.nbytes, start + _NPY_HEADER_BYTES) else None
     if header is None:
         raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
@@ -218,7 +217,7 @@ def _unpack_npy(view: memoryview) -> Array:
 
 
 def _check_values(tree: Any) -> None:
-    """Refuse values of other types, by name, and trees without end; the reader checks most other limits."""
+    """Raise a WireError, which names the type, for a value that is not allowed, or for too deep or cyclic trees."""
     remaining = [(tree, 0)]
     values = 0
     while remaining:
@@ -243,7 +242,7 @@ def _check_values(tree: Any) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """Write the pickle of a body, and append the data of large arrays to `buffers`."""
+    """Write the pickle of a body to `stream`, and append the data of large arrays to `buffers`."""
 
     def __init__(self, stream: io.BytesIO, buffers: list[memoryview]) -> None:
         def is_inline(buffer: pickle.PickleBuffer) -> bool:
@@ -256,7 +255,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(stream, protocol=5, buffer_callback=is_inline)
 
     def reducer_override(self, value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | Any:
-        """Say how a value is pickled that is not a plain value; `pickle` calls this."""
+        """Return how to pickle a value that is not a plain one; `pickle` calls this."""
         if type(value) is np.ndarray:
             return array, _array_arguments(value)
         return NotImplemented  # the function `array` itself, which is pickled by its name

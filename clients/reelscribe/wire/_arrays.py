@@ -1,7 +1,7 @@
-"""The arrays that a pickle may hold: the names by which pickles make them, each with a checked constructor.
+"""The functions that a pickle may call to make arrays, each replaced by a constructor that checks its arguments.
 
-numpy 1 and 2 make arrays by the names that `ndarray.__reduce__` and `ndarray.__reduce_ex__` give; bodies of reelscribe
-make them by the name `reelscribe.wire.array`.
+Bodies of reelscribe call `reelscribe.wire.array`. Pickles of numpy 1 and 2 call the functions that `ndarray.__reduce__`
+and `ndarray.__reduce_ex__` return.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DIMENSIONS = 32
 """Largest number of dimensions of an array."""
 
 ITEM_SIZES = {code: int(code[1:]) for code in "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()}  # noqa: SIM905 - a table
-"""Bytes per item of every dtype that is allowed, by numpy's code without the byte order."""
+"""Bytes per item of every allowed dtype, by numpy's code without the byte order."""
 
 
 def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
@@ -37,7 +37,7 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
         An array that is a view of `buffer`.
 
     Raises:
-        WireError: An argument has another type or value, or the data has another size than dtype and shape give.
+        WireError: An argument is not of this form, or the size of the data is not that of `dtype` and `shape`.
     """
     code = dtype.lstrip("<>|=") if type(dtype) is str else ""
     if code not in ITEM_SIZES or len(dtype) > len(code) + 1:
@@ -58,10 +58,10 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
 
 
 class Constructor:
-    """The value that a name in a pickle stands for: a checked function, which the pickle may call.
+    """A function that a pickle may call.
 
     Args:
-        make: The function; its argument is the tuple of the call's arguments, none of which is checked yet.
+        make: The function. It gets the tuple of the call's arguments, and must check each of them.
     """
 
     def __init__(self, make: Callable[[tuple[Any, ...]], Any]) -> None:
@@ -69,7 +69,7 @@ class Constructor:
 
 
 class PendingDtype:
-    """A dtype whose pickle is being read: first comes its code, then a state with its byte order."""
+    """A dtype that is made in two steps: a call with its code, and a state with its byte order."""
 
     def __init__(self, code: str) -> None:
         self.code, self.byte_order = code, "|"
@@ -78,7 +78,7 @@ class PendingDtype:
         return self.byte_order + self.code
 
     def build(self, state: Any) -> None:
-        """Take over numpy's state of a dtype: (version, byte order, and six values of which three are None here)."""
+        """Apply numpy's state of a dtype: (version, byte order, 3 fields that are None if it is plain, 3 others)."""
         plain = type(state) is tuple and len(state) == 8 and all(field is None for field in state[2:5])
         if not plain or type(state[1]) is not str or state[1] not in ("<", ">", "|", "="):
             raise WireError(f"pickle: expected the state of a plain dtype, got {brief(state)}")
@@ -86,13 +86,13 @@ class PendingDtype:
 
 
 class PendingArray:
-    """An array whose pickle is being read: `_reconstruct` makes it empty, and a state fills it."""
+    """An array that is made in two steps: `_reconstruct` makes it empty, and a state fills it."""
 
     array: Array | None = None
-    """The array; None until the state has come."""
+    """The array; None before `build`."""
 
     def build(self, state: Any) -> None:
-        """Take over numpy's state of an array: (version, shape, dtype, whether it is in Fortran order, data)."""
+        """Apply numpy's state of an array: (version, shape, dtype, whether it is in Fortran order, data)."""
         if type(state) is not tuple or len(state) != 5 or type(state[2]) is not PendingDtype:
             raise WireError("pickle: expected the state of a plain numeric array, with its data as bytes")
         _, shape, dtype, fortran, data = state
@@ -110,7 +110,7 @@ def _make_dtype(args: tuple[Any, ...]) -> PendingDtype:
 
 
 def _make_bytes_from_latin1(args: tuple[Any, ...]) -> bytes:
-    """Make bytes as protocol 2 does, which has no opcode for them: by encoding text as Latin-1."""
+    """Make bytes by encoding text as Latin-1, as pickles of protocol 2 do, which has no opcode for bytes."""
     text, encoding = args
     if type(text) is not str or type(encoding) is not str or encoding != "latin1":
         raise WireError("pickle: _codecs.encode is understood for latin1 text only")
@@ -121,7 +121,7 @@ def _make_bytes_from_latin1(args: tuple[Any, ...]) -> bytes:
 
 
 def _make_empty_bytes(args: tuple[Any, ...]) -> bytes:
-    """Make empty bytes as protocol 2 does."""
+    """Make empty bytes by calling `bytes()`, as pickles of protocol 2 do."""
     if args:
         raise WireError("pickle: bytes() is understood without arguments only")
     return b""
@@ -166,4 +166,4 @@ CONSTRUCTORS = {
     ("_codecs", "encode"): Constructor(_make_bytes_from_latin1),
     ("__builtin__", "bytes"): Constructor(_make_empty_bytes),
 }
-"""Every name that a pickle may refer to, as (module, name), with its constructor."""
+"""Constructor for each (module, name) that a pickle may refer to."""

@@ -1,9 +1,9 @@
-"""Read untrusted pickles: they can make plain values and arrays, and cannot do anything else.
+"""Read untrusted pickles, which can make plain values and arrays and do nothing else.
 
 A subclass of `pickle.Unpickler` can restrict the classes that a pickle names, but it still allocates as much memory as
-a few hostile bytes claim to need. This reader is a small stack machine of its own. It knows the opcodes that protocols
-2 to 5 use for plain values and numpy arrays; a name stands for a checked constructor in `_arrays.CONSTRUCTORS`, and
-nothing is ever imported. Byte strings are views of the body until an array or a `bytes` value is made of them.
+a few hostile bytes claim to need. So this reader is a small stack machine of its own. It has the opcodes that protocols
+2 to 5 use for plain values and numpy arrays. It imports nothing: a name in a pickle can only refer to a constructor in
+`_arrays.CONSTRUCTORS`. Byte strings are views of the body until an array or a `bytes` value is made from them.
 
 The module `pickletools` of the standard library documents the opcodes.
 """
@@ -21,7 +21,7 @@ from reelscribe.errors import WireError, brief
 from reelscribe.wire._arrays import CONSTRUCTORS, Array, Constructor, PendingArray, PendingDtype
 
 Tree: TypeAlias = "bool | int | float | str | bytes | Array | list[Tree] | tuple[Tree, ...] | dict[Tree, Tree] | None"
-"""A value that a pickle may hold."""
+"""A value that a pickle may hold; containers hold such values, too."""
 
 MAX_OPCODES = 200_000
 """Largest number of opcodes in a pickle."""
@@ -30,7 +30,7 @@ MAX_VALUES = 100_000
 """Largest number of values in a tree; a value that is referred to twice counts twice."""
 
 MAX_DEPTH = 32
-"""Largest number of containers around a value."""
+"""Largest number of containers inside each other."""
 
 MAX_INTEGER_BYTES = 32
 """Largest size of an int, in bytes."""
@@ -39,9 +39,9 @@ MAX_NAME_BYTES = 100
 """Largest size of a line of text, in bytes, such as the name of a module."""
 
 MAX_WIDE_TEXT_BYTES = 4 * 2**20
-"""Bytes of UTF-8 text beyond which characters above U+00FF are refused. Python stores all characters of a str as wide
-as its widest one, so a single emoji makes megabytes of letters take four times as much memory. Characters up to U+00FF
-take one byte each; protocol 2 needs them, because it writes bytes as such text."""
+"""Bytes of UTF-8 text beyond which characters above U+00FF are refused. Python stores each character of a str in as
+many bytes as the widest one needs, so a single emoji makes megabytes of letters take four times as much memory.
+Characters up to U+00FF take one byte each. They are allowed, because protocol 2 writes bytes as such text."""
 
 _LAST_LEAD_BYTE = 0xC3
 """Largest byte in the UTF-8 encoding of characters up to U+00FF."""
@@ -65,12 +65,12 @@ def load(data: memoryview, buffers: Sequence[memoryview] = ()) -> Tree:
     except (IndexError, struct.error):
         raise WireError("pickle: it ends early or takes values that it never put; send it again whole") from None
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        # No pickle is known that leads here. If there is one, only its own request must fail.
+        # No known pickle leads here. An unknown one must not fail any request but its own.
         raise WireError(f"pickle: not understood ({type(error).__name__})") from None
 
 
 class _Machine:
-    """Execute one pickle. An opcode is one byte, and `_OPCODES` has a function for each."""
+    """The stack machine that executes one pickle; `_OPCODES` has a function for each opcode, which is one byte."""
 
     def __init__(self, data: memoryview, buffers: Sequence[memoryview]) -> None:
         self.data, self.position = data, 0
@@ -102,7 +102,7 @@ class _Machine:
         tree: Tree = _TreeCopy().copy(self.stack[0], 0)
         return tree
 
-    # Reading the arguments of opcodes
+    # Arguments of opcodes
 
     def take(self, size: int) -> memoryview:
         """Return the next `size` bytes as a view."""
@@ -133,7 +133,7 @@ class _Machine:
         self.take(len(head) + 1)
         return head.decode("latin1")
 
-    # Opcodes that are more than an expression
+    # Opcodes for which `_OPCODES` has no single expression
 
     def pop_to_mark(self) -> list[Any]:
         """Pop everything above the last mark, and the mark."""
@@ -171,7 +171,8 @@ class _Machine:
         if len(values) % 2:
             raise WireError("pickle: a dict with a key but no value")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # Only str has hashes that nobody can make collide; a dict of 70,000 chosen ints would take a minute.
+            # Hashes of str are randomized. With other keys, an attacker could make hashes collide: a dict of 70,000
+            # chosen ints would take a minute.
             if type(key) is not str:
                 raise WireError(f"pickle: dict keys are text here, got {brief(key)}")
             container[key] = value
@@ -189,7 +190,7 @@ class _Machine:
             made = constructor.make(args)
         except (ValueError, TypeError):
             raise WireError("pickle: an array constructor with the wrong arguments") from None
-        # Bytes that are made of text are copies, and a pickle can refer to the same text many times.
+        # Bytes that are made from text are copies, and a pickle can make them from the same text many times.
         self.made_bytes += len(made) if type(made) is bytes else 0
         if self.made_bytes > len(self.data):
             raise WireError("pickle: it makes more bytes than it holds")
@@ -211,7 +212,7 @@ class _Machine:
 
 
 class _TreeCopy:
-    """Copy a tree so that it has no cycle, no container that occurs twice, and no array that is still pending."""
+    """Copy a tree so that it has no cycle, no container in two places, and no pending array."""
 
     def __init__(self) -> None:
         self.values = 0
@@ -229,7 +230,7 @@ class _TreeCopy:
         if kind is dict:
             return {key: self.copy(item, depth + 1) for key, item in value.items()}
         if kind is memoryview:
-            # Bytes that occur many times are copied once; otherwise a few bytes could ask for terabytes.
+            # Bytes that occur many times are copied once, or a small pickle could make terabytes of copies.
             if id(value) not in self.copied_bytes:
                 self.copied_bytes[id(value)] = bytes(value)
             return self.copied_bytes[id(value)]
@@ -287,7 +288,7 @@ _OPCODES: dict[int, Callable[[_Machine], Any]] = {
         pickle.STACK_GLOBAL: lambda m: m.push_constructor(m.stack.pop(-2), m.stack.pop()),
         pickle.REDUCE: _Machine.call,
         pickle.BUILD: _Machine.build,
-        # The size of a frame, which is a hint for readers of files
+        # The size of a frame (a section of the pickle), which only helps readers of files
         pickle.FRAME: lambda m: m.take(8),
     }.items()
 }

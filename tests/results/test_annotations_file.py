@@ -6,8 +6,7 @@ import pytest
 
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
-from reelscribe.results.jsonl import AnnotationsWriter
-from reelscribe.results.records import CaptionResult, Model, Record, TranscriptResult
+from reelscribe.results.annotations import AnnotationsWriter, CaptionResult, Model, Record, TranscriptResult
 
 RECORD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
 LINE = "".join(RECORD.iter_json()) + "\n"

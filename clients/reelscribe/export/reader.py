@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from reelscribe.contract.annotations import Caption, Segment, Utterance
+from reelscribe.contract.outcomes import Caption, Segment, Utterance
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
-from reelscribe.results.records import Model
+from reelscribe.results.annotations import Model
 
 Kind = Literal["captions", "transcript"]
 """The two kinds of annotations that a record may hold."""
