@@ -1,10 +1,10 @@
 """Sends dicts of tensors from one rank of a model to another, with all transfers of a dict issued at once.
 
 A message is a header, the description of a tree (tensor_tree.py), and the bytes of its tensors. Header and description
-travel in a first transfer of always 16 KiB, so the receiver need not learn their length before; only longer
-descriptions take a second transfer. The receive for the first transfer of the next message is posted as soon as the
-description of the current one is known: gloo sends at once what the other rank already waits for. Otherwise, it sends
-only when a thread of its own notices that the other rank is ready, and that thread competes with the computation.
+travel in a first transfer of exactly 16 KiB, so that the receiver knows its length; only a longer description needs a
+second transfer. The receive for the first transfer of the next message is posted as soon as the description of the
+current one is known, because gloo sends at once if the other rank has already posted its receive. Otherwise, it sends
+when a thread of its own notices that the other rank is ready, and that thread competes with the computation.
 
 Headers and descriptions travel by gloo. So do tensors, unless the process group has NCCL for them
 (`init_process_group("cpu:gloo,cuda:nccl")`), which transfers from GPU to GPU. By gloo, tensors of a GPU go through
@@ -13,9 +13,9 @@ pinned memory of the host.
 NCCL runs the operations of a group in sequence, so two ranks that both sent first would wait for each other: between
 two ranks, only one direction may have a GPU as its device. Two links in the same direction would mix up their messages.
 
-Waiting for NCCL makes the current CUDA stream wait. Therefore wait for a message in the thread that uses it, right
+Waiting for NCCL makes the current CUDA stream wait. Therefore, the thread that uses a message should wait for it right
 before it does: waiting earlier on the same stream would queue the transfer behind the work in progress. The timeout of
-a link does not limit what then waits on the GPU; the timeout of the group does.
+a link does not limit how long a CUDA stream waits; the timeout of the process group does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from reelscribe.errors import StartupError, WireError
 CPU = torch.device("cpu")
 
 FIRST_BYTES = 16 << 10
-"""Size in bytes of a message's first transfer, whose receive is posted ahead; shorter ones are padded."""
+"""Size in bytes of a message's first transfer. Shorter headers and descriptions are padded."""
 
 _MAGIC = b"RSSTAGE1"
 _HEADER = struct.Struct("<8s3q")
@@ -64,9 +64,9 @@ class Sending:
         self._peer, self._works, self._tensors = peer, works, tensors
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until everything was sent. The other rank was ready for it then, but need not have read it.
+        """Wait until everything is sent. The other rank was ready to receive it then, but may not have read it yet.
 
-        By NCCL, this returns as soon as the current CUDA stream waits for the transfer.
+        With NCCL, this returns as soon as the current CUDA stream waits for the transfer.
 
         Args:
             seconds: Timeout in seconds; by default that of the link.
@@ -91,7 +91,7 @@ class Receiving:
     def wait(self, seconds: float | None = None) -> dict[str, Any]:
         """Wait for the tree. Call it once.
 
-        By NCCL, this returns as soon as the current CUDA stream waits for the transfer.
+        With NCCL, this returns as soon as the current CUDA stream waits for the transfer.
 
         Args:
             seconds: Timeout in seconds; by default that of the link.
@@ -101,7 +101,7 @@ class Receiving:
 
         Raises:
             StageLost: The other rank is gone, or the timeout expired.
-            RuntimeError: The device has no memory for the tensors. The link works on nevertheless.
+            RuntimeError: The device has no memory for the tensors. The link can still be used.
         """
         self._peer.finish(self._works, seconds)
         return self._finish()
@@ -111,7 +111,7 @@ class StageLink:
     """Sends trees of tensors to one other rank, and receives trees from it, in order.
 
     A tree is what `flatten` of tensor_tree.py accepts. A link lasts as long as its process group, as a receive for the
-    next message is always posted. After a StageLost it is of no use: both ranks have to restart.
+    next message is always posted. After a StageLost it cannot be used any more: both ranks have to restart.
     """
 
     def __init__(
@@ -142,8 +142,11 @@ class StageLink:
     def isend_tensor_dict(self, tree: Mapping[str, Any]) -> Sending:
         """Issue all sends of a tree at once, and return; `Sending.wait` has to be called.
 
+        Args:
+            tree: What `flatten` of tensor_tree.py accepts.
+
         Raises:
-            WireError: The tree cannot be sent; the link works on nevertheless.
+            WireError: The tree cannot be sent. The link can still be used.
             StageLost: The other rank is gone.
         """
         metadata, tensors = flatten(tree)
