@@ -18,7 +18,8 @@ from emulated_server import Emulated, serve_all_emulated
 from reelscribe import BulkRun, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
 from reelscribe.cli import app
 from support.odd_library import write
-from support.servers import PATIENCE_SECONDS, RunningServer, read_records, saved_frames, wait_until
+from support.patience import PATIENCE
+from support.servers import RunningServer, read_records, saved_frames, wait_until
 
 
 def reelscribe(*words: str | Path) -> str:
@@ -37,9 +38,10 @@ def clips(tmp_path):
     return folder
 
 
-def start(model: RunningServer, clips: Path, out: Path, *options: str) -> subprocess.Popen[bytes]:
-    """Start a run, and wait until it has saved something."""
-    run = subprocess.Popen(model.command(clips, "--out", out, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def start(model: RunningServer, clips: Path, out: Path) -> subprocess.Popen[bytes]:
+    """Start a run of small requests, and wait until it has saved something."""
+    command = model.command(clips, "--out", out, "--frames-per-request", "2")
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until(lambda: saved_frames(out), run)
     return run
 
@@ -50,10 +52,10 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     with start(slow, clips, out) as run:
         decoders = psutil.Process(run.pid).children()
         run.send_signal(sig)
-        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 130, errors
     assert decoders
-    assert psutil.wait_procs(decoders, timeout=PATIENCE_SECONDS)[1] == []
+    assert psutil.wait_procs(decoders, timeout=PATIENCE)[1] == []
     assert not (out / "annotations.jsonl").exists()
     assert "interrupted; run the same command again to continue" in errors.decode()
     before = saved_frames(out)
@@ -70,7 +72,7 @@ def test_a_second_interrupt_stops_at_once(slow, clips, tmp_path):
         run.send_signal(signal.SIGINT)
         assert b"interrupt again" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=PATIENCE_SECONDS)
+        run.communicate(timeout=PATIENCE)
     assert run.returncode == 130
     assert slow.caption(clips, "--out", out).exit_code == 0
 
@@ -80,7 +82,7 @@ def test_a_second_run_into_the_same_folder_is_refused_and_status_reports_the_fir
     with start(slow, clips, out) as run:
         second = slow.caption(clips, "--out", out)
         status = reelscribe("status", out)
-        run.communicate(timeout=PATIENCE_SECONDS)
+        run.communicate(timeout=PATIENCE)
     assert second.exit_code == 1
     assert "another run is writing there" in second.output
     assert status.startswith(f"running, process {run.pid}: ")
@@ -95,14 +97,14 @@ def test_status_distinguishes_a_killed_run_from_a_running_one(slow, clips, tmp_p
 
 def test_a_full_disk_stops_the_run_and_nothing_saved_is_lost(slow, clips, tmp_path):
     out = tmp_path / "out"
-    with start(slow, clips, out, "--frames-per-request", "2") as run:
+    with start(slow, clips, out) as run:
         # What a full disk is to a process: files that cannot grow.
         size = (out / "ledger.sqlite-wal").stat().st_size
         resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (size, size))
-        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 1
     assert "cannot be written" in errors.decode()
-    assert "the same command goes on" in errors.decode()
+    assert "run the same command again to continue" in errors.decode()
     before = saved_frames(out)
     assert 0 < before < 360
     rest = slow.caption(clips, "--out", out, "--frames-per-request", "2")
@@ -136,7 +138,7 @@ def test_a_source_that_is_renamed_meanwhile_loses_nothing(slow, clips, tmp_path)
     with start(slow, clips, out) as run:
         for clip in sorted(clips.iterdir()):
             clip.rename(clip.with_name(f"new-{clip.name}"))
-        run.communicate(timeout=PATIENCE_SECONDS)
+        run.communicate(timeout=PATIENCE)
     assert run.returncode == 3
     assert "is not there any more" in read_records(out)[0]["error"]["message"]
     before = saved_frames(out)
@@ -215,7 +217,7 @@ def test_servers_share_the_load_and_one_may_go(slow, other, clips, tmp_path):
         wait_until(lambda: (other.instance.logs / "access_log.log").read_text().count(predictions) > 1, run)
         for process in other.instance.processes():
             process.kill()
-        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, errors
     assert [len(record["captions"]) for record in read_records(tmp_path / "out")] == [90] * 4
 
@@ -232,7 +234,7 @@ def test_formats_are_written_and_can_be_exported_later(server, media, tmp_path):
 
 def test_a_run_logs_lines_of_json(slow, clips, tmp_path):
     command = slow.command(clips, "--out", tmp_path / "out", "--json-log")
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.stdout == ""
     assert "4 of 4 sources" in events[-1]["text"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from compare_with_truth import scenes_with_captions
-from support.servers import PATIENCE_SECONDS, read_records, record_of, saved_frames, wait_until
+from support.patience import PATIENCE
+from support.servers import read_records, record_of, saved_frames, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_a_worker_that_is_killed_costs_nothing(server, clips, captioned, tmp_pat
         wait_until(lambda: saved_frames(tmp_path), run)
         (worker,) = server.workers()
         os.kill(worker, signal.SIGKILL)
-        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, errors
     assert server.workers() != [worker]
     assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from reelscribe import wire
 from support.fake_torchserve import FakeTorchServe, Received, captions
+from support.patience import PATIENCE
 from support.scraping import growth, scrape, scrape_server
-from support.servers import PATIENCE_SECONDS
 from support.snapshots import free_port
 
 
@@ -61,6 +61,6 @@ async def test_a_run_can_be_scraped_while_it_lasts(media, tmp_path):
         command = [sys.executable, "-m", "reelscribe.cli", "caption", "--server", server.url, "--quiet"]
         command += ["--out", str(tmp_path / "out"), "--metrics-port", port, str(media / "same-640x360.webm")]
         run = await asyncio.create_subprocess_exec(*command)
-        assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), PATIENCE_SECONDS) == 1
+        assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), PATIENCE) == 1
         scraped.set()
         assert await run.wait() == 0

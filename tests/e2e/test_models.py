@@ -21,7 +21,8 @@ from reelscribe.cli import app
 from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
-from support.servers import PATIENCE_SECONDS, RunningServer
+from support.patience import PATIENCE
+from support.servers import RunningServer
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -154,7 +155,7 @@ async def test_requests_of_a_version_are_answered_before_it_is_unregistered(mana
     while (await management.describe("emulated", "3.0")).queue_pending + sum(map(asyncio.Task.done, requests)) < 10:
         assert not all(request.done() for request in requests)
     await management.unregister("emulated", "3.0")
-    answers = await asyncio.wait_for(asyncio.gather(*requests), PATIENCE_SECONDS)
+    answers = await asyncio.wait_for(asyncio.gather(*requests), PATIENCE)
     assert [status for status, _ in answers] == [200] * 12
 
 

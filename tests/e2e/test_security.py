@@ -31,8 +31,9 @@ from support.attacks import (
     request,
     was_connected,
 )
+from support.patience import PATIENCE
 from support.raw_http import NO_ANSWER, status, statuses
-from support.servers import PATIENCE_SECONDS, RunningServer
+from support.servers import RunningServer
 
 SMALL = "-Xmx512m -XX:MaxDirectMemorySize=192m"
 EXPIRES_MINUTES = 0.25
@@ -139,7 +140,7 @@ def test_a_server_without_any_response_has_not_refused(monkeypatch):
 
 
 def read(target: Target, api: str, path: str) -> str:
-    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection(urlsplit(target.url(api)).netloc, timeout=PATIENCE)
     with closing(connection):
         connection.request("GET", path)
         return connection.getresponse().read().decode()

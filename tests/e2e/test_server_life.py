@@ -26,7 +26,8 @@ from reelscribe.server.options import StartOptions
 from reelscribe.server.state import State, state_of
 from support.archives import SETTINGS, replace_file
 from support.certificates import pem_of, self_signed
-from support.servers import PATIENCE_SECONDS, RunningServer, settings_file, wait_until
+from support.patience import PATIENCE
+from support.servers import RunningServer, settings_file, wait_until
 
 SLOW_HANDLER = """
 import pathlib, time
@@ -135,7 +136,7 @@ def test_status_is_a_line_for_the_server_and_one_for_each_version(encrypted):
 
 def slow_archive(folder: Path, version: str) -> None:
     model = {"modelName": "slow", "modelVersion": version, "handler": "slow_handler.py", "configFile": "c.yaml"}
-    settings = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 1, "startupTimeout": PATIENCE_SECONDS}
+    settings = {"minWorkers": 1, "maxWorkers": 1, "responseTimeout": 1, "startupTimeout": int(PATIENCE)}
     with zipfile.ZipFile(folder / f"slow-{version}.mar", "w") as mar:
         mar.writestr("MAR-INF/MANIFEST.json", json.dumps({"runtime": "python", "model": model}))
         mar.writestr("slow_handler.py", SLOW_HANDLER)
@@ -150,7 +151,7 @@ def beside(encrypted, tmp_path):
     (tmp_path / "weights").touch()
     before = encrypted.processes()
     other = Instance(tmp_path / "instance")
-    options = StartOptions(CONFIG, tmp_path, load_seconds=PATIENCE_SECONDS, model_api=True, overrides=free_ports())
+    options = StartOptions(CONFIG, tmp_path, load_seconds=PATIENCE, model_api=True, overrides=free_ports())
     server.start(other, options)
     yield RunningServer(other, "slow")
     left = {process.pid for process in other.processes()}
@@ -168,7 +169,7 @@ def test_a_server_that_fails_and_is_restarted_and_stopped_does_not_disturb_anoth
     (tmp_path / "weights").rename(tmp_path / "away")
     os.kill(beside.processes()["workers"][0], signal.SIGKILL)
     states: list[State] = []
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE
     reason = f"failing, 0 of 1 workers ready: FileNotFoundError: [Errno 2] No such file or directory: '{tmp_path}"
     result = None
     while not (result and reason in result.output):  # a worker has ended before the log has its reason
@@ -197,7 +198,7 @@ def test_a_start_that_is_stopped_by_another_command_says_so(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starting:
         assert "starting TorchServe" in starting.stdout.readline()
         server.stop(instance)
-        _, errors = starting.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = starting.communicate(timeout=PATIENCE)
     assert (starting.returncode, errors) == (
         1,
         "reelscribe: slow 1.0: not ready, as the server was stopped by another command\n",
@@ -215,9 +216,9 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path):
         wait_until(instance.processes, start)
         left = instance.processes()
         start.terminate()
-        output, _ = start.communicate(timeout=PATIENCE_SECONDS)
+        output, _ = start.communicate(timeout=PATIENCE)
     assert start.returncode == 130, output
-    assert psutil.wait_procs(left, timeout=PATIENCE_SECONDS)[1] == []
+    assert psutil.wait_procs(left, timeout=PATIENCE)[1] == []
     assert instance.processes() == []
 
 
@@ -235,7 +236,7 @@ def test_a_start_with_a_model_that_cannot_load_gives_the_reason_on_one_line_and_
     replace_file(mar, SETTINGS, settings.replace("SPEECH", demo_speech))
     instance = Instance(tmp_path / "instance")
     options = ["--config", settings_file(tmp_path, free_ports()), "--model-store", tmp_path / "store"]
-    result = reelscribe("start", instance.directory, *options, "--load-seconds", str(PATIENCE_SECONDS))
+    result = reelscribe("start", instance.directory, *options, "--load-seconds", str(PATIENCE))
     assert result.exit_code == 1
     assert re.fullmatch(rf"reelscribe: broken 1\.0 cannot be loaded: .*{reason}.*\n", result.stderr)
     assert instance.processes() == []

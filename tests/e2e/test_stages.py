@@ -20,8 +20,9 @@ from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
 from support.archives import change_settings
+from support.patience import PATIENCE
 from support.scraping import Figures, growth, scrape_server
-from support.servers import PATIENCE_SECONDS, RunningServer, record_of, saved_frames, wait_until
+from support.servers import RunningServer, record_of, saved_frames, wait_until
 
 
 def store(directory: Path, kind: str, weights: str, **handler: object) -> None:
@@ -77,7 +78,7 @@ def test_a_second_stage_that_is_lost_costs_a_run_nothing(staged, media, annotate
         lost.suspend()  # so that it answers no further request
         wait_until(lambda: caption_is_awaited(staged, before), run)
         lost.send_signal(sig)
-        _, errors = run.communicate(timeout=PATIENCE_SECONDS)
+        _, errors = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, errors
     assert record_of(tmp_path, "spoken.mp4") == record_of(annotated, "spoken.mp4")
     assert second_stage(staged).pid != lost.pid  # a new pair of processes answered

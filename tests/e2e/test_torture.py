@@ -14,7 +14,8 @@ from demo_server import CONFIG
 from reelscribe.server import launcher
 from reelscribe.server.options import StartOptions
 from support.odd_library import make_library
-from support.servers import PATIENCE_SECONDS, RunningServer, record_of, serve_demo_models
+from support.patience import PATIENCE
+from support.servers import RunningServer, record_of, serve_demo_models
 
 MISBEHAVING = Path(__file__).parents[1] / "support" / "misbehaving_decoder"
 CLIENT_KILLS = 10
@@ -36,7 +37,7 @@ def library(media, tmp_path_factory) -> Path:
 def undisturbed(server, library, tmp_path_factory) -> bytes:
     out = tmp_path_factory.mktemp("undisturbed")
     with annotate(server, library, out) as run:
-        run.wait(timeout=PATIENCE_SECONDS)
+        run.wait(timeout=PATIENCE)
     assert run.returncode == 3, log_of(out)
     assert "SIGSEGV" in record_of(out, "crash-always.avi")["error"]["message"]
     return (out / "annotations.jsonl").read_bytes()
@@ -45,7 +46,7 @@ def undisturbed(server, library, tmp_path_factory) -> bytes:
 @contextmanager
 def annotate(running: RunningServer, library: Path, out: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Start a client whose decode processes crash where names of files say so, and kill it in the end."""
-    command = running.command(library, "--out", out, "--stall-seconds", str(PATIENCE_SECONDS), name="annotate")
+    command = running.command(library, "--out", out, "--stall-seconds", str(PATIENCE), name="annotate")
     paths = [str(MISBEHAVING), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     out.mkdir(exist_ok=True)
@@ -75,7 +76,7 @@ def lives(run: subprocess.Popen[bytes], seconds: float) -> bool:
 def restart(running: RunningServer, store: Path) -> None:
     addresses = {name: value for name, value in running.settings.items() if "address" in name or "port" in name}
     launcher.stop(running.instance)
-    options = StartOptions(CONFIG, store, load_seconds=PATIENCE_SECONDS, overrides=addresses)
+    options = StartOptions(CONFIG, store, load_seconds=PATIENCE, overrides=addresses)
     launcher.start(running.instance, options)
 
 
@@ -109,6 +110,6 @@ def test_whatever_is_killed_the_output_is_that_of_an_undisturbed_run(undisturbed
             began_without_server = blow == "server" and run.returncode == 1
             assert began_without_server or run.returncode == -signal.SIGKILL, f"it ended early: {log_of(out)}"
         with annotate(running, library, out) as run:
-            run.wait(timeout=PATIENCE_SECONDS)
+            run.wait(timeout=PATIENCE)
         assert run.returncode == 3, log_of(out)
     assert (out / "annotations.jsonl").read_bytes() == undisturbed

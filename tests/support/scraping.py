@@ -6,7 +6,7 @@ import urllib.request
 from collections import Counter
 
 from demo_server import Serving
-from support.servers import PATIENCE_SECONDS
+from support.patience import PATIENCE
 
 Figures = Counter[tuple[str, str]]
 """Values by name, and by model or type of error."""
@@ -40,4 +40,4 @@ async def growth(serving: Serving, before: Figures, *names: tuple[str, str], cou
                 return grown
             await asyncio.sleep(0.1)
 
-    return await asyncio.wait_for(poll(), PATIENCE_SECONDS)
+    return await asyncio.wait_for(poll(), PATIENCE)

@@ -23,9 +23,6 @@ from reelscribe.errors import OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.server.settings import read_properties
 
-PATIENCE_SECONDS = 600
-"""Timeout of whatever a test waits for. It only ends tests that hang, so no machine is too slow for it."""
-
 
 class RunningServer(Serving):
     """A server that runs, one of its models, and how tests reach it."""
