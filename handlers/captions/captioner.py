@@ -17,7 +17,6 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.frame_transform import FrameTransform, concatenate
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
@@ -80,12 +79,15 @@ class Captioner:
                 stages.
         """
         self._encodes_images = second_stage is not None
+        model_class: type[Any] = AutoModelForImageTextToText
         if self._encodes_images:
+            from captions.halves import Blip2FirstStage  # only a model in two stages needs it
+
             _check_two_stages(settings)
+            model_class = Blip2FirstStage
         self.settings = settings
         self._counters = counters or Counters()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
-        model_class = Blip2FirstStage if self._encodes_images else AutoModelForImageTextToText
         self.model = load_pretrained(model_class, settings, device)
         self._second_stage = second_stage or LocalSecondStage(partial(generate, self.model, settings.generation))
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
@@ -245,6 +247,8 @@ def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageF
     Raises:
         StartupError: The model is not a BLIP-2.
     """
+    from captions.halves import Blip2SecondStage  # only a model in two stages needs it
+
     _check_two_stages(settings)
     return partial(generate, load_pretrained(Blip2SecondStage, settings, device), settings.generation)
 

@@ -44,26 +44,6 @@ _DESCRIBED_SETTINGS = (
 """The settings that influence transcripts, besides the options of `generate`; they are part of the description."""
 
 
-class WhisperFirstStage(WhisperForConditionalGeneration):
-    """A Whisper that loads only the weights of its encoder."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model.register_module("decoder", None)
-        self.register_module("proj_out", None)
-        self._keys_to_ignore_on_load_unexpected = {r"^model\.decoder\.", r"^proj_out\."}
-        self.all_tied_weights_keys = {}  # only the decoder has tied weights
-
-
-class WhisperSecondStage(WhisperForConditionalGeneration):
-    """A Whisper that loads all weights but those of its encoder; `generate` and `forward` need `encoder_outputs`."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model.register_module("encoder", None)
-        self._keys_to_ignore_on_load_unexpected = {r"^model\.encoder\."}
-
-
 class _Remainder(NamedTuple):
     """The part of a chunk that is still to be transcribed."""
 
@@ -101,7 +81,11 @@ class WhisperModel:
         self._device = device
         processor = _processor(settings)
         self._extractor = processor.feature_extractor
-        model_class = WhisperForConditionalGeneration if second_stage is None else WhisperFirstStage
+        model_class: type[Any] = WhisperForConditionalGeneration
+        if second_stage is not None:
+            from transcripts.whisper.halves import WhisperFirstStage  # only a model in two stages needs it
+
+            model_class = WhisperFirstStage
         self.model = load_pretrained(model_class, settings, device)
         self._decoder = WhisperDecoder(self.model, settings.generation, timestamps=settings.timestamps)
         self._second_stage = second_stage or LocalSecondStage(
@@ -197,6 +181,8 @@ def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> Stag
     Raises:
         StartupError: A setting is wrong, or the model lacks settings that every Whisper has.
     """
+    from transcripts.whisper.halves import WhisperSecondStage  # only a model in two stages needs it
+
     model = load_pretrained(WhisperSecondStage, settings, device)
     decoder = WhisperDecoder(model, settings.generation, timestamps=settings.timestamps)
     return WindowTranscriber(model, decoder, _processor(settings).tokenizer, settings).transcribe

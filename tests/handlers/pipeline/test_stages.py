@@ -12,8 +12,8 @@ import torch
 import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
-from captions.blip2 import Blip2FirstStage, Blip2SecondStage
 from captions.captioner import CaptionSettings
+from captions.halves import Blip2FirstStage, Blip2SecondStage
 from phrases import SAMPLE_RATE
 from pipeline.link import StageLink
 from pipeline.pair import join_pair
@@ -32,7 +32,7 @@ from support.stage_processes import Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
 from support.videos import read
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.model import WhisperFirstStage, WhisperSecondStage
+from transcripts.whisper.halves import WhisperFirstStage, WhisperSecondStage
 
 CPU = torch.device("cpu")
 HANDLERS = {"caption": caption_handler, "speech": speech_handler}
