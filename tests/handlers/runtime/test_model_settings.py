@@ -8,11 +8,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+from transformers import AutoModelForImageTextToText
 
 from reelscribe.errors import StartupError
 from runtime import settings
 from runtime.settings import ModelSettings
-from runtime.weights import revision_of
+from runtime.weights import load_pretrained, revision_of
 from support.fake_hub import COMMIT
 from transcripts.settings import SpeechSettings
 
@@ -77,3 +79,13 @@ def test_settings_out_of_range_are_refused(kind, name, values, expected):
     for value in values:
         with pytest.raises(StartupError, match=f"YAML, handler, {name}: expected {expected}, got {value!r}"):
             kind("model", **{name: value})
+
+
+def test_weights_in_a_format_that_can_hold_programs_are_refused(tmp_path, demo_model):
+    folder = shutil.copytree(demo_model, tmp_path / "weights")
+    settings, cpu = ModelSettings(str(folder)), torch.device("cpu")
+    weights = load_pretrained(AutoModelForImageTextToText, settings, cpu).state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        load_pretrained(AutoModelForImageTextToText, settings, cpu)
