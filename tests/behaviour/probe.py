@@ -37,7 +37,8 @@ def print_options() -> None:
 def _properties(parameter: Any) -> dict[str, Any]:
     names = ("param_type_name", "metavar", "required", "multiple", "nargs", "envvar")
     # An argument has no `is_flag`. A type of reelscribe itself is printed without its module, because modules may move.
-    optional = {name: getattr(parameter, name, None) for name in ("min", "max", "hidden", "is_flag", "show_default")}
+    optional = {name: getattr(parameter, name, None) for name in ("min", "max", "hidden", "is_flag")}
+    optional["show_default"] = bool(getattr(parameter, "show_default", None))  # what a text says instead is wording
     kind = re.sub(r"\breelscribe[\w.]*\.", "", str(parameter.type_descriptor.annotation))
     known = {name: getattr(parameter, name) for name in names}
     return {**known, **optional, "default": repr(parameter.default), "type": kind}
