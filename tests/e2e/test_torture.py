@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from support.servers import RunningServer, record_of, serve_demo_models
 MISBEHAVING = Path(__file__).parents[1] / "support" / "misbehaving_decoder"
 CLIENT_KILLS = 10
 WORKER_KILLS = 5
+SOME_FAILED = 3
+"""Exit status of a complete run in which some sources have failed, as the broken files of the library do."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +41,7 @@ def undisturbed(server, library, tmp_path_factory) -> bytes:
     out = tmp_path_factory.mktemp("undisturbed")
     with annotate(server, library, out) as run:
         run.wait(timeout=PATIENCE)
-    assert run.returncode == 3, log_of(out)
+    assert run.returncode == SOME_FAILED, log_of(out)
     assert "SIGSEGV" in record_of(out, "crash-always.avi")["error"]["message"]
     return (out / "annotations.jsonl").read_bytes()
 
@@ -106,10 +109,14 @@ def test_whatever_is_killed_the_output_is_that_of_an_undisturbed_run(undisturbed
                         restart(running, tmp_path / "store")
                     elif not kill_a_worker(running, chance):
                         blows.insert(0, blow)  # the worker that was killed last is not back yet
+            if run.returncode == SOME_FAILED:  # A fast machine was done before the next blow, which is for a new run.
+                assert (out / "annotations.jsonl").read_bytes() == undisturbed
+                shutil.rmtree(out)
+                continue
             # A run that begins while there is no server reports that and ends; it has to be started again.
             began_without_server = blow == "server" and run.returncode == 1
             assert began_without_server or run.returncode == -signal.SIGKILL, f"it ended early: {log_of(out)}"
         with annotate(running, library, out) as run:
             run.wait(timeout=PATIENCE)
-        assert run.returncode == 3, log_of(out)
+        assert run.returncode == SOME_FAILED, log_of(out)
     assert (out / "annotations.jsonl").read_bytes() == undisturbed
