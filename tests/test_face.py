@@ -22,8 +22,8 @@ from reelscribe import (
     UsageError,
     Utterance,
 )
+from support.audio import tone
 from support.fake_torchserve import SPEECH, FakeTorchServe, captions, refused, transcripts
-from support.sounds import tone
 
 
 def test_every_public_name_is_there_and_documented():

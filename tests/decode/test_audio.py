@@ -13,8 +13,8 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError, UsageError
 from speech_synthesis import speak
+from support.audio import CHUNK, RATE, read, tone, wav, write, write_pieces
 from support.memory import peak_memory
-from support.sounds import CHUNK, RATE, read, tone, wav, write, write_pieces
 from support.videos import write as write_video
 
 

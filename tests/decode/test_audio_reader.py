@@ -8,7 +8,7 @@ import pytest
 
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError
-from support.sounds import CHUNK, RATE, caf, frames, read, tone, wav, write
+from support.audio import CHUNK, RATE, caf, frames, read, tone, wav, write
 
 
 def test_channels_in_an_unusual_order_do_not_crash_the_process(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from support.sounds import RATE, decibels, read, sweep, tone, wav, write
+from support.audio import RATE, decibels, read, sweep, tone, wav, write
 
 
 @pytest.mark.parametrize(

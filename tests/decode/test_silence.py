@@ -10,7 +10,7 @@ from phrases import random_utterance
 from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.silence import is_silent
 from reelscribe.errors import UsageError
-from support.sounds import CHUNK, RATE, read, tone, write
+from support.audio import CHUNK, RATE, read, tone, write
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
 from reelscribe.results.ledger import LedgerReader
+from support.audio import write
 from support.servers import read_records, record_of, run_with_curl, wait_until
-from support.sounds import write
 
 TALK_OPTIONS = ("--word-times", "--chunks-per-request", "1")
 

@@ -12,7 +12,7 @@ import pytest
 
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.worker import serve
-from support.sounds import wav
+from support.audio import wav
 
 MISBEHAVING = str(Path(__file__).parent / "misbehaving_decoder")
 """A folder for PYTHONPATH: its sitecustomize.py makes decode processes crash or hang over files with telling names."""

@@ -9,6 +9,7 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import StartupError
+from support.audio import noise
 from support.tiny_models import save_parakeet, save_wav2vec2
 from transcripts.chunks import Chunk
 from transcripts.ctc_model import CtcModel
@@ -32,12 +33,6 @@ FAMILIES = ["wav2vec2", "wav2vec2 without masks", "parakeet"]
 
 def load(directory: str, **settings) -> CtcModel:
     return CtcModel(SpeechSettings(directory, **settings), CPU)
-
-
-def noise(seconds: float, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    swell = np.sin(np.arange(round(seconds * RATE)) / 3000 * (1 + seed))
-    return (0.1 * swell * rng.standard_normal(len(swell))).astype(np.float32)
 
 
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0.003, 1])]

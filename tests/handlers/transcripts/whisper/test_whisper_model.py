@@ -7,6 +7,7 @@ from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor
 
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import StartupError
+from support.audio import noise
 from support.tiny_models import save_whisper
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
@@ -25,12 +26,6 @@ def directory(tmp_path_factory, demo_speech) -> str:
 
 def load(directory: str, **settings) -> WhisperModel:
     return WhisperModel(SpeechSettings(directory, **settings), CPU)
-
-
-def noise(seconds: float, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    swell = np.sin(np.arange(round(seconds * RATE)) / 3000 * (1 + seed))
-    return (0.1 * swell * rng.standard_normal(len(swell))).astype(np.float32)
 
 
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.5, 0.01, 4, 1, 1])]

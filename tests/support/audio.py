@@ -1,4 +1,4 @@
-"""Making and reading sound files in tests."""
+"""Makes and reads audio for tests."""
 
 import struct
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from reelscribe.contract.source import AudioInfo
 from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 
 RATE = 16_000
-"""Of the models: what is read comes at this rate."""
+"""Sample rate of the models, in Hz; audio is read at this rate."""
 
 CHUNK = 10 * RATE
 
@@ -38,6 +38,13 @@ def read(path: Path, first: int = 0, chunk_samples: int = CHUNK, **options) -> R
 def tone(hertz: float, seconds: float, rate: int = RATE, level: float = 0.5) -> np.ndarray:
     """(N,) float32, full scale 1."""
     return (level * np.sin(2 * np.pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.float32)
+
+
+def noise(seconds: float, seed: int) -> np.ndarray:
+    """Return noise that swells and fades, (N,) float32, at RATE."""
+    rng = np.random.default_rng(seed)
+    swell = np.sin(np.arange(round(seconds * RATE)) / 3000 * (1 + seed))
+    return (0.1 * swell * rng.standard_normal(len(swell))).astype(np.float32)
 
 
 def sweep(seconds: float, rate: int = RATE, level: float = 0.5) -> np.ndarray:
