@@ -12,7 +12,7 @@ import av
 from av.audio.stream import AudioStream
 from av.stream import Discard, Disposition, Stream
 
-from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, ffmpeg_reason
+from reelscribe.decode.source_file import MISSING_SECONDS, demux, ffmpeg_reason
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -101,25 +101,16 @@ class AudioReader:
         self.why_incomplete = self.why_incomplete or self._find_damage()
 
     def _demux(self) -> Iterator[av.Packet[AudioStream]]:
-        packets = enumerate(self._container.demux())
-        while True:
-            try:
-                count, packet = next(packets)
-            except StopIteration:
-                return
-            except (av.FFmpegError, UnicodeError) as error:
-                self.why_incomplete = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
-                return
-            if count % PACKETS_PER_HEARTBEAT == 0:
-                self._heartbeat()
-            if packet.size == 0:
-                continue  # marks the end of one stream; a decoder would take it for the end of the file
-            if packet.pts is not None:
-                index = packet.stream_index
-                self._ends[index] = max(self._ends[index], packet.pts + (packet.duration or 0))
-            if _belongs_to(packet, self.stream):
-                self._bytes += packet.size
-                yield packet
+        try:
+            for packet in demux(self._container, self._heartbeat):
+                if packet.pts is not None:
+                    index = packet.stream_index
+                    self._ends[index] = max(self._ends[index], packet.pts + (packet.duration or 0))
+                if _belongs_to(packet, self.stream):
+                    self._bytes += packet.size
+                    yield packet
+        except (av.FFmpegError, UnicodeError) as error:
+            self.why_incomplete = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
 
     def _find_damage(self) -> str | None:
         """Compare what was read with what the header states."""

@@ -17,7 +17,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.source_file import MISSING_SECONDS, PACKETS_PER_HEARTBEAT, ffmpeg_reason
+from reelscribe.decode.source_file import MISSING_SECONDS, demux, ffmpeg_reason
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
@@ -114,26 +114,17 @@ class _Scan:
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
-        packets = enumerate(self._container.demux())
-        while True:
-            try:
-                count, packet = next(packets)
-            except StopIteration:
-                return
-            except (av.FFmpegError, UnicodeError) as error:
-                if not self._keyframes:
-                    raise
-                self._read_error = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
-                return
-            if count % PACKETS_PER_HEARTBEAT == 0:
-                heartbeat()
-            if packet.size == 0:
-                continue  # marks the end of a stream
-            if packet.pts is not None and packet.time_base is not None:
-                end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-                self._end_seconds = max(self._end_seconds, end)
-            if _belongs_to(packet, self._video):
-                self._add(packet)
+        try:
+            for packet in demux(self._container, heartbeat):
+                if packet.pts is not None and packet.time_base is not None:
+                    end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
+                    self._end_seconds = max(self._end_seconds, end)
+                if _belongs_to(packet, self._video):
+                    self._add(packet)
+        except (av.FFmpegError, UnicodeError) as error:
+            if not self._keyframes:
+                raise
+            self._read_error = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
 
     def _add(self, packet: av.Packet[VideoStream]) -> None:
         self._packets += 1

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import av
+from av.stream import Stream
 
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
@@ -58,6 +59,28 @@ def open_for_ffmpeg(path: str) -> Iterator[str]:
         if os.fstat(file.fileno()).st_size == 0:
             raise MediaError("the file is empty")
         yield f"/dev/fd/{file.fileno()}"
+
+
+def demux(container: av.container.InputContainer, heartbeat: Callable[[], None]) -> Iterator[av.Packet[Stream]]:
+    """Read the packets of all streams of an open file, in the order of the file.
+
+    Args:
+        container: The open file.
+        heartbeat: Called before the first packet and again after every `PACKETS_PER_HEARTBEAT` packets.
+
+    Yields:
+        Each packet that has content. The empty ones, which mark the ends of the streams, are left out: a decoder would
+        take one for the end of the file.
+
+    Raises:
+        av.FFmpegError: The file cannot be read any further.
+        UnicodeError: The same; FFmpeg's message is not UTF-8.
+    """
+    for count, packet in enumerate(container.demux()):
+        if count % PACKETS_PER_HEARTBEAT == 0:
+            heartbeat()
+        if packet.size:
+            yield packet
 
 
 def ffmpeg_reason(error: Exception) -> str:
