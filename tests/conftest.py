@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 # No test may connect to a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -23,6 +24,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker(pytest.mark.slow)
+
+
+OWN_SERVERS = ("test_models", "test_server_life", "test_stages")
+"""Files of e2e/ that start servers of their own."""
+
+
+class SharedServersScheduling(LoadFileScheduling):
+    """Like `--dist loadfile`, but files that share servers are in one process, and tests without one are in any."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.split("::")[0])
+        if file.parent.name != "e2e":
+            return nodeid
+        return file.stem if file.stem in OWN_SERVERS else "shared servers"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling | None:
+    """Choose how `--dist loadfile` distributes tests; the other ways are those of pytest-xdist."""
+    return SharedServersScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
