@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
-OWN_SERVERS = ("test_models", "test_server_life", "test_stages")
+OWN_SERVERS = ("test_models", "test_server_life", "test_torture")
 """Files of e2e/ that start servers of their own."""
 
 

@@ -18,7 +18,7 @@ from demo_server import CONFIG
 from emulated_server import serve_emulated
 from reelscribe import BulkRun, CaptionClient, CaptionTrack, Credentials, ManagementClient, ServerAddresses
 from reelscribe.cli import app
-from reelscribe.errors import AccessRefused, ModelApiOff, ModelConflict, ServerError, UnknownModel
+from reelscribe.errors import AccessRefused, ModelConflict, ServerError, UnknownModel
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
 from support.patience import PATIENCE
@@ -232,14 +232,6 @@ async def test_refusals_of_torchserve_raise_errors_of_their_own(managed, managem
         with pytest.raises(error):
             await refused
     assert await management.models() == [there]
-
-
-async def test_a_server_that_was_not_started_for_it_registers_nothing(server):
-    async with management_client(server) as management:
-        with pytest.raises(ModelApiOff, match="--model-api"):
-            await management.register("captioner.mar")
-        with pytest.raises(ModelApiOff, match="--model-api"):
-            await management.unregister("captioner")
 
 
 async def test_ping_and_metrics(management):

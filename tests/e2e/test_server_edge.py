@@ -9,7 +9,7 @@ import pytest
 from demo_server import CONFIG, ROOT
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
-from reelscribe.errors import AccessRefused, StartupError
+from reelscribe.errors import AccessRefused, ModelApiOff, StartupError
 from reelscribe.management.client import ManagementClient
 from reelscribe.server import launcher
 from reelscribe.server.options import StartOptions
@@ -39,6 +39,15 @@ async def test_managements_describe_says_the_same(server):
         described = await management.handler_description("captioner")
     async with server.client() as client:
         assert CaptionerDescription.from_json(described) == await client.describe()
+
+
+async def test_a_server_that_was_not_started_for_it_registers_nothing(server):
+    key = server.instance.key("management")
+    async with ManagementClient(server.instance.address("management_address"), key) as management:
+        with pytest.raises(ModelApiOff, match="--model-api"):
+            await management.register("captioner.mar")
+        with pytest.raises(ModelApiOff, match="--model-api"):
+            await management.unregister("captioner")
 
 
 async def test_the_wrong_key_does_not_manage(server):
