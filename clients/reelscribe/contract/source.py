@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
+_AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
+
+VIDEO_SUFFIXES = frozenset(_VIDEO.split())
+"""Suffixes of video files, with the dot, in lower case."""
+
+MEDIA_SUFFIXES = VIDEO_SUFFIXES | frozenset(_AUDIO.split())
+"""Suffixes of video and audio files, with the dot, in lower case."""
+
 
 @dataclass(frozen=True)
 class Source:

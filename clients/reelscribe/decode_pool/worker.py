@@ -39,8 +39,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from reelscribe.decode.source_file import digest_file
 from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.decode_pool.digest import digest_file
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe._files import FolderLock
-from reelscribe.decode.source_file import MEDIA_SUFFIXES, VIDEO_SUFFIXES
+from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.results.annotations import AnnotationsWriter, Record
 from reelscribe.results.ledger import Ledger, LedgerReader

@@ -6,7 +6,7 @@ import glob
 import os
 from collections.abc import Collection, Iterable, Iterator
 
-from reelscribe.decode.source_file import VIDEO_SUFFIXES
+from reelscribe.contract.source import VIDEO_SUFFIXES
 
 
 def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[str]:

@@ -1,0 +1,48 @@
+"""Compute the digest of a source file, by which runs recognise the file wherever it is."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Callable
+
+from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
+from reelscribe.errors import MediaError
+
+
+def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Source:
+    """Read a whole file and compute its SHA-256.
+
+    Args:
+        path: Path of the file.
+        heartbeat: Called after each mebibyte.
+
+    Returns:
+        The path, the size and the digest.
+
+    Raises:
+        MediaError: The file does not exist, is not a regular file, or cannot be read. The message has no path.
+    """
+    digest = hashlib.sha256()
+    try:
+        if os.path.isdir(path):  # a run replaces folders by the media files in them, so this one has none
+            os.listdir(path)  # raises an error that says more, if the folder cannot be read
+            video, audio = (", ".join(sorted(names)) for names in (VIDEO_SUFFIXES, MEDIA_SUFFIXES - VIDEO_SUFFIXES))
+            raise MediaError(
+                f"a folder without media; expected files that end in {video}, or, if what is said in them is wanted,"
+                f" {audio}"
+            )
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise MediaError("expected a regular file")
+        with open(path, "rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+                heartbeat()
+            return Source(path, file.tell(), digest.hexdigest())
+    except FileNotFoundError as error:
+        if glob.has_magic(path):  # a run replaces patterns by the files that match, so no file matches this one
+            raise MediaError("nothing matches this pattern") from None
+        raise MediaError(f"it cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
