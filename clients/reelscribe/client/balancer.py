@@ -108,6 +108,11 @@ class Balancer(Generic[Description]):
             return str(outages[0])
         return f"a worker died, and there was no answer since ({self._last_death})" if self._last_death else None
 
+    async def ready(self) -> None:
+        """Wait until a request would be sent at once. See `ModelClient.ready`."""
+        async with self._in_flight:  # which takes a permit when it is free, and gives it back
+            pass
+
     def stop_waiting(self) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
         self._patient = False

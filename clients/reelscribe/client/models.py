@@ -117,6 +117,16 @@ class ModelClient(ABC, Generic[Description]):
         """
         return self._balancer.waiting_for
 
+    async def ready(self) -> None:
+        """Wait until a request would be sent at once, that is until fewer are in flight than the limit allows.
+
+        Whoever waits for this before each request has prepared no more requests than can be sent.
+
+        Raises:
+            ServerUnreachable: Waiting was stopped.
+        """
+        await self._balancer.ready()
+
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.
 

@@ -2,8 +2,8 @@
 
 It decodes each source, sends the batches to the model, and saves each answer in the ledger as soon as it arrives. This
 module holds what frames and audio have in common; captioning.py and transcribing.py hold the rest. A track works on
-many sources at once. It needs no limits of its own: the slots of its decode pool limit how much is decoded in advance,
-and its client limits the requests in flight.
+many sources at once. It needs no limits of its own: its client limits the requests in flight, and the next batch of a
+source is taken from its decode process when a request may be sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -24,7 +24,7 @@ from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import MediaError, ServerError
+from reelscribe.errors import MediaError, ServerError, ServerUnreachable
 from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
@@ -174,6 +174,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """
         return self.pool.read(self._read_command(path), spans)
 
+    async def ready(self) -> None:
+        """Wait until the next batch would be sent at once, so that no more is decoded than can be sent.
+
+        Raises:
+            Stopped: The run was stopped.
+        """
+        with suppress(ServerUnreachable):  # the client was told to stop waiting, because the run was stopped
+            await self._client.ready()
+        self.raise_if_stopping()
+
     def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Send a batch to the model. The task returns its results; when it ends, the batch is released."""
         request = asyncio.create_task(self._answer(batch))
@@ -286,14 +296,14 @@ class _Sender(Generic[Opened, Batch, Saved]):
         """Hold a batch, and send all held batches once there are `held_batches` of them."""
         self._held.append(batch)
         if len(self._held) >= self._track.held_batches:
-            self._send_held()
+            await self._send_held()
         for saving in [saving for saving in self._requests if saving.done()]:
             del self._requests[saving]
             saving.result()  # raises its error, so that a source whose results cannot be saved is not decoded further
 
     async def finish(self) -> None:
         """Send the batches that are still held, and return when all results are saved."""
-        self._send_held()
+        await self._send_held()
         await asyncio.gather(*self._requests)
 
     def cancel(self) -> None:
@@ -307,9 +317,9 @@ class _Sender(Generic[Opened, Batch, Saved]):
             batch.release()
         await asyncio.gather(*self._requests, *self._requests.values(), return_exceptions=True)
 
-    def _send_held(self) -> None:
+    async def _send_held(self) -> None:
         while self._held:
-            self._track.raise_if_stopping()
+            await self._track.ready()
             request = self._track.send(self._held.pop(0))
             self._requests[asyncio.create_task(self._save(request))] = request
 
