@@ -22,6 +22,7 @@ from demo_server import Serving
 from emulated_server import FRAME
 from lib.report import Spread
 from reelscribe.client.endpoint import Server
+from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
@@ -89,9 +90,9 @@ class TimedClient(CaptionClient):
         self.workers = description.workers
         return description
 
-    async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
         """Return the captions of a request, and record when they came."""
-        captions = await super().caption(frames)
+        captions = await super().caption(frames, permit)
         self.answers.append((time.monotonic(), len(captions)))
         return captions
 

@@ -16,6 +16,7 @@ from peers.outcome import Recorder
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
+from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.errors import RequestRefused
@@ -32,11 +33,11 @@ class RecordedClient(CaptionClient):
         super().__init__(servers, model)
         self._recorder = recorder
 
-    async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
         """Return the captions of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
         self._recorder.sent(wire.size_of(wire.pack({"frames": frames})))
-        captions = await super().caption(frames)
+        captions = await super().caption(frames, permit)
         self._recorder.answered(len(captions))
         return captions
 

@@ -31,18 +31,15 @@ async def test_no_more_requests_are_in_flight_than_allowed():
     assert gate.most_waiting == 5
 
 
-async def test_a_client_is_ready_when_a_request_would_be_sent_at_once():
-    gate = Gate()
-    async with FakeTorchServe(gate) as server, connected(server, requests_in_flight=2) as client:
-        await client.ready()
-        sent = [asyncio.create_task(client.caption(FRAMES)) for _ in range(2)]
-        await gate.wait_for(2)
-        ready = asyncio.create_task(client.ready())
-        await client.describe()  # a round trip in which it could become ready
-        assert not ready.done()
-        gate.open.set()
-        await ready
-        await asyncio.gather(*sent)
+async def test_a_call_with_a_permit_takes_no_other_and_the_next_permit_comes_when_it_is_given_back():
+    async with FakeTorchServe() as server, connected(server, requests_in_flight=1) as client:
+        with await client.permit() as permit:
+            waiting = asyncio.create_task(client.permit())
+            for _ in range(2):
+                assert frame_numbers(await client.caption(FRAMES, permit)) == [*range(8)]
+            assert not waiting.done()
+        with await waiting as permit:
+            assert frame_numbers(await client.caption(FRAMES, permit)) == [*range(8)]
 
 
 async def test_to_begin_with_two_requests_are_in_flight_for_each_worker_of_all_servers():

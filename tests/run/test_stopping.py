@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.results.ledger import LedgerReader
@@ -13,34 +15,37 @@ from support.patience import PATIENCE
 
 
 class WatchedClient(CaptionClient):
-    """Counts calls, and tells when it is asked a third time whether it is ready."""
+    """Counts calls, and tells when it has been asked for so many permits."""
 
-    def __init__(self, server: FakeTorchServe) -> None:
+    def __init__(self, server: FakeTorchServe, expected: int) -> None:
         super().__init__([Server(server.url)], "captioner", requests_in_flight=2)
-        self.calls = self.asked = 0
-        self.asked_thrice = asyncio.Event()
+        self.calls = self._asked = 0
+        self._expected = expected
+        self.asked = asyncio.Event()
 
-    async def ready(self):
-        self.asked += 1
-        if self.asked == 3:
-            self.asked_thrice.set()
-        await super().ready()
+    async def permit(self):
+        self._asked += 1
+        if self._asked == self._expected:
+            self.asked.set()
+        return await super().permit()
 
-    async def caption(self, frames):
+    async def caption(self, frames, permit=None):
         self.calls += 1
-        return await super().caption(frames)
+        return await super().caption(frames, permit)
 
 
-async def test_a_batch_that_cannot_be_sent_yet_is_left_to_its_decode_process(media, tmp_path):
-    gate = Gate()
-    async with FakeTorchServe(gate) as server, WatchedClient(server) as client:
-        run = BulkRun([CaptionTrack(client, CaptionOptions(frames_per_request=2))], tmp_path)
-        running = asyncio.create_task(run.run([str(media / "old.avi")]))
+@pytest.mark.parametrize("stream", [True, False])
+async def test_batches_that_may_not_be_sent_yet_are_not_given_to_the_client(media, tmp_path, stream):
+    gate, sources = Gate(), ["old.avi", "full-chroma.mkv", "variable-rate.mp4"]
+    async with FakeTorchServe(gate) as server, WatchedClient(server, expected=2 + len(sources)) as client:
+        options = CaptionOptions(frames_per_request=2, decode_workers=3, stream=stream)
+        run = BulkRun([CaptionTrack(client, options)], tmp_path)
+        running = asyncio.create_task(run.run([str(media / name) for name in sources]))
+        await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more for each source that has to wait
         await gate.wait_for(2)
-        await asyncio.wait_for(client.asked_thrice.wait(), PATIENCE)
         assert client.calls == 2
         gate.open.set()
-        assert (await running).failed == 0
+        assert (await asyncio.wait_for(running, PATIENCE)).failed == 0
 
 
 async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_up(media, tmp_path):

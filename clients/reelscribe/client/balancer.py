@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic
 
 import aiohttp
@@ -12,7 +13,7 @@ import stamina
 
 from reelscribe import wire
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
-from reelscribe.client.in_flight import InFlight
+from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 OUTAGE_SECONDS = 900.0
@@ -108,10 +109,9 @@ class Balancer(Generic[Description]):
             return str(outages[0])
         return f"a worker died, and there was no answer since ({self._last_death})" if self._last_death else None
 
-    async def ready(self) -> None:
-        """Wait until a request would be sent at once. See `ModelClient.ready`."""
-        async with self._in_flight:  # which takes a permit when it is free, and gives it back
-            pass
+    async def permit(self) -> Permit:
+        """Wait until a request may be sent. See `ModelClient.permit`."""
+        return await self._in_flight.acquire()
 
     def stop_waiting(self) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
@@ -119,12 +119,13 @@ class Balancer(Generic[Description]):
         self._in_flight.stop_waiting()
         self._recovered.set()
 
-    async def send(self, body: list[wire.Segment], items: int) -> Answer:
+    async def send(self, body: list[wire.Segment], items: int, permit: Permit | None = None) -> Answer:
         """Send a request, and retry it while it may succeed later. It counts as one request in flight all the time.
 
         Args:
             body: The packed request.
             items: Number of frames or chunks in the request.
+            permit: A permit that the caller holds; None to wait for one.
 
         Returns:
             The answer.
@@ -134,7 +135,7 @@ class Balancer(Generic[Description]):
                 workers died while they computed it.
             ServerError: No server can be used, or the response is not JSON.
         """
-        async with self._in_flight:
+        with nullcontext() if permit else await self.permit():
             answer = await self._send_with_retries(body)
             self._in_flight.answered(items)
             return answer

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
+from typing import Self
 
 from reelscribe.errors import ServerUnreachable
 
@@ -29,8 +31,23 @@ BACK_OFF = 0.75
 """Factor by which the limit is lowered when the queue of a server is full."""
 
 
+class Permit:
+    """Permission for one request to be in flight, from `InFlight.acquire`. Leaving the context gives it back."""
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back = give_back
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._give_back()
+
+
 class InFlight:
-    """A semaphore with an adaptive limit; ``async with in_flight:`` holds a permit for a request.
+    """A semaphore with an adaptive limit. Each request needs a permit while it is in flight.
 
     If requests wait for permits, the limit is raised by one. If that raises the throughput, the limit is kept;
     otherwise it is lowered again, because requests would only wait longer at the server. A full queue at a server
@@ -69,23 +86,16 @@ class InFlight:
             if not waiter.done():
                 waiter.set_result(False)
 
-    async def __aenter__(self) -> None:
-        await self.acquire()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    async def acquire(self) -> None:
+    async def acquire(self) -> Permit:
         """Wait for a permit, in the order of the calls. Raises ServerUnreachable if waiting was stopped."""
         if self._used < self.limit and not self._waiters:
             self._used += 1
         elif self._stopped or not await self._wait():
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
+        return Permit(self.release)
 
     def release(self) -> None:
-        """Give back a permit when a request has ended, answered or not."""
+        """Give back a permit. `Permit` does this at the end of its context."""
         self._used -= 1
         self._grant()
 

@@ -13,6 +13,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
 from reelscribe.client.endpoint import Answer, Description, Server
+from reelscribe.client.in_flight import Permit
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
@@ -43,6 +44,8 @@ class _Operation(Generic[Items, T]):
     """A single item that every working model answers."""
     harmless_name: str
     """Name of the harmless item in error messages."""
+    permit: Permit | None
+    """Permit of the caller for all that is sent; None if each request takes one."""
 
 
 class ModelClient(ABC, Generic[Description]):
@@ -117,15 +120,19 @@ class ModelClient(ABC, Generic[Description]):
         """
         return self._balancer.waiting_for
 
-    async def ready(self) -> None:
-        """Wait until a request would be sent at once, that is until fewer are in flight than the limit allows.
+    async def permit(self) -> Permit:
+        """Wait until fewer requests are in flight than the limit allows, and return a permit for one more.
 
-        Whoever waits for this before each request has prepared no more requests than can be sent.
+        Calls wait for a permit by themselves. A program that prepares its requests in advance, as a run does, takes the
+        permit first, passes it to the call, and gives it back when the call has ended::
+
+            with await client.permit() as permit:
+                captions = await client.caption(next_frames(), permit)
 
         Raises:
-            ServerUnreachable: Waiting was stopped.
+            ServerUnreachable: There was no permit when waiting was stopped.
         """
-        await self._balancer.ready()
+        return await self._balancer.permit()
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.
@@ -167,7 +174,7 @@ class ModelClient(ABC, Generic[Description]):
             ) from None
 
     async def _send(self, items: Items, operation: _Operation[Items, T]) -> list[T]:
-        answer = await self._balancer.send(operation.pack(items), len(items))
+        answer = await self._balancer.send(operation.pack(items), len(items), operation.permit)
         try:
             answers = operation.parse(answer.value, len(items))
         except (TypeError, KeyError, ValueError) as error:
@@ -179,13 +186,14 @@ class ModelClient(ABC, Generic[Description]):
 class CaptionClient(ModelClient[CaptionerDescription]):
     """A captioner on one or several servers. Use it as an asynchronous context manager."""
 
-    async def caption(self, frames: FrameArray) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
         """Caption frames in one request.
 
         A request that kills workers is halved until the frames that kill them are found.
 
         Args:
             frames: (N, height, width, 3) uint8 RGB. They must not change until this returns.
+            permit: A permit from `permit`, which the caller gives back; None to wait for one.
 
         Returns:
             For each of the N frames, its caption, or the error because of which it has none.
@@ -197,7 +205,7 @@ class CaptionClient(ModelClient[CaptionerDescription]):
         description = self._balancer.description
         size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
         black = np.zeros((1, size.height, size.width, 3), np.uint8)
-        return await self._run(frames, _Operation(_pack_frames, _parse_captions, black, "a black frame"))
+        return await self._run(frames, _Operation(_pack_frames, _parse_captions, black, "a black frame", permit))
 
     def _read_description(self, value: Any) -> CaptionerDescription:
         return CaptionerDescription.from_json(value)
@@ -207,7 +215,11 @@ class SpeechClient(ModelClient[SpeechDescription]):
     """A speech model on one or several servers. Use it as an asynchronous context manager."""
 
     async def transcribe(
-        self, chunks: Sequence[SampleArray], sample_rate: int, options: TranscriptionOptions | None = None
+        self,
+        chunks: Sequence[SampleArray],
+        sample_rate: int,
+        options: TranscriptionOptions | None = None,
+        permit: Permit | None = None,
     ) -> list[ChunkTranscript | RequestRefused]:
         """Transcribe chunks in one request.
 
@@ -217,6 +229,7 @@ class SpeechClient(ModelClient[SpeechDescription]):
             chunks: N arrays of (samples,) int16, mono. They must not change until this returns.
             sample_rate: Sample rate of the chunks, in Hz.
             options: Language, task and word times; None for the model's own settings.
+            permit: A permit from `permit`, which the caller gives back; None to wait for one.
 
         Returns:
             For each of the N chunks, its transcript, or the error because of which it has none.
@@ -231,7 +244,8 @@ class SpeechClient(ModelClient[SpeechDescription]):
             return wire.pack({**settings, "chunks": list(chunks)})
 
         silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
-        return await self._run(chunks, _Operation(pack, _parse_transcripts, silence, "a second of silence"))
+        operation = _Operation(pack, _parse_transcripts, silence, "a second of silence", permit)
+        return await self._run(chunks, operation)
 
     def _read_description(self, value: Any) -> SpeechDescription:
         return SpeechDescription.from_json(value)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
@@ -74,8 +75,8 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
         return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
 
-    async def _predict(self, batch: DecodedFrameBatch) -> Captions:
-        return await self._captioner.caption(batch.frames) if batch.frame_indices else []
+    async def _predict(self, batch: DecodedFrameBatch, permit: Permit) -> Captions:
+        return await self._captioner.caption(batch.frames, permit) if batch.frame_indices else []
 
     def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))

@@ -225,8 +225,7 @@ async def _decode_and_send(
                     if not isinstance(item, DecodedBatch):
                         yield item
                         continue
-                    await track.ready()
-                    in_flight.append(track.send(item))
+                    in_flight.append(await track.send(item))
                     while in_flight and in_flight[0].done():
                         yield await in_flight.popleft()
         except MediaError as error:

@@ -2,8 +2,8 @@
 
 It decodes each source, sends the batches to the model, and saves each answer in the ledger as soon as it arrives. This
 module holds what frames and audio have in common; captioning.py and transcribing.py hold the rest. A track works on
-many sources at once. It needs no limits of its own: its client limits the requests in flight, and the next batch of a
-source is taken from its decode process when a request may be sent.
+many sources at once. It needs no limits of its own: its client limits the requests in flight, and a batch that may not
+be sent yet keeps its slot, so its decode process waits too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from functools import partial
+from contextlib import ExitStack, aclosing
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from reelscribe.client.endpoint import Answer
+from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError
@@ -174,20 +174,28 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """
         return self.pool.read(self._read_command(path), spans)
 
-    async def ready(self) -> None:
-        """Wait until the next batch would be sent at once, so that no more is decoded than can be sent.
+    async def send(self, batch: Batch) -> asyncio.Task[Saved]:
+        """Wait until a request may be sent, and send a batch to the model.
+
+        Until then, its decode process fills one more slot at most, so little is decoded that cannot be sent.
+
+        Returns:
+            The task that returns the results of the batch. When it ends, the batch is released.
 
         Raises:
             Stopped: The run was stopped.
         """
-        with suppress(ServerUnreachable):  # the client was told to stop waiting, because the run was stopped
-            await self._client.ready()
-        self.raise_if_stopping()
-
-    def send(self, batch: Batch) -> asyncio.Task[Saved]:
-        """Send a batch to the model. The task returns its results; when it ends, the batch is released."""
-        request = asyncio.create_task(self._answer(batch))
-        request.add_done_callback(partial(_release, batch))  # also if it is cancelled before it starts
+        with ExitStack() as stack:
+            stack.callback(batch.release)
+            try:
+                permit = stack.enter_context(await self._client.permit())
+            except ServerUnreachable:
+                self.raise_if_stopping()
+                raise
+            self.raise_if_stopping()
+            request = asyncio.create_task(self._answer(batch, permit))
+            at_end = stack.pop_all()
+        request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
 
     @abstractmethod
@@ -211,7 +219,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return the command that makes a decode process read this file."""
 
     @abstractmethod
-    async def _predict(self, batch: Batch) -> Answers:
+    async def _predict(self, batch: Batch, permit: Permit) -> Answers:
         """Return the model's answer for each item of a batch."""
 
     @abstractmethod
@@ -266,8 +274,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
 
-    async def _answer(self, batch: Batch) -> Saved:
-        return self._to_save(batch, await self._predict(batch))
+    async def _answer(self, batch: Batch, permit: Permit) -> Saved:
+        return self._to_save(batch, await self._predict(batch, permit))
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
@@ -319,8 +327,7 @@ class _Sender(Generic[Opened, Batch, Saved]):
 
     async def _send_held(self) -> None:
         while self._held:
-            await self._track.ready()
-            request = self._track.send(self._held.pop(0))
+            request = await self._track.send(self._held.pop(0))
             self._requests[asyncio.create_task(self._save(request))] = request
 
     async def _save(self, request: asyncio.Task[Saved]) -> None:
@@ -330,10 +337,6 @@ class _Sender(Generic[Opened, Batch, Saved]):
             self._track.raise_if_stopping()
             raise
         await self._track.save(self._path, self._job, self.opened, saved)
-
-
-def _release(batch: DecodedBatch, _: asyncio.Task[Any]) -> None:
-    batch.release()
 
 
 def source_error(error: MediaError) -> SourceError:

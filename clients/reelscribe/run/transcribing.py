@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
@@ -69,10 +70,11 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     def _read_command(self, path: str) -> ReadAudio:
         return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
-    async def _predict(self, batch: DecodedAudioBatch) -> Transcripts:
+    async def _predict(self, batch: DecodedAudioBatch, permit: Permit) -> Transcripts:
         if not batch.chunks:
             return []
-        return await self._speech.transcribe(batch.chunks, self._description.sample_rate, self.options.transcription)
+        sample_rate, options = self._description.sample_rate, self.options.transcription
+        return await self._speech.transcribe(batch.chunks, sample_rate, options, permit)
 
     def _to_save(self, batch: DecodedAudioBatch, answers: Transcripts) -> SavedAudioBatch:
         transcripts, failures = [], []
