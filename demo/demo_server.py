@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,15 @@ class Serving:
 def free_ports() -> Settings:
     """Return settings that give each of TorchServe's APIs a port that is free now."""
     names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
+    ports: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        ports = [s.getsockname()[1] for s in sockets]
+        # Connections of other programs get ports above these, and could take one before the server listens there.
+        for port in random.sample(range(10_000, 32_768), 1000):
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+            if len(ports) == len(names):
+                break
     return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 

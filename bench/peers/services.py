@@ -16,10 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from demo_server import CAPTIONER, CONFIG, Serving, pack_handler, serve, serve_demo
+from demo_server import CAPTIONER, CONFIG, LOAD_SECONDS, Serving, pack_handler, serve, serve_demo
 
 PEERS = Path(__file__).parent
-START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _service(serving: Serving, *options: str) -> Service:
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + LOAD_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError), urllib.request.urlopen(f"{url}/health") as answer:  # noqa: S310 - on this machine
             if answer.status == 200:
