@@ -27,11 +27,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 OWN_SERVERS = ("test_models", "test_server_life", "test_torture")
-"""Files of e2e/ that start servers of their own."""
+"""Files of e2e/ that use none of the shared servers."""
 
 
 class SharedServersScheduling(LoadFileScheduling):
-    """Like `--dist loadfile`, but files that share servers are in one process, and tests without one are in any."""
+    """Run the tests that share servers in one process, and distribute all other tests over the processes."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::")[0])
@@ -41,7 +41,7 @@ class SharedServersScheduling(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedServersScheduling | None:
-    """Choose how `--dist loadfile` distributes tests; the other ways are those of pytest-xdist."""
+    """Replace what pytest-xdist does with `--dist loadfile`; other values of `--dist` mean what they always do."""
     return SharedServersScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 

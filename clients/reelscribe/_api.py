@@ -259,7 +259,10 @@ def find_servers(
 
 
 def _local_server() -> tuple[str, str, Path]:
-    """Inference address, management address and key file of the server in .server, which runs while it has keys."""
+    """Return the inference address, management address and key file of the server in .server, or the usual ones.
+
+    A server has a key file while it runs.
+    """
     config, key_file = DIRECTORY / "config.properties", DIRECTORY / "key_file.json"
     if not (config.exists() and key_file.exists()):
         return LOCAL_SERVER, LOCAL_MANAGEMENT, key_file

@@ -181,7 +181,7 @@ class Captioner:
         return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
     def _count_generated(self, tokens: list[list[int]]) -> int:
-        """How many tokens the model generated, without the prompt and special tokens."""
+        """Return how many tokens the model generated, without the prompt and special tokens."""
         prompt = self._prompt_inputs["input_ids"][0].tolist() if self._prompt_inputs else []
         start = len(prompt) if tokens[0][: len(prompt)] == prompt else 0
         special = set(self.processor.tokenizer.all_special_ids)

@@ -124,7 +124,7 @@ def serve_second_stage(pair: StagePair, function: StageFunction, seconds: float)
 
 
 def _compute(function: StageFunction, receiving: Receiving) -> TensorTree:
-    """The message about one batch: an output or an error."""
+    """Compute one batch, and return the message about it: an output or an error."""
     try:
         # Receiving may run out of device memory as well as computing.
         return {"output": function(receiving.wait())}

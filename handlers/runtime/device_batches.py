@@ -163,7 +163,7 @@ class DeviceBatches:
 
 
 def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
-    """The items of `batch` in order, as few slices as possible; a slice of an array is a view."""
+    """Return the items of `batch` in order, as few slices as possible. A slice of an array is a view."""
     slices: list[Items] = []
     first = 0
     for at in range(1, len(batch) + 1):
@@ -175,7 +175,7 @@ def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that the device, CPU or GPU, has too little memory.
+    """Return whether an error says that the device, CPU or GPU, has too little memory.
 
     CUDA has an exception class for that; torch's CPU allocator raises a RuntimeError that only its message identifies.
     """

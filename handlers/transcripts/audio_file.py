@@ -15,7 +15,7 @@ import soundfile
 import soxr
 from numpy.typing import NDArray
 
-from reelscribe.contract.speech import SampleArray
+from reelscribe.contract.speech import SampleArray, to_int16
 from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
 from transcripts.chunks import Samples
 
@@ -149,8 +149,7 @@ def _resampled_blocks(blocks: Iterator[Samples], from_rate: int, to_rate: int) -
 
 
 def _to_int16(blocks: list[Samples]) -> SampleArray:
-    """Round to 16 bits and clip at full scale, as the client does."""
-    return np.concatenate([np.clip(np.rint(block * 32768), -32768, 32767).astype(np.int16) for block in blocks])
+    return np.concatenate([to_int16(block) for block in blocks])
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def round_seconds(value: float) -> float:
 
 
 def _shifted(segment: SpeechSegment, by: float) -> SpeechSegment:
-    """The segment, `by` seconds later."""
+    """Return the segment `by` seconds later."""
     words = segment.words and tuple(
         replace(word, start=round_seconds(word.start + by), end=round_seconds(word.end + by)) for word in segment.words
     )

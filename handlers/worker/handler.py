@@ -215,5 +215,5 @@ class ModelHandler(ABC, Generic[Settings]):
 
 
 def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:
-    """The number of workers and the timeout of a call, in seconds, that TorchServe reads from the YAML."""
+    """Return the number of workers, and the timeout of a call in seconds, that TorchServe reads from the YAML."""
     return config.get("minWorkers", 1), config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)

@@ -50,7 +50,7 @@ def test_chunks_without_speech_are_marked_as_silent(has_speech, tmp_path):
 
 
 def test_a_sample_rate_that_the_model_does_not_support_is_refused():
-    with pytest.raises(UsageError, match="vad: expected a speech model for 8000 or 16000 samples a second, got 24000"):
+    with pytest.raises(UsageError, match="vad: expected audio of 8000 or 16000 samples a second, got 24000"):
         AudioTask("x.wav", 24_000, 30 * 24_000, vad=True)
 
 

@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -46,14 +48,19 @@ def staged(tmp_path_factory, demo_model, demo_speech) -> Iterator[RunningServer]
 
 
 def second_stage(running: RunningServer) -> psutil.Process:
-    """The captioner's process that generates text."""
-    (process,) = (
-        process
-        for process in running.instance.processes()
-        if (variables := process.environ()).get("RANK") == "1"
-        and variables["TORCHELASTIC_RUN_ID"].startswith("captioner")
-    )
-    return process
+    """The captioner's process that generates text, when those of earlier workers have ended."""
+    deadline = time.monotonic() + PATIENCE
+    while len(found := [process for process in running.instance.processes() if is_second_stage(process)]) != 1:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found[0]
+
+
+def is_second_stage(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended
+        variables = process.environ()
+        return variables.get("RANK") == "1" and variables["TORCHELASTIC_RUN_ID"].startswith("captioner")
+    return False
 
 
 def test_two_stages_annotate_all_demo_media_like_one_process(staged, media, annotated, tmp_path):

@@ -1,4 +1,4 @@
-"""A source file, the descriptions of its video and audio streams, and ranges of them."""
+"""Source files: their suffixes, the descriptions of their video and audio streams, and ranges of them."""
 
 from __future__ import annotations
 

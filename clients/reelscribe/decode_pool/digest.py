@@ -40,9 +40,8 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
                 digest.update(block)
                 heartbeat()
             return Source(path, file.tell(), digest.hexdigest())
-    except FileNotFoundError as error:
-        if glob.has_magic(path):  # a run replaces patterns by the files that match, so no file matches this one
-            raise MediaError("nothing matches this pattern") from None
-        raise MediaError(f"it cannot be read: {error.strerror}") from None
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        # A run replaces patterns by the files that match, so no file matches this one.
+        if isinstance(error, FileNotFoundError) and glob.has_magic(path):
+            raise MediaError("nothing matches this pattern") from None
         raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None

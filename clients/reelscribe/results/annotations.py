@@ -53,7 +53,7 @@ class CaptionResult:
     video: VideoInfo | None = None
     """None if the source could not be opened as a video."""
     end_seconds: float = 0.0
-    """Presentation time at which the last chosen frame ends, in seconds."""
+    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     error: SourceError | None = None
     """The error that the captioning of this source ended with; None if it went well."""
     results: Callable[[], Iterable[FrameResult]] = field(default=tuple, repr=False)

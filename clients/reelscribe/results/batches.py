@@ -48,7 +48,7 @@ class SavedBatch(ABC):
 
     @abstractmethod
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The three lists; the third holds the failures."""
+        """Return the three lists; the third holds the failures."""
 
 
 class ReusedFrame(NamedTuple):
@@ -213,7 +213,7 @@ def audio_results(batches: Iterable[SavedAudioBatch]) -> Iterator[AudioResult]:
 
 
 def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
-    """A segment of a chunk in presentation time; times that the model puts outside the chunk are moved into it."""
+    """Return a segment of a chunk with presentation times. Times that are outside the chunk are moved into it."""
 
     def presentation_time(seconds: float) -> float:
         return round(min(chunk.start + max(0.0, seconds), chunk.end), 3)

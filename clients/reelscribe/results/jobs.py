@@ -19,7 +19,7 @@ class SavedVideo:
 
     info: VideoInfo
     end_seconds: float
-    """Presentation time at which the last chosen frame ends, in seconds."""
+    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing from the file; None if it is complete."""
 

@@ -20,8 +20,8 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
-from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode.silence import is_silent
+from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
+from reelscribe.decode.silence import SilenceDetector, check_vad
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
@@ -164,10 +164,12 @@ async def transcribe_samples(
     options.check(description)
     chunker = Chunker(int(description.chunk_seconds * sample_rate), sample_rate, options.cutting)
     chunks = [*chunker.push(_int16(samples)), *chunker.flush()]
-    threshold = options.silence_db
-    audible = [threshold is None or not is_silent(chunk, sample_rate, threshold) for chunk in chunks]
+    if options.vad:
+        check_vad(sample_rate)
+    silence = SilenceDetector(sample_rate, options.silence_db, vad=options.vad)
+    audible = [not silence.is_silent(chunk) for chunk in chunks]
     to_send = list(compress(chunks, audible))
-    batch_size = options.batch_size(description)
+    batch_size = options.batch_size(description, sample_rate)
     answers = await asyncio.gather(
         *(
             client.transcribe(to_send[first : first + batch_size], sample_rate, options.transcription)
@@ -204,8 +206,7 @@ def _int16(samples: NDArray[Any]) -> SampleArray:
         )
     if samples.dtype == np.int16:
         return samples
-    converted: SampleArray = np.clip(np.rint(samples * 32768), -32768, 32767).astype(np.int16)
-    return converted
+    return to_int16(samples)
 
 
 async def _decode_and_send(

@@ -140,10 +140,15 @@ class SpeechOptions:
         samples = chunk_samples(description)
         return AudioTask(path, description.sample_rate, samples, self.cutting, self.silence_db, self.vad)
 
-    def batch_size(self, description: SpeechDescription) -> int:
-        """Return the largest number of chunks in one request."""
+    def batch_size(self, description: SpeechDescription, sample_rate: int | None = None) -> int:
+        """Return the largest number of chunks in one request.
+
+        Args:
+            description: The speech model.
+            sample_rate: Sample rate of the chunks, in Hz; None for that of the model.
+        """
         most = min(self.chunks_per_request, description.max_chunks)
-        chunk_bytes = 2 * chunk_samples(description)
+        chunk_bytes = 2 * int(description.chunk_seconds * (sample_rate or description.sample_rate))
         return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:

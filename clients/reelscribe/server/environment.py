@@ -63,5 +63,5 @@ def _is_passed(name: str, value: str) -> bool:
 
 
 def _holds_password(name: str, value: str) -> bool:
-    """Whether a value is an address such as https://user:password@host; proxies may lack the scheme."""
+    """Return whether a value is an address such as https://user:password@host; proxies may lack the scheme."""
     return "@" in value if _PROXY.search(name) else bool(_USER_IN_URL.search(value))
