@@ -31,7 +31,10 @@ OWN_SERVERS = ("test_models", "test_server_life", "test_torture")
 
 
 class SharedServersScheduling(LoadFileScheduling):
-    """Run the tests that share servers in one process, and distribute all other tests over the processes."""
+    """Run the tests that share servers in one process, and distribute all other tests over the processes.
+
+    The mark `xdist_group` would say so in the tests themselves, but pytest-xdist 3.8 ignores it under pytest 9.2.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::")[0])
