@@ -1,6 +1,7 @@
 """What all tests share: which tests are slow, the demo media and the demo models."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from xdist.scheduler import LoadFileScheduling
 
 # No test may connect to a model hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Shells start background processes with Ctrl-C ignored, and these would pass that on to the commands that tests run.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example that takes long is no failure: the machine may be busy.
 settings.register_profile("no deadline", deadline=None)
