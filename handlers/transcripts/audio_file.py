@@ -71,7 +71,7 @@ def read_audio_file(body: bytes | bytearray, sample_rate: int, max_seconds: floa
         _check_header(file, max_seconds)
         blocks = list(_resampled_blocks(_mono_blocks(file), file.samplerate, sample_rate))
         check_length(sum(map(len, blocks)))
-        return _to_int16(blocks)
+        return np.concatenate([to_int16(block) for block in blocks])
 
 
 def resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
@@ -146,10 +146,6 @@ def _resampled_blocks(blocks: Iterator[Samples], from_rate: int, to_rate: int) -
     for block in blocks:
         yield stream.resample_chunk(block)
     yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
-
-
-def _to_int16(blocks: list[Samples]) -> SampleArray:
-    return np.concatenate([to_int16(block) for block in blocks])
 
 
 @contextmanager

@@ -67,6 +67,12 @@ def test_every_command_starts():
     assert done.stdout.count("usage: ") == len(COMMANDS)
 
 
+def test_a_command_in_a_folder_is_started_by_its_path(run_bench):
+    done = run_bench("defaults/resize", "--help")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "usage: " in done.stdout
+
+
 @pytest.mark.parametrize("module", ["lib.report", "lib.delivery", "peers.outcome"])
 def test_the_examples_of_how_figures_are_computed_are_right(module):
     done = python(

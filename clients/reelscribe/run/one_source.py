@@ -21,7 +21,7 @@ from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailur
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
-from reelscribe.decode.silence import SilenceDetector, check_vad
+from reelscribe.decode.silence import SilenceDetector
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
@@ -36,7 +36,7 @@ from reelscribe.results.batches import (
     audio_results,
 )
 from reelscribe.run.captioning import CaptionTrack, damage
-from reelscribe.run.options import CaptionOptions, SpeechOptions
+from reelscribe.run.options import CaptionOptions, SpeechOptions, chunk_samples
 from reelscribe.run.track import Track
 from reelscribe.run.transcribing import TranscriptTrack
 
@@ -162,10 +162,8 @@ async def transcribe_samples(
     options = options or SpeechOptions()
     description = await client.describe()
     options.check(description)
-    chunker = Chunker(int(description.chunk_seconds * sample_rate), sample_rate, options.cutting)
+    chunker = Chunker(chunk_samples(description, sample_rate), sample_rate, options.cutting)
     chunks = [*chunker.push(_int16(samples)), *chunker.flush()]
-    if options.vad:
-        check_vad(sample_rate)
     silence = SilenceDetector(sample_rate, options.silence_db, vad=options.vad)
     audible = [not silence.is_silent(chunk) for chunk in chunks]
     to_send = list(compress(chunks, audible))

@@ -148,7 +148,7 @@ class SpeechOptions:
             sample_rate: Sample rate of the chunks, in Hz; None for that of the model.
         """
         most = min(self.chunks_per_request, description.max_chunks)
-        chunk_bytes = 2 * int(description.chunk_seconds * (sample_rate or description.sample_rate))
+        chunk_bytes = 2 * chunk_samples(description, sample_rate)
         return items_per_request(request_bytes(chunk_bytes, most), chunk_bytes, most)
 
     def pool(self, description: SpeechDescription, requests_in_flight: int) -> DecodePool:
@@ -163,6 +163,6 @@ class SpeechOptions:
         return DecodePool(self.audio_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
 
 
-def chunk_samples(description: SpeechDescription) -> int:
-    """Return the number of int16 samples in the model's longest chunk."""
-    return int(description.chunk_seconds * description.sample_rate)
+def chunk_samples(description: SpeechDescription, sample_rate: int | None = None) -> int:
+    """Return the number of samples in the model's longest chunk, at a sample rate in Hz or at that of the model."""
+    return int(description.chunk_seconds * (sample_rate or description.sample_rate))
