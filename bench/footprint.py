@@ -40,7 +40,7 @@ from fakes.servers import serve_emulated_speech
 from lib.command import command_parser, killed_at_end, run_command
 from lib.speech_files import FLAC, MP4, AudioArray, Format, speech, write
 from reelscribe.errors import OutputError
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 
 SHORT_SECONDS, LONG_MINUTES = 10, 30
 SIZE = (160, 90)

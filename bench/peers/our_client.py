@@ -20,7 +20,7 @@ from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.errors import RequestRefused
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions

@@ -18,7 +18,7 @@ from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 from support.audio import write
 from support.servers import read_records, record_of, run_with_curl, wait_until
 

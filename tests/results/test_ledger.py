@@ -25,10 +25,11 @@ from reelscribe.contract.outcomes import (
 from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
-from reelscribe.results import ledger as ledger_module
+from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
-from reelscribe.results.ledger import Ledger, LedgerReader, file_stat
+from reelscribe.results.ledger import Ledger, file_stat
+from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
 
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 2}}
@@ -240,7 +241,7 @@ async def test_batches_that_are_saved_at_once_share_a_commit(tmp_path, monkeypat
         database.set_trace_callback(statements.append)
         return database
 
-    monkeypatch.setattr(ledger_module.sqlite3, "connect", connect)
+    monkeypatch.setattr(schema_module.sqlite3, "connect", connect)
     async with Ledger(tmp_path) as ledger:
         job = await job_of(ledger)
         statements.clear()
@@ -452,9 +453,9 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(OutputError, match="expected a ledger of version 2, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 or 3, got 99; choose another --out"):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(OutputError, match="expected a ledger of version 2, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 or 3, got 99; choose another --out"):
         LedgerReader(tmp_path).__enter__()
 
 

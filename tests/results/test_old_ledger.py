@@ -39,7 +39,7 @@ def select(out: Path, query: str) -> list:
 
 
 def texts(record: dict) -> tuple[list[str], list[str]]:
-    return [caption["text"] for caption in record["captions"]], [segment["text"] for segment in record["transcript"]]
+    return [caption["text"] for caption in record["captions"]], [segment["text"] for segment in record["segments"]]
 
 
 async def test_only_what_is_missing_is_done(out, media):

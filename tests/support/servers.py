@@ -20,7 +20,7 @@ from reelscribe import CaptionClient, Server
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import OutputError
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.server.settings import read_properties
 
 

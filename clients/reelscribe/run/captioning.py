@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.in_flight import Permit
@@ -15,9 +13,9 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.records import Kind
 from reelscribe.run.meter import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
@@ -33,6 +31,7 @@ Captions = list[str | RequestRefused]
 class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, Captions, SavedFrameBatch]):
     """Captions the chosen frames of sources."""
 
+    kind: ClassVar[Kind] = "captions"
     counts: ClassVar[Counts] = "frames"
 
     def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
@@ -45,23 +44,6 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         self.options = options or CaptionOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._captioner = client  # `_client`, with the type that has `caption`
-
-    def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with the captions of a job that is done."""
-        video = job.opened if isinstance(job.opened, SavedVideo) else None
-        result = CaptionResult(
-            self.model,
-            self.settings,
-            video=video.info if video else None,
-            end_seconds=video.end_seconds if video else 0.0,
-            error=job.error,
-            results=partial(self._reader.frame_results, job.id),
-        )
-        return replace(record, caption_result=result)
-
-    def add_error(self, record: Record, error: SourceError) -> Record:
-        """Return the record with the error of a source that cannot be read."""
-        return replace(record, caption_result=CaptionResult(self.model, self.settings, error=error))
 
     def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
         return self.options.settings(description)

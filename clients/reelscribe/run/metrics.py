@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from reelscribe.errors import UsageError
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 from reelscribe.run.progress import Progress
 

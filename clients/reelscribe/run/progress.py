@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 LINE_SECONDS = 10.0

@@ -25,10 +25,10 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError, ServerUnreachable
-from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
-from reelscribe.results.ledger import Ledger, LedgerReader
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.records import Kind, Model
 from reelscribe.run.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
@@ -54,6 +54,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     no server answers, and UsageError if the model does not support the options.
     """
 
+    kind: ClassVar[Kind]
+    """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
     model: Model
@@ -89,15 +91,14 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     ) -> None:
         await self.pool.__aexit__(kind, error, trace)
 
-    async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
+    async def begin(self, ledger: Ledger, meter: Meter) -> None:
         """Connect the track to the ledger and the meter of a run. Call it once, after entry.
 
         Args:
             ledger: The open ledger in which results are saved.
-            reader: An open reader of the same ledger, from which records read their results.
             meter: Counts the frames or seconds that are done.
         """
-        self._ledger, self._reader = ledger, reader
+        self._ledger = ledger
         self._meter: TrackMeter = meter.track(
             self.counts,
             decode_workers=self.pool.workers,
@@ -197,14 +198,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             at_end = stack.pop_all()
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
-
-    @abstractmethod
-    def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with the results of a job that is done."""
-
-    @abstractmethod
-    def add_error(self, record: Record, error: SourceError) -> Record:
-        """Return the record with the error of a source that cannot be read."""
 
     @abstractmethod
     def _read_settings(self, description: Description) -> Mapping[str, Any]:
