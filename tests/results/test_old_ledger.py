@@ -51,10 +51,11 @@ async def test_only_what_is_missing_is_done(out, media):
         assert await run.wait() == 0
         frames = sum(len(request.names()) for request in captioner.received)
         chunks = sum(len(request.names()) for request in speech.received)
-    records = [json.loads(line) for line in (out / "annotations.jsonl").read_text().splitlines()]
+    lines = (out / "annotations.jsonl").read_text().splitlines()
+    records = {Path(record["source"]["path"]).name: record for record in map(json.loads, lines)}
     # Saved were: two of the three chunks of phrases.ogg, which has no pictures; 80 of the 120 frames of spoken.mp4, and
     # its audio; all frames of old.avi, which has no audio.
-    assert [texts(record) for record in records] == [
+    assert [texts(records[name]) for name in SOURCES] == [
         ([], ["before"] * 2 + ["after"]),
         (["before"] * 80 + ["after"] * 40, ["before"]),
         (["before"] * 90, []),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
+from reelscribe.results.records import CaptionResult, Model, Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 FRAMES = TrackSnapshot(

@@ -17,6 +17,7 @@ from reelscribe.results.records import Kind, Model
 
 T = TypeVar("T")
 
+_HEAD = re.compile(r'\{"source": *')
 _ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 
 
@@ -154,8 +155,9 @@ def source_path(line: bytes) -> str:
     Raises:
         KeyError, TypeError, ValueError or RecursionError: The line is not a record.
     """
-    text, head = line.decode(), '{"source":'
-    source = json.JSONDecoder().raw_decode(text, len(head))[0] if text.startswith(head) else json.loads(text)["source"]
+    text = line.decode()
+    head = _HEAD.match(text)
+    source = json.JSONDecoder().raw_decode(text, head.end())[0] if head else json.loads(text)["source"]
     return _path(source["path"])
 
 
