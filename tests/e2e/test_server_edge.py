@@ -13,6 +13,7 @@ from reelscribe.errors import AccessRefused, ModelApiOff, StartupError
 from reelscribe.management.client import ManagementClient
 from reelscribe.server import launcher
 from reelscribe.server.options import StartOptions
+from support.servers import caption_texts
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue
 BLUE = "a plain blue background"
