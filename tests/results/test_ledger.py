@@ -378,7 +378,7 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
         (1, '{"model": ["some/model", "abc"], "sampling": {"every": 2}}'),
         (2, '{"model": ["speech", "1"]}'),
     ]
-    assert batches == [(1, 0, 1, 0, '[[[0,0.0,"caption 0"]],[],[]]')]
+    assert batches == [(1, 0, 1, 0, '[[[0,0.0,"caption 0",null]],[],[]]')]
 
 
 ADD_BATCHES = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from support.fake_torchserve import SPEECH, FakeTorchServe
 
@@ -20,7 +21,7 @@ TRANSCRIPT = ChunkTranscript("after", "en", (SpeechSegment(0.0, 1.0, "after"),),
 
 
 async def caption(request):
-    return web.json_response(["after"] * len(request.names()))
+    return web.json_response([FrameCaption("after").to_json()] * len(request.names()))
 
 
 async def transcribe(request):

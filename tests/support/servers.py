@@ -74,6 +74,12 @@ class RunningServer(Serving):
             return response.status, await response.text()
 
 
+def caption_texts(answer: str) -> str | list[str]:
+    """The text of the caption in an answer of a captioner, or the texts of a list of captions."""
+    value = json.loads(answer)
+    return [caption["text"] for caption in value] if isinstance(value, list) else value["text"]
+
+
 @contextmanager
 def serve_demo_models(directory: Path) -> Iterator[RunningServer]:
     """Serve both demo models, and whatever else is in `directory`/store; checks that nothing is left behind."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.decode.video import VideoTask
@@ -25,7 +26,7 @@ UNDECODABLE_SHARE = 0.02
 frame now and then. A file with more of them is damaged.
 """
 
-Captions = list[str | RequestRefused]
+Captions = list[FrameCaption | RequestRefused]
 
 
 class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, Captions, SavedFrameBatch]):
@@ -62,8 +63,16 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
-        captions = [Caption(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
-        failures = [Failure(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
+        captions = [
+            Caption(index, seconds, answer.text, avg_logprob=answer.avg_logprob)
+            for index, seconds, answer in rows
+            if isinstance(answer, FrameCaption)
+        ]
+        failures = [
+            Failure(index, seconds, str(answer))
+            for index, seconds, answer in rows
+            if isinstance(answer, RequestRefused)
+        ]
         failures += [Failure(index, seconds, UNDECODABLE) for index, seconds in batch.undecodable]
         failures.sort(key=lambda failure: failure.frame_index)
         reused = [ReusedFrame(*frame) for frame in batch.reused]
