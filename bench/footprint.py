@@ -156,7 +156,7 @@ def minutes_of(form: Format, count: int) -> Iterator[AudioArray]:
 def samples_of(record: dict[str, Any]) -> tuple[int, int, int]:
     """Numbers of samples that were decoded, that the model got, and that are silent."""
     assert record["status"] == "ok", record
-    transcribed = sum(int(utterance["text"].removesuffix(" samples")) for utterance in record["transcript"])
+    transcribed = sum(int(utterance["text"].removesuffix(" samples")) for utterance in record["segments"])
     silent = sum(round((silence["end"] - silence["start"]) * RATE) for silence in record["silences"])
     return round(record["audio"]["seconds"] * RATE), transcribed, silent
 

@@ -42,10 +42,10 @@ def unreadable(path):
 def test_a_csv_has_a_row_for_each_caption(tmp_path):
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), record("b.mp4"), record("c.mp4", 'one, "two"\nthree')], "csv")
     assert rows(out / "captions.csv") == [
-        ["source", "frame_index", "pts_seconds", "text", "reused_from"],
-        ["v/caf\\udce9.mp4", "0", "0.5", "a star", ""],
-        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0"],
-        ["c.mp4", "0", "0.0", 'one, "two"\nthree', ""],
+        ["source", "frame_index", "pts_seconds", "text", "reused_from", "avg_logprob"],
+        ["v/caf\\udce9.mp4", "0", "0.5", "a star", "", "-0.5"],
+        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0", "-0.5"],
+        ["c.mp4", "0", "0.0", 'one, "two"\nthree', "", "-0.5"],
     ]
     table = arrow_csv.read_csv(out / "captions.csv", parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
     assert table["reused_from"].to_pylist() == [None, 0, None]
@@ -57,10 +57,10 @@ def test_a_csv_has_a_row_for_each_utterance(tmp_path):
     out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
     assert sorted(files(out)) == ["sources.csv", "transcript.csv"]
     assert rows(out / "transcript.csv") == [
-        ["source", "start", "end", "text", "language", "no_speech_prob"],
-        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "0.25"],
-        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "0.25"],
-        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", ""],
+        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob"],
+        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25"],
+        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25"],
+        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", ""],
     ]
 
 
@@ -86,13 +86,14 @@ def test_a_parquet_file_has_types_and_exact_values(tmp_path):
     )
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
     table = parquet.read_table(out / "captions.parquet")
-    types = [pa.string(), pa.int64(), pa.float64(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    text, number, integer = pa.string(), pa.float64(), pa.int64()
+    types = [text, integer, number, text, integer, number, text, text, text]
     assert table.schema.types == types
-    assert [field.name for field in table.schema if field.nullable] == ["reused_from", "sha256"]
+    assert [field.name for field in table.schema if field.nullable] == ["reused_from", "avg_logprob", "sha256"]
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, "00ff", "some/model", "abc"),
-        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, "00ff", "some/model", "abc"),
-        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, -0.5, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, -0.5, "00ff", "some/model", "abc"),
+        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, -0.5, "00ff", "some/model", "abc"),
     ]
 
 
@@ -106,16 +107,19 @@ def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
         exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "transcript.parquet"
     )
     text, seconds = pa.string(), pa.float64()
-    word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text}))
-    assert table.schema.types == [text, seconds, seconds, text, text, seconds, word, text, text, text]
-    assert {field.name for field in table.schema if field.nullable} == {"language", "no_speech_prob", "words", "sha256"}
+    word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text, "probability": seconds}))
+    assert table.schema.types == [text, seconds, seconds, text, text, seconds, seconds, word, text, text, text]
+    assert {field.name for field in table.schema if field.nullable} == {
+        *("language", "avg_logprob", "no_speech_prob", "words", "sha256")
+    }
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("a.mp4", 0, 1, "go", "en", 0.25, None, "00ff", "some/whisper", "def"),
+        ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, "00ff", "some/whisper", "def"),
         (
             "b.mp4",
             0,
             1,
             "=three \\udce9",
+            None,
             None,
             None,
             [words[0], words[1] | {"text": "\\udce9"}],
@@ -179,8 +183,8 @@ def test_there_is_a_table_for_each_kind_of_annotations_that_a_record_has(tmp_pat
 def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     value = both(record("a.mp4", "a dog"), transcript_record("a.mp4", "three"))
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
-    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", ""]
-    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "0.25"]
+    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5"]
+    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25"]
     assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [
         out / "captions.csv",
         out / "sources.csv",
@@ -191,6 +195,7 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
 def test_every_column_is_documented(tmp_path, table):
     out = exported(tmp_path, [both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))], "csv", "parquet")
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
-    tables = [re.findall(r"^\| `(\w+)`", section, re.M) for section in sections]
+    rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]
+    tables = [re.findall(r"`(\w+)`", " ".join(names)) for names in rows_of]
     assert parquet.read_schema(out / f"{table}.parquet").names in tables
     assert rows(out / f"{table}.csv")[0] in tables

@@ -38,7 +38,7 @@ SETTINGS = {
 def record(path="clip.mp4", *captions, start=0.0, **changes):
     """A record of captions; each caption is shown for a second, from `start` on."""
     rows = [
-        {"frame_index": k, "pts_seconds": start + k, "text": text, "reused_from": None}
+        {"frame_index": k, "pts_seconds": start + k, "text": text, "reused_from": None, "avg_logprob": -0.5}
         for k, text in enumerate(captions)
     ]
     spans = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
@@ -88,12 +88,14 @@ def annotations(folder, records):
 
 def transcript_record(path="clip.mp4", *texts, start=0.0, **changes):
     """A record of a transcript; each text is spoken for a second, from `start` on."""
-    times = [{"start": start + k, "end": start + k + 1, "text": text} for k, text in enumerate(texts)]
     speech = {
         "media": None,
         "audio": audio(start),
         "caption_settings": None,
-        "segments": [{**time, "language": "en", "no_speech_prob": 0.25, "words": None} for time in times],
+        "segments": [
+            utterance(start + k, start + k + 1, text) | {"language": "en", "avg_logprob": -0.5, "no_speech_prob": 0.25}
+            for k, text in enumerate(texts)
+        ],
         "speech_settings": "50",
     }
     return record(path, **speech) | changes
@@ -122,12 +124,17 @@ def record_of_both(captions, spoken, **changes):
 
 def utterance(start, end, text, words=None):
     """An utterance as a record has it."""
-    return {"start": start, "end": end, "text": text, "language": None, "no_speech_prob": None, "words": words}
+    times = {"start": start, "end": end, "text": text}
+    return {**times, "language": None, "no_speech_prob": None, "words": words, "avg_logprob": None}
 
 
 def evenly_spoken(words, seconds=0.5):
     """Words as a record has them; each is spoken for `seconds`, right after the one before."""
-    return [{"start": k * seconds, "end": (k + 1) * seconds, "text": word} for k, word in enumerate(words)]
+    times = [(k * seconds, (k + 1) * seconds) for k in range(len(words))]
+    return [
+        {"start": start, "end": end, "text": word, "probability": 0.75}
+        for (start, end), word in zip(times, words, strict=True)
+    ]
 
 
 def files(out):

@@ -33,9 +33,10 @@ SNAPSHOT = Snapshot(
     stall_longest_ms=20,
 )
 
-GOOD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
+GOOD = Record(Source("a.mp4"), CaptionResult(ModelSettings("{}", Model("m", "r"), {})))
 BAD = Record(
-    Source("b [1].mp4"), CaptionResult(Model("m", "r"), {}, error=SourceError("MediaError", "the [file] is empty"))
+    Source("b [1].mp4"),
+    CaptionResult(ModelSettings("{}", Model("m", "r"), {}), error=SourceError("MediaError", "the [file] is empty")),
 )
 
 

@@ -208,6 +208,7 @@ def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
                 _seconds(item["pts_seconds"]),
                 _text(item["text"]),
                 None if item["reused_from"] is None else _index(item["reused_from"]),
+                _logprob(item["avg_logprob"]),
             )
             for item in value["captions"]
         ],
@@ -227,8 +228,9 @@ def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
                 _seconds(item["end"]),
                 _text(item["text"]),
                 language=None if item["language"] is None else _text(item["language"]),
-                no_speech_prob=None if item["no_speech_prob"] is None else _probability(item["no_speech_prob"]),
+                no_speech_prob=_probability(item["no_speech_prob"]),
                 words=None if item["words"] is None else tuple(map(_word, item["words"])),
+                avg_logprob=_logprob(item["avg_logprob"]),
             )
             for item in value["segments"]
         ],
@@ -245,7 +247,9 @@ def _path(value: Any) -> str:
 
 
 def _word(value: Any) -> Word:
-    return Word(_seconds(value["start"]), _seconds(value["end"]), _text(value["text"]))
+    return Word(
+        _seconds(value["start"]), _seconds(value["end"]), _text(value["text"]), _probability(value["probability"])
+    )
 
 
 def _text(value: Any) -> str:
@@ -266,7 +270,17 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _probability(value: Any) -> float:
+def _probability(value: Any) -> float | None:
+    if value is None:
+        return None
     if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise TypeError(f"expected a probability, got {brief(value)}")
+        raise TypeError(f"expected a probability or null, got {brief(value)}")
+    return float(value)
+
+
+def _logprob(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not -1e12 < value <= 0:
+        raise TypeError(f"expected the logarithm of a probability or null, got {brief(value)}")
     return float(value)

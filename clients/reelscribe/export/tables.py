@@ -113,6 +113,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("pts_seconds", "number", lambda source, caption: caption.pts_seconds),
             Column("text", "text", lambda source, caption: caption.text),
             Column("reused_from", "integer", lambda source, caption: caption.reused_from, nullable=True),
+            Column("avg_logprob", "number", lambda source, caption: caption.avg_logprob, nullable=True),
             _SHA256,
             Column("model_name", "text", lambda source, item: _captions(source).model.name, in_csv=False),
             Column("model_revision", "text", lambda source, item: _captions(source).model.revision, in_csv=False),
@@ -126,6 +127,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("end", "number", lambda source, utterance: utterance.end),
             Column("text", "text", lambda source, utterance: utterance.text),
             Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
+            Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
             Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
             Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
             _SHA256,
@@ -219,7 +221,7 @@ def _parquet_schema(table: Table[Any]) -> Any:
         "integer": pa.int64(),
         "number": number,
         "boolean": pa.bool_(),
-        "words": pa.list_(pa.struct({"start": number, "end": number, "text": text})),
+        "words": pa.list_(pa.struct({"start": number, "end": number, "text": text, "probability": number})),
     }
     return pa.schema([pa.field(column.name, types[column.type], nullable=column.nullable) for column in table.columns])
 
@@ -227,7 +229,7 @@ def _parquet_schema(table: Table[Any]) -> Any:
 def _parquet_value(value: Any) -> Any:
     """Return a value that pyarrow accepts. Text that is not valid UTF-8 is escaped as in annotations.jsonl."""
     if isinstance(value, tuple):
-        return [(word.start, word.end, _parquet_value(word.text)) for word in value]
+        return [(word.start, word.end, _parquet_value(word.text), word.probability) for word in value]
     if not isinstance(value, str):
         return value
     try:
