@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.results.records import CaptionResult, Model, Record
+from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
 from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 FRAMES = TrackSnapshot(
@@ -33,14 +33,6 @@ SNAPSHOT = Snapshot(
     stall_longest_ms=20,
 )
 
-GOOD = Record(Source("a.mp4"), CaptionResult(ModelSettings("{}", Model("m", "r"), {})))
-BAD = Record(
-    Source("b [1].mp4"),
-    CaptionResult(ModelSettings("{}", Model("m", "r"), {}), error=SourceError("MediaError", "the [file] is empty")),
-)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+SETTINGS = ModelSettings("{}", Model("m", "r"), {})
+GOOD = Record(Source("a.mp4"), CaptionResult(SETTINGS))
+BAD = Record(Source("b [1].mp4"), CaptionResult(SETTINGS, error=SourceError("MediaError", "the [file] is empty")))
