@@ -36,3 +36,9 @@ SNAPSHOT = Snapshot(
 SETTINGS = ModelSettings("{}", Model("m", "r"), {})
 GOOD = Record(Source("a.mp4"), CaptionResult(SETTINGS))
 BAD = Record(Source("b [1].mp4"), CaptionResult(SETTINGS, error=SourceError("MediaError", "the [file] is empty")))
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
