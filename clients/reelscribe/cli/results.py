@@ -8,14 +8,20 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._options import Cues, one_of
+from reelscribe.cli._options import FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError
 
 
 def export(
     out: Annotated[Path, typer.Argument(help="Folder of a run.")],
     formats: Annotated[
-        list[str], typer.Option("--format", help="vtt, srt, csv or parquet. Repeat it for several formats.")
+        list[str],
+        output_option(
+            "--format",
+            metavar="|".join(FORMATS),
+            autocompletion=lambda: FORMATS,
+            help="A format to write. May be repeated.",
+        ),
     ],
     cues: Cues = "both",
 ) -> None:
