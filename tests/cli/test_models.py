@@ -13,7 +13,6 @@ from support.fake_management import FakeVersion
     ("options", "message"),
     [
         (["--directory", "new"], "no server was started there"),
-        (["--key-file", "keys"], "expected the --management address"),
         (["--management", "localhost"], "expected an address like http://127.0.0.1:8081"),
     ],
 )

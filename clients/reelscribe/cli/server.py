@@ -164,13 +164,9 @@ def show_status(
     with errors_as_one_line():
         import json
 
-        from reelscribe.server.instance import Instance
         from reelscribe.server.state import state_of
 
-        instance = Instance(directory)
-        if not instance.config.exists():
-            raise UsageError(f"{directory.absolute()}: no server was started there; give its --directory")
-        state = state_of(instance)
+        state = state_of(_started_in(directory))
         typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(_described(state)))
         if state.state != "ready":
             raise typer.Exit(EXIT_STOPPED if state.state == "stopped" else EXIT_FAILED)
@@ -193,12 +189,11 @@ def show_logs(
 ) -> None:
     """Show the last lines of a log."""
     with errors_as_one_line():
-        from reelscribe.server.instance import Instance
         from reelscribe.server.logs import FILES
 
-        log = Instance(directory).logs / FILES[one_of(which, LOGS, "--which")]
+        log = _started_in(directory).logs / FILES[one_of(which, LOGS, "--which")]
         if not log.exists():
-            raise UsageError(f"{log}: no such log; was a server started in {directory}?")
+            raise UsageError(f"{log}: no such log")
         if follow:
             with suppress(KeyboardInterrupt):
                 subprocess.run(["tail", "-n", str(lines), "-F", log], check=False)  # noqa: S607 - coreutils, from PATH
@@ -206,6 +201,15 @@ def show_logs(
             with log.open(errors="replace") as file:
                 for line in deque(file, maxlen=lines):
                     typer.echo(line.rstrip("\n"))
+
+
+def _started_in(directory: Path) -> Instance:
+    """Return the server of a folder. Raises UsageError if there is no such folder."""
+    from reelscribe.server.instance import Instance
+
+    if not directory.is_dir():
+        raise UsageError(f"{directory.absolute()}: no server was started there; give its --directory")
+    return Instance(directory)
 
 
 def _where(instance: Instance) -> str:

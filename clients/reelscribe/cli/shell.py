@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
+from typer.completion import completion_init, get_completion_script
 
 from reelscribe import __version__
 from reelscribe.cli.parser.manual import man_page
 
 NAME = "reelscribe"
 """Name of the program, whatever the name of the file was that started it."""
+
+completion_init()  # typer does this by itself only for commands with its own options for completion
 
 
 def completion(
@@ -19,11 +22,9 @@ def completion(
     """Print a script that completes commands and options in a shell.
 
     For bash, add this line to ~/.bashrc: eval "$(reelscribe completion bash)". For zsh, add this line to ~/.zshrc, after
-    compinit: eval "$(reelscribe completion zsh)". For fish, write the script to
-    ~/.config/fish/completions/reelscribe.fish.
+    compinit: eval "$(reelscribe completion zsh)". For fish, write the script to reelscribe.fish in
+    ~/.config/fish/completions.
     """
-    from typer.completion import get_completion_script
-
     typer.echo(get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell))
 
 

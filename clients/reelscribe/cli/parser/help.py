@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -55,7 +55,7 @@ def help_of(command: Any, context: Any) -> str:
         context: The context that it was called in.
     """
     columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
-    lines = [f"Usage: {usage_of(command, context)}", ""]
+    lines = [*_wrapped(f"Usage: {usage_of(command, context)}", columns, hang=4), ""]
     for paragraph in paragraphs_of(command):
         lines += [*_wrapped(paragraph, columns), ""]
     for section in sections_of(command, context):
@@ -130,13 +130,9 @@ def _entry(names: str, text: str, columns: int) -> Iterator[str]:
     yield from lines
 
 
-def _wrapped(text: str, columns: int, indent: int = 0) -> Iterable[str]:
-    space = " " * indent
+def _wrapped(text: str, columns: int, *, indent: int = 0, hang: int = 0) -> list[str]:
+    """Wrap a paragraph without cutting words; all lines but the first are indented by `hang` more."""
+    first, rest = " " * indent, " " * (indent + hang)
     return textwrap.wrap(
-        text,
-        columns,
-        initial_indent=space,
-        subsequent_indent=space,
-        break_long_words=False,
-        break_on_hyphens=False,
+        text, columns, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
