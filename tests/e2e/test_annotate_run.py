@@ -160,7 +160,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path
         (["--task", "sing"], "task: expected one that"),
         (["--silence-db", "3"], "silence-db"),
         (["--search-seconds", "60"], "search"),
-        (["--speech-model", "captioner"], "one for speech"),
+        (["--speech-model", "captioner"], "expected a speech model, got the caption model"),
         (["--cues", "words"], "--cues: expected one of captions, transcript, both"),
     ],
 )

@@ -12,7 +12,7 @@ import typer
 
 from reelscribe import __version__
 from reelscribe.cli import archive, models, results, runs, server, shell
-from reelscribe.cli.parser.commands import Command, group
+from reelscribe.cli.parser.commands import BareCommand, Command, group
 
 app = group(
     """Caption and transcribe whole video libraries with TorchServe.
@@ -28,7 +28,7 @@ for command in (runs.caption, runs.transcribe, runs.annotate, results.status, re
 app.add_typer(server.app, name="server")
 app.add_typer(models.app, name="models")
 for command in (shell.completion, shell.man):
-    app.command(cls=Command)(command)
+    app.command(cls=BareCommand)(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +32,26 @@ def export(
         from reelscribe.export.formats import export as export_annotations
         from reelscribe.results.annotations import NAME
 
-        for path in export_annotations(out / NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
-            typer.echo(f"wrote {path}")
+        written = export_annotations(out / NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues"))
+        typer.echo(describe_written(written, out))
+
+
+def describe_written(paths: Sequence[Path], out: Path) -> str:
+    """Describe in one line which files an export has written, such as "wrote 200 .vtt files below out/vtt".
+
+    Args:
+        paths: The files.
+        out: The folder of the run.
+    """
+    places: dict[Path, list[Path]] = {}
+    for path in paths:
+        inside = path.relative_to(out)
+        places.setdefault(out / inside.parts[0], []).append(path)
+    described = [
+        str(place) if paths == [place] else f"{len(paths)} {paths[0].suffix} {'file' if len(paths) == 1 else 'files'} below {place}"
+        for place, paths in places.items()
+    ]
+    return f"wrote {', '.join(described) or 'nothing'}"
 
 
 def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:

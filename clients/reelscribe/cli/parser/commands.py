@@ -22,8 +22,8 @@ class Group(TyperGroup):
         return help_of(self, ctx)
 
 
-class Command(TyperCommand):
-    """A command whose options can also be in the environment and in the files `reelscribe.toml`."""
+class BareCommand(TyperCommand):
+    """A command without options, for which the files `reelscribe.toml` do not matter."""
 
     def get_help(self, ctx: Any) -> str:
         """Return the help for the width of the terminal."""
@@ -32,6 +32,10 @@ class Command(TyperCommand):
     def get_usage(self, ctx: Any) -> str:
         """Return how the command is called, which is shown above an error."""
         return f"Usage: {usage_of(self, ctx)}"
+
+
+class Command(BareCommand):
+    """A command whose options can also be in the environment and in the files `reelscribe.toml`."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the command line, with the values of the files as defaults.

@@ -120,7 +120,7 @@ class _File:
         try:
             option.process_value(context, self.value(option, value))
         except typer.BadParameter as error:
-            raise UsageError(f"{place}: {error.message}") from None
+            raise UsageError(f"{place}: got {value!r}: {error.message}") from None
 
     def value(self, option: Any, value: Any) -> Any:
         """Return a value as the command line would give it."""
