@@ -42,7 +42,9 @@ def test_no_name_is_cut_and_no_line_is_too_long(words, columns):
     for parameter in COMMANDS[words].params:
         if parameter.param_type_name == "option":
             names = ", ".join(sorted(parameter.opts, key=len))
-            names = " / ".join([names, *parameter.secondary_opts]) if parameter.is_flag else f"{names} {parameter.metavar}"
+            names = (
+                " / ".join([names, *parameter.secondary_opts]) if parameter.is_flag else f"{names} {parameter.metavar}"
+            )
             assert [line for line in lines if line == f"  {names}" or line.startswith(f"  {names}  ")]
     assert max(map(len, lines)) <= columns
     assert "…" not in "".join(lines)

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from reelscribe.cli import app, runs
 from reelscribe.cli._options import AudioOptions, FrameOptions, RunOptions
-from reelscribe.errors import UsageError
 from reelscribe.run.options import CaptionOptions, SpeechOptions
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))

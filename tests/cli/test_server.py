@@ -68,8 +68,7 @@ def test_a_restart_keeps_the_certificate_of_the_last_start_without_no_tls(tmp_pa
 
 def test_warnings_are_printed_on_standard_output(tmp_path):
     config = tmp_path / "config.properties"
-    lines = [line for line in CONFIG.read_text().splitlines() if not line.startswith("metrics_config")]
-    config.write_text("\n".join([*lines, "disable_token_authorization=true", ""]))
+    config.write_text(CONFIG.read_text() + "disable_token_authorization=true\n")
     result = server("start", "--directory", tmp_path / "new", "--config", config, "--model-store", tmp_path)
     assert result.exit_code == 1
     assert result.stdout.startswith("WARNING: disable_token_authorization=true")

@@ -92,6 +92,19 @@ def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(folder, started):
     assert tokens("--server", "http://two:8080") == [("http://two:8080", None)]
 
 
+def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folder, started, monkeypatch):
+    monkeypatch.setenv("REELSCRIBE_SERVER", "http://one:8080")
+    (folder.parent / ".second" / "tmp").mkdir(parents=True)
+    settings = (
+        "inference_address=http://two:8080\nmanagement_address=http://two:8081\ndisable_token_authorization=true\n"
+    )
+    (folder.parent / ".second" / "config.properties").write_text(settings)
+    annotate("-o", "x")
+    assert started["captions"][0].servers[0].url == "http://one:8080"
+    annotate("-o", "x", "--directory", ".second")
+    assert started["captions"][0].servers[0].url == "http://two:8080"
+
+
 def test_commands_of_a_group_have_sections_too(folder, monkeypatch):
     seen = []
     monkeypatch.setattr(server, "_started_in", lambda directory: seen.append(directory))
@@ -105,7 +118,10 @@ def test_commands_of_a_group_have_sections_too(folder, monkeypatch):
     ("text", "message"),
     [
         ("[annotate", "expected a file in the format TOML"),
-        ("fps = 2", "fps: expected options in a section: [shared] for all commands, or one that is named like a command"),
+        (
+            "fps = 2",
+            "fps: expected options in a section: [shared] for all commands, or one that is named like a command",
+        ),
         ("[anotate]", "[anotate]: no such command; did you mean annotate?"),
         ("[annotate]\nframe = 2", "[annotate] frame: no such option; did you mean frames"),
         ("[server.start]\nmodel_store = 2", "[server.start] model_store: no such option; did you mean model-store?"),

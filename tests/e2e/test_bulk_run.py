@@ -21,7 +21,6 @@ from support.odd_library import write
 from support.patience import PATIENCE
 from support.servers import RunningServer, read_records, saved_frames, wait_until
 
-
 EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
 
 

@@ -94,6 +94,7 @@ def test_the_environment_names_servers_and_keys(folder, local, monkeypatch):
     monkeypatch.setenv("REELSCRIBE_KEY_FILE", ":".join(map(str, keys)))
     assert found() == [(ELSEWHERE, "one"), ("http://other:8080", "two")]
     assert found(["http://third:8080"]) == [("http://third:8080", None)]  # the keys are those of other servers
+    assert found(directory=local) == [("http://127.0.0.1:9080", "key of 9080")]
 
 
 def test_keys_and_servers_must_fit_together(local):

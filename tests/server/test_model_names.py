@@ -71,7 +71,12 @@ async def test_where_models_cannot_be_listed_usual_names_are_tried():
             False,
             "expected one captioner, got captioner, blip2; choose one with --model NAME",
         ),
-        ({"a": DESCRIPTION}, SpeechDescription, True, "expected a speech model there, but it has a; name it with --model"),
+        (
+            {"a": DESCRIPTION},
+            SpeechDescription,
+            True,
+            "expected a speech model there, but it has a; name it with --model",
+        ),
         ({}, SpeechDescription, True, "but it has no models"),
         (
             {"ours": DESCRIPTION},

@@ -23,7 +23,6 @@ from reelscribe.errors import OutputError
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.server.settings import read_properties
 
-
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 
 
@@ -99,7 +98,6 @@ def serve_demo_models(directory: Path) -> Iterator[RunningServer]:
 
 def settings_file(folder: Path, changes: dict[str, str]) -> Path:
     """Write our settings with some of them changed, for the command line."""
-    (folder / "handlers").symlink_to(HANDLERS)  # the settings name metrics.yaml there
     settings = {**read_properties(CONFIG.read_text()), **changes}
     path = folder / "config.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -18,9 +18,10 @@ app = group(
     """Caption and transcribe whole video libraries with TorchServe.
 
     Options can also be in files, in the format TOML: reelscribe.toml in the working folder, and
-    ~/.config/reelscribe/reelscribe.toml. The section [shared] has options of all commands, [annotate] those of `reelscribe
-    annotate`, and [server.start] those of `reelscribe server start`; keys are the names of options without dashes. The
-    command line overrides the environment, that overrides the file in the working folder, and that the file of the user.
+    ~/.config/reelscribe/reelscribe.toml. The section [shared] has options of all commands, [annotate] those of
+    `reelscribe annotate`, and [server.start] those of `reelscribe server start`; keys are the names of options without
+    the leading dashes. The command line overrides the environment, that overrides the file in the working folder, and
+    that the file of the user.
     """
 )
 for command in (runs.caption, runs.transcribe, runs.annotate, results.status, results.export, archive.archive):

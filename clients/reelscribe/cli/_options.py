@@ -152,7 +152,8 @@ class ServerOptions:
     management: Annotated[
         str | None,
         server_option(
-            metavar="URL", help="Management address, at which the key of a single --server is renewed before it expires."
+            metavar="URL",
+            help="Management address, at which the key of a single --server is renewed before it expires.",
         ),
     ] = None
     requests_in_flight: Annotated[
@@ -222,7 +223,7 @@ class FrameOptions:
         speed_option(
             metavar="fast|planes|exact",
             help="How frames are scaled: fast (by FFmpeg; within 5 of 255 levels), planes (luma and chroma apart;"
-            " slower) or exact (every pixel as the model's own processor makes it; slowest)."
+            " slower) or exact (every pixel as the model's own processor makes it; slowest).",
         ),
     ] = "fast"
     frames_per_request: Annotated[

@@ -46,9 +46,7 @@ LoadSeconds = Annotated[
 class ServerChoice:
     """The options for the server that a command manages."""
 
-    directory: Annotated[
-        Path, server_option(metavar="FOLDER", help="Folder of a server on this machine.")
-    ] = DIRECTORY
+    directory: Annotated[Path, server_option(metavar="FOLDER", help="Folder of a server on this machine.")] = DIRECTORY
     management: Annotated[
         str | None,
         server_option(
@@ -160,7 +158,8 @@ def scale(
     model: Model,
     workers: Annotated[int, typer.Argument(min=0, help="Smallest number of workers.")],
     maximum: Annotated[
-        int | None, typer.Option("--max", min=0, metavar="N", help="Largest number of workers; by default the smallest number.")
+        int | None,
+        typer.Option("--max", min=0, metavar="N", help="Largest number of workers; by default the smallest number."),
     ] = None,
     version: Annotated[
         str | None, typer.Option(metavar="VERSION", help="Version of the model; by default its default version.")

@@ -48,7 +48,9 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
         inside = path.relative_to(out)
         places.setdefault(out / inside.parts[0], []).append(path)
     described = [
-        str(place) if paths == [place] else f"{len(paths)} {paths[0].suffix} {'file' if len(paths) == 1 else 'files'} below {place}"
+        str(place)
+        if paths == [place]
+        else f"{len(paths)} {paths[0].suffix} {'file' if len(paths) == 1 else 'files'} below {place}"
         for place, paths in places.items()
     ]
     return f"wrote {', '.join(described) or 'nothing'}"

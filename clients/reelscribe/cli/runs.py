@@ -47,9 +47,7 @@ def caption(run: RunOptions, frames: FrameOptions, servers: ServerOptions, model
 
 
 @flatten
-def transcribe(
-    run: RunOptions, audio: AudioOptions, servers: ServerOptions, model: TranscribingModel = None
-) -> None:
+def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, model: TranscribingModel = None) -> None:
     """Transcribe the speech in videos and recordings; write one JSON line for each source to OUT/annotations.jsonl.
 
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`. A video without audio gets an empty

@@ -32,14 +32,18 @@ LOGS = ("model", "server", "access", "console")
 
 app = group("Start, stop and watch a TorchServe on this machine.")
 
-Directory = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the server: its logs, keys and temporary files.")]
+Directory = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Folder of the server: its logs, keys and temporary files.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOptions:
     """The options of `start` and `restart`; None for options that are not given."""
 
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="TorchServe's settings file.", show_default=str(CONFIG))] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TorchServe's settings file.", show_default=str(CONFIG))
+    ] = None
     model_store: Annotated[
         Path | None,
         typer.Option(
@@ -181,10 +185,12 @@ def show_logs(
             metavar="|".join(LOGS),
             autocompletion=lambda: LOGS,
             help="model: output of the workers; server: log of TorchServe with that output; access: one line for each"
-            " request; console: output of Java."
+            " request; console: output of Java.",
         ),
     ] = "server",
-    lines: Annotated[int, typer.Option(min=0, metavar="N", help="Number of lines to show, from the end of the log.")] = 50,
+    lines: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of lines to show, from the end of the log.")
+    ] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the last lines of a log."""

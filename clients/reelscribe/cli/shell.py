@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
-from typer.completion import completion_init, get_completion_script
+from typer.completion import (  # type: ignore[attr-defined]  # typer does not say that it exports them
+    completion_init,
+    get_completion_script,
+)
 
 from reelscribe import __version__
 from reelscribe.cli.parser.manual import man_page
@@ -21,8 +24,8 @@ def completion(
 ) -> None:
     """Print a script that completes commands and options in a shell.
 
-    For bash, add this line to ~/.bashrc: eval "$(reelscribe completion bash)". For zsh, add this line to ~/.zshrc, after
-    compinit: eval "$(reelscribe completion zsh)". For fish, write the script to reelscribe.fish in
+    For bash, add this line to ~/.bashrc: eval "$(reelscribe completion bash)". For zsh, add this line to ~/.zshrc,
+    after compinit: eval "$(reelscribe completion zsh)". For fish, write the script to reelscribe.fish in
     ~/.config/fish/completions.
     """
     typer.echo(get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell))

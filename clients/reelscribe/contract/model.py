@@ -111,8 +111,8 @@ class ModelDescription:
         for other in ModelDescription.__subclasses__():
             if other is not cls and isinstance(value, dict) and other.marker in value:
                 raise ServerError(
-                    f"describe: expected a {cls.kind} model, got the {other.kind} model {value.get('name')}; give the name of"
-                    " another one"
+                    f"describe: expected a {cls.kind} model, got the {other.kind} model {value.get('name')}; give the"
+                    " name of another one"
                 )
         try:
             return cls(**cls._fields_from_json(value))

@@ -55,10 +55,11 @@ def find_servers(
 ) -> list[FoundServer]:
     """Find servers, each with its key.
 
-    Without `urls`, they are those of the environment variable REELSCRIBE_SERVER, or else the server that runs in
-    `directory`, or else the one at INFERENCE_ADDRESS. Without `key_files`, they are those of REELSCRIBE_KEY_FILE, unless
-    that belongs to a REELSCRIBE_SERVER which `urls` replace. Without these, the key is that of the server in `directory`
-    if it has the address, or else, for a single server, the file `key_file.json` in the working folder.
+    Without `urls`, it is the server that runs in `directory`. Without that, they are those of the environment variable
+    REELSCRIBE_SERVER, or else the server that runs in DIRECTORY, or else the one at INFERENCE_ADDRESS. Without
+    `key_files`, they are those of REELSCRIBE_KEY_FILE, unless that belongs to a REELSCRIBE_SERVER which is not used.
+    Without these, the key is that of the server in the folder if it has the address, or else, for a single server, the
+    file `key_file.json` in the working folder.
 
     Args:
         urls: Inference addresses.
@@ -71,10 +72,11 @@ def find_servers(
             together.
     """
     local = _running_in(directory)
-    if not key_files and not (urls and os.environ.get(SERVER_VARIABLE)):
+    in_environment = [] if directory else os.environ.get(SERVER_VARIABLE, "").split()
+    if not key_files and not directory and not (urls and in_environment):
         key_files = [Path(path) for path in os.environ.get(KEY_FILE_VARIABLE, "").split(os.pathsep) if path]
     key_files = key_files or []
-    urls = urls or os.environ.get(SERVER_VARIABLE, "").split()
+    urls = urls or in_environment
     urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
     if management and len(urls) > 1:
         raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
@@ -98,9 +100,8 @@ def find_managed_server(
 ) -> ManagedServer:
     """Find a server that is to be managed.
 
-    Without `management`, it is the server in `directory`, whether or not it runs. Without `key_file`, the key is that of
-    REELSCRIBE_KEY_FILE, or that of the server in `directory` if it has the address, or else the file `key_file.json` in
-    the working folder.
+    Without `management`, it is the server in `directory`, whether or not it runs. Without `key_file`, the key is that
+    of the server in `directory` if it has the address, or else the file `key_file.json` in the working folder.
 
     Args:
         management: Management address.
@@ -119,8 +120,6 @@ def find_managed_server(
     address = management or instance.address("management_address")
     if local and address != local.address("management_address"):
         local = None
-    named = os.environ.get(KEY_FILE_VARIABLE)
-    key_file = key_file or (Path(named) if named else None)
     if key_file is None and local:
         key_file = local.key_file if local.key_file.exists() else None
     elif key_file is None and COPIED_KEY_FILE.exists():

@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 
 
-
 class Heading(StrEnum):
     """The headings of the help, in their order."""
 
@@ -93,7 +92,7 @@ def sections_of(command: Any, context: Any) -> list[Section]:
 
 
 def _argument(argument: Any) -> str:
-    return (argument.metavar or argument.name.upper()) + ("" if argument.nargs == 1 else "...")
+    return str(argument.metavar or argument.name.upper()) + ("" if argument.nargs == 1 else "...")
 
 
 def _names(option: Any) -> str:
@@ -110,7 +109,9 @@ def _text(parameter: Any, context: Any) -> str:
         notes.append(f"default: {parameter.opts[0]}")
     elif default is not None and default is not False and not callable(default):
         values = default if isinstance(default, list | tuple) else [default]
-        notes.append(f"default: {' '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}")
+        notes.append(
+            f"default: {' '.join(f'{value:g}' if isinstance(value, float) else str(value) for value in values)}"
+        )
     if parameter.required:
         notes.append("required")
     return " ".join((parameter.help or "").split()) + (f" [{'; '.join(notes)}]" if notes else "")

@@ -23,6 +23,10 @@ OF_A_SERVER = {
 """Options for an address, and those which belong to the server at that address."""
 
 
+ELSEWHERE = frozenset({"servers", "key_files", "management", "key_file"})
+"""Options for servers that are not the one of the folder which `--directory` names."""
+
+
 def kept(levels: Sequence[Set[str]]) -> set[str]:
     """Find the options that count.
 
@@ -37,5 +41,7 @@ def kept(levels: Sequence[Set[str]]) -> set[str]:
         for address, belongings in OF_A_SERVER.items():
             if address in given and address in result:
                 result -= belongings
+        if "directory" in given:
+            result -= ELSEWHERE
         result |= given
     return result
