@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from reelscribe._files import try_lock
 from reelscribe.client.credentials import Credentials
 from reelscribe.errors import StartupError
+from reelscribe.server.options import SERVER_VARIABLE
 from reelscribe.server.settings import read_properties, tokens_required
 
 if TYPE_CHECKING:
@@ -132,7 +133,15 @@ class Instance:
         import psutil
 
         mark = str(self.directory.resolve())
-        return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
+
+        def belongs(process: psutil.Process) -> bool:
+            environment = _environment(process)
+            # Servers of earlier versions have the other variable, in which a user's own programs now have an address.
+            return environment.get(INSTANCE_VARIABLE) == mark or (
+                environment.get(SERVER_VARIABLE) == mark and is_java(process)
+            )
+
+        return list(filter(belongs, psutil.process_iter()))
 
 
 def is_java(process: psutil.Process) -> bool:
