@@ -13,11 +13,13 @@ import av
 import jiwer
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
+from reelscribe.cli import app
 from reelscribe.results.ledger import LedgerReader
 from support.audio import write
 from support.servers import read_records, record_of, run_with_curl, wait_until
@@ -103,6 +105,15 @@ def test_a_captioned_source_is_only_transcribed(server, media, tmp_path):
         result = server.run(command, media / "spoken.mp4", "--out", tmp_path)
         assert ("captions made" in result.output) == (command == "caption")
         assert ("s of audio transcribed" in result.output) == (command == "annotate")
+
+
+def test_the_folder_of_a_server_tells_its_address_its_key_and_its_only_model(server, media, tmp_path):
+    words = ["--out", str(tmp_path), "--directory", str(server.instance.directory)]
+    done = CliRunner().invoke(app, ["transcribe", str(media / "phrases.ogg"), *words])
+    assert done.exit_code == 0, done.output
+    several = CliRunner().invoke(app, ["caption", str(media / "old.avi"), *words])
+    assert several.exit_code == 2
+    assert "expected one captioner, got bundled, captioner, dynamic, slow; choose one with --model" in several.output
 
 
 def test_every_sample_is_transcribed_or_silent(talk, transcribed_talk):

@@ -73,6 +73,7 @@ def test_the_server_of_any_folder_of_this_machine_can_be_named(folder):
     assert found(directory=second) == [("http://127.0.0.1:7080", "key of 7080")]
     with pytest.raises(UsageError, match="nothing: no server runs there"):
         found(directory=folder / "nothing")
+    assert found([ELSEWHERE], directory=folder / "nothing") == [(ELSEWHERE, None)]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9080", "http://localhost:9080", "http://127.0.0.1:9080/"])

@@ -45,6 +45,8 @@ class FoundServer:
     """Inference address and key."""
     managed: ManagedServer | None = None
     """Where its models are listed; None if that is not known."""
+    assumed: bool = False
+    """Whether nothing named it, and it is merely where a server usually is."""
 
 
 def find_servers(
@@ -71,12 +73,13 @@ def find_servers(
         UsageError: No server runs in `directory`, a key file or an address cannot be used, or their numbers do not fit
             together.
     """
-    local = _running_in(directory)
+    local = _running_in(directory, needed=not urls)
     in_environment = [] if directory else os.environ.get(SERVER_VARIABLE, "").split()
     if not key_files and not directory and not (urls and in_environment):
         key_files = [Path(path) for path in os.environ.get(KEY_FILE_VARIABLE, "").split(os.pathsep) if path]
     key_files = key_files or []
     urls = urls or in_environment
+    assumed = not urls and local is None
     urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
     if management and len(urls) > 1:
         raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
@@ -91,7 +94,8 @@ def find_servers(
         if not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
             key_file = COPIED_KEY_FILE
         server = Server(url, Credentials(key_file, management) if key_file else None)
-        found.append(FoundServer(server, find_managed_server(management, key_file) if management else None))
+        managed = find_managed_server(management, key_file) if management else None
+        found.append(FoundServer(server, managed, assumed))
     return found
 
 
@@ -131,12 +135,12 @@ def find_managed_server(
     )
 
 
-def _running_in(directory: Path | None) -> Instance | None:
-    """Return the server that runs in a folder. In the usual folder, none needs to."""
+def _running_in(directory: Path | None, *, needed: bool) -> Instance | None:
+    """Return the server that runs in a folder; None if none does, which is an error if it was named and is needed."""
     instance = Instance(directory or DIRECTORY)
     if instance.is_up and instance.config.exists():
         return instance
-    if directory is not None:
+    if directory is not None and needed:
         raise UsageError(f"{directory}: no server runs there; start it, or give the --server address of another one")
     return None
 

@@ -13,6 +13,7 @@ from reelscribe.client.endpoint import Endpoint, Server
 from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
 from reelscribe.errors import AccessRefused, ServerError, ServerUnreachable, UsageError
 from reelscribe.server.finding import FoundServer, ManagedServer
+from reelscribe.server.options import DIRECTORY
 
 USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     CaptionerDescription: ("captioner", "blip2", "blip", "git"),
@@ -40,7 +41,14 @@ async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
     server, what, option = found.server, *_WORDS[kind]
     listed = await _listed(found.managed) if found.managed else None
     names = USUAL_NAMES[kind] if listed is None else listed
-    fitting = [name for name, is_kind in await _kinds(server, names) if is_kind is kind]
+    try:
+        fitting = [name for name, is_kind in await _kinds(server, names) if is_kind is kind]
+    except ServerUnreachable as error:
+        if not found.assumed:
+            raise
+        raise ServerUnreachable(
+            f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
+        ) from None
     if len(fitting) > 1:
         raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
     if fitting:
