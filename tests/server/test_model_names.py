@@ -94,5 +94,5 @@ async def test_where_none_or_several_fit_the_message_says_which_there_are(models
 async def test_a_server_that_does_not_answer_is_not_one_without_models():
     with pytest.raises(ServerUnreachable, match="is the server running"):
         await find_model(FoundServer(Server("http://127.0.0.1:9")), CaptionerDescription)
-    with pytest.raises(ServerUnreachable, match="No server runs in .server of this folder; name one with --server"):
+    with pytest.raises(ServerUnreachable, match=r"No server runs in \.server of this folder; name one with --server"):
         await find_model(FoundServer(Server("http://127.0.0.1:9"), assumed=True), CaptionerDescription)
