@@ -27,6 +27,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
+from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
@@ -136,13 +137,16 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, optio
     )
 
 
+EVERY_FRAME = CaptionOptions(Sampling(every=1))
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """A run of the same files to the same servers, which `report.take_turns` repeats."""
 
     servings: Sequence[Serving]
     paths: Sequence[Path]
-    options: CaptionOptions = field(default_factory=CaptionOptions)
+    options: CaptionOptions = EVERY_FRAME
     runs: list[Delivered] = field(default_factory=list)
 
     def __call__(self) -> float:

@@ -15,6 +15,7 @@ import typer
 from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
 from reelscribe.cli._logging import log_messages
 from reelscribe.cli._options import RunOptions, one_of
+from reelscribe.cli.results import describe_written
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
@@ -78,8 +79,8 @@ def run_command(
     if not options.quiet:
         show = progress.message if options.json_log else typer.echo
         show(f"{summary}: {options.out if summary.interrupted else annotations}")
-        for path in exported:
-            show(f"wrote {path}")
+        if exported:
+            show(describe_written(exported, options.out))
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
