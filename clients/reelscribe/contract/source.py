@@ -53,8 +53,8 @@ class VideoInfo:
     audio_codec: str | None
     """FFmpeg's name of the decoder of the first audio stream; None if there is no such stream or decoder."""
     skipped_frames: int = 0
-    """Number of frames at the beginning that are left out, because the file begins in the middle of a group of pictures:
-    they refer to frames that are not in the file."""
+    """Number of frames that are left out at the beginning, because the file begins in the middle of a group of
+    pictures: they refer to frames that it does not have. No other number or time counts them."""
 
     @property
     def shown_size(self) -> tuple[int, int]:

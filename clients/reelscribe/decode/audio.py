@@ -116,7 +116,7 @@ class Audio:
     """
 
     info: AudioInfo | None = None
-    """Description of the stream; None if the file has no audio. Its duration is final when all chunks have been read."""
+    """Description of the stream; None if the file has no audio. Its duration is final when all chunks were read."""
     has_video: bool
     """Whether the file has a video stream other than a cover picture."""
     samples_read: int = 0
@@ -202,7 +202,8 @@ class Audio:
 
     def _correct_duration(self) -> None:
         """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back."""
-        assert self.info and self._reader
+        assert self.info is not None
+        assert self._reader is not None
         timeline = self._reader.timeline
         if not self.info.duration_seconds or len(timeline.offsets) > 1:
             seconds = max(0.0, timeline.end_seconds - self.info.media_start_seconds)

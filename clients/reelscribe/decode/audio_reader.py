@@ -13,7 +13,7 @@ from av.audio.stream import AudioStream
 from av.format import Flags
 from av.stream import Discard, Disposition, Stream
 
-from reelscribe.decode.source_file import MISSING_SECONDS, Timeline, demux, missing_seconds, why_cut_short
+from reelscribe.decode.source_file import MISSING_SECONDS, Timeline, demux, has_flag, missing_seconds, why_cut_short
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -27,7 +27,7 @@ UNDECODABLE_SHARE = 0.02
 refuses a packet of an undamaged file, often the first."""
 
 LEADING_PACKETS = 50
-"""Number of packets at the beginning of a recording that may be undecodable, until the decoder finds the first frame."""
+"""Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
 
 ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
 """Formats that have no container. If no header states the duration of such a file, FFmpeg estimates it from the file
@@ -82,7 +82,7 @@ class AudioReader:
         self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
-        self._is_recording = bool(container.format.flags & Flags.ts_discont.value)
+        self._is_recording = has_flag(container.format, Flags.ts_discont)
         self.timeline = Timeline(container)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.

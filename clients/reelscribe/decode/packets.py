@@ -25,6 +25,7 @@ from reelscribe.decode.source_file import (
     Timeline,
     demux,
     ffmpeg_reason,
+    has_flag,
     missing_seconds,
     why_cut_short,
 )
@@ -156,7 +157,7 @@ class _Beginning:
     def __init__(self, video: VideoStream, container_format: av.ContainerFormat) -> None:
         self._codec = video.codec_context
         # Before the first keyframe other decoders return nothing, and that of MPEG-4 returns grey frames.
-        is_recording = bool(container_format.flags & (Flags.ts_discont.value | Flags.no_timestamps.value))
+        is_recording = any(has_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
         self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
         self._packets_before_keyframe = self._packets_from_keyframe = 0
         self._ended = self._damaged = False
@@ -300,7 +301,7 @@ class _Scan:
     @property
     def _frame_rate(self) -> float:
         """Number of frames per second, as the file states it; 0.0 if it does not."""
-        if self._format.flags & Flags.no_timestamps.value:
+        if has_flag(self._format, Flags.no_timestamps):
             # FFmpeg takes 25 for the average of every stream without a container.
             return float(self._video.codec_context.framerate or self._video.guessed_rate or 0)
         return float(self._video.average_rate or self._video.guessed_rate or 0)
@@ -321,7 +322,7 @@ class _Scan:
             return np.append(dts, dts[-1] + frame_ticks * np.arange(1, delay + 1))[delay:] * tick
         if not len(pts):
             return self._with_missing_times(frame_ticks) * tick
-        if self._format.flags & Flags.ts_discont.value:
+        if has_flag(self._format, Flags.ts_discont):
             return _without_repeats(pts, frame_ticks) * tick
         return np.asarray(pts * tick, np.float64)
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
 from av.format import Flags
@@ -65,6 +66,12 @@ def open_for_ffmpeg(path: str) -> Iterator[str]:
         yield f"/dev/fd/{file.fileno()}"
 
 
+def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
+    """Return whether FFmpeg gives a container format a flag."""
+    mask: Any = flag.value  # PyAV annotates it wrongly
+    return bool(container_format.flags & mask)
+
+
 class Timeline:
     """Places the packets of a file on one timeline, even if the clock of the file jumps back.
 
@@ -80,12 +87,12 @@ class Timeline:
 
     def __init__(self, container: av.container.InputContainer, offsets: Sequence[float] = ()) -> None:
         self.offsets = list(offsets) or [0.0]
-        self._may_jump = bool(container.format.flags & Flags.ts_discont.value)
+        self._may_jump = has_flag(container.format, Flags.ts_discont)
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
         self._parts: dict[int, tuple[int, float]] = {}
 
-    def place(self, packet: av.Packet[Stream]) -> None:
+    def place(self, packet: av.Packet[Any]) -> None:
         """Move a packet to its time on the timeline. Packets must come in the order of the file."""
         tick = float(packet.time_base or 0)
         if self._may_jump and packet.dts is not None:
