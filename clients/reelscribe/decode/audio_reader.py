@@ -29,7 +29,7 @@ refuses a packet of an undamaged file, often the first."""
 LEADING_PACKETS = 50
 """Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
 
-ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
+ESTIMATED_FORMATS = {"aac", "ac3", "amr", "dts", "eac3", "mp3", "truehd"}
 """Formats that have no container. If no header states the duration of such a file, FFmpeg estimates it from the file
 size and the bit rate of the first frames."""
 

@@ -43,8 +43,8 @@ LEADING_PACKETS = 1000
 """Largest number of packets before the first keyframe of a recording; no group of pictures is longer. If there are
 more, keyframes have been lost, and the file is damaged."""
 
-RATE_TOLERANCE = 0.05
-"""Largest share by which the stated number of frames per second may differ from the counted one."""
+STATED_TOLERANCE = 0.05
+"""Largest share by which a stated frame rate may differ from the counted one, and a stated duration be too short."""
 
 REPEATS = 16
 """Number of frames in which a repeated presentation time is made up for."""
@@ -272,7 +272,10 @@ class _Scan:
             pts, keyframes = np.array(self._pts)[order], keyframes[order]
         identify = bool(len(pts)) and (np.diff(pts) > 0).all() and not self._pts_are_packet_numbers(order)
         times = self._times(pts)
-        skipped = self._beginning.skipped(pts) % len(times)  # something is left
+        skipped = self._beginning.skipped(pts)
+        # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
+        if skipped == len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
+            skipped = 0
         return PacketIndex(
             container_format=self._format.name,
             stream_index=self._video.index,
@@ -345,9 +348,9 @@ class _Scan:
         start, fps = float(times[0]), self._frame_rate
         end = float(times[-1]) + (last_seconds or 1 / (fps or 1))
         duration = (self._container.duration or 0) / av.time_base
-        if not duration or len(self._timeline.offsets) > 1:
-            duration = max(end, self._timeline.end_seconds) - start
-        if any(self._has_pts) and abs(counted := len(times) / (end - start) - fps) > RATE_TOLERANCE * fps:
+        if len(self._timeline.offsets) > 1 or duration < (1 - STATED_TOLERANCE) * (end - start):
+            duration = end - start
+        if any(self._has_pts) and abs(counted := len(times) / (end - start) - fps) > STATED_TOLERANCE * fps:
             fps += counted
         return VideoInfo(
             duration_seconds=round(duration, 6),

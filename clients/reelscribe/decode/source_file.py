@@ -160,7 +160,7 @@ def missing_seconds(container: av.container.InputContainer, end_seconds: float) 
 
 def why_cut_short(container: av.container.InputContainer, error: Exception) -> str:
     """Return why a file cannot be read to its end, from the error with which FFmpeg stopped."""
-    if container.format.name == "ogg" and isinstance(error, av.error.PatchWelcomeError):
+    if container.format.name == "ogg" and isinstance(error, (av.error.PatchWelcomeError, av.error.ArgumentError)):
         return (
             "cut short: it is a chain of several recordings, of which FFmpeg reads only the first; "
             "split it into its recordings"
