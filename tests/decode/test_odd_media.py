@@ -80,8 +80,10 @@ def test_segments_of_matroska_keep_their_times_and_are_complete(tmp_path):
 
 
 def test_matroska_may_state_how_long_it_is_and_not_when_it_ends(tmp_path):
-    path = odd_media.state_length(write(tmp_path / "merged.mkv", start=10), len(NUMBERS) / FPS)
+    path = odd_media.state_length(write(tmp_path / "merged.mkv", numbers=range(100), start=10), 100 / FPS)
     assert Seen(path).why_incomplete is None
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert Seen(path).why_incomplete.startswith("cut short: it ends ")
 
 
 @pytest.mark.parametrize("start", [0, 1.2, 10])
