@@ -158,7 +158,8 @@ def missing_seconds(container: av.container.InputContainer, end_seconds: float) 
     """
     start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     stated_end = start + duration
-    if container.format.name in DURATION_FROM_ZERO and not container.metadata.get("encoder", "").startswith("libebml"):
+    muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
+    if container.format.name in DURATION_FROM_ZERO and not muxer.startswith("libebml"):
         stated_end = min(stated_end, duration)
     return stated_end - end_seconds
 
