@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
 class ServedModel:
     """A model, and the servers that share its requests."""
 
-    name: str
-    """Name under which the servers registered it."""
+    find_name: Callable[[], Awaitable[str]]
+    """Finds the name under which the servers registered it."""
     servers: list[Server]
     requests_in_flight: int
     """Largest number of unanswered requests."""
@@ -102,11 +102,13 @@ async def _run(
     async with AsyncExitStack() as stack:
         if captions:
             model, caption_options = captions
-            client = CaptionClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
+            client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
             tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
         if speech:
             model, speech_options = speech
-            speech_client = SpeechClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
+            speech_client = SpeechClient(
+                model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight
+            )
             tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
         run = BulkRun(tracks, options.out, progress=progress)
         _stop_on_interrupt(run.stop, progress.message)
