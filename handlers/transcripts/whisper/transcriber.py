@@ -195,9 +195,8 @@ class WindowTranscriber:
 
     def _words(self, encoded: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
         """The words of each segment, with their times."""
-        tokens = [token for segment in segments for token in segment.tokens]
         prompt = self._decoder.prompt(encoded.language, encoded.window.options.task, timestamps=False)
-        aligned = align_tokens(self._model, encoded.states, prompt, tokens, encoded.window.duration)
+        aligned = align_tokens(self._model, encoded.states, prompt, segments, encoded.window.duration)
         return time_words(self._tokenizer, segments, aligned, encoded.language)
 
     def _text(self, tokens: list[int]) -> str:
