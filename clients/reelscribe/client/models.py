@@ -13,7 +13,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
 from reelscribe.client.endpoint import Answer, Description, Server
-from reelscribe.client.in_flight import Permit
+from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
@@ -132,7 +132,12 @@ class ModelClient(ABC, Generic[Description]):
         Raises:
             ServerUnreachable: There was no permit when waiting was stopped.
         """
-        return await self._balancer.permit()
+        return await self.in_flight.acquire()
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The permits for requests; `permit` takes one of them."""
+        return self._balancer.in_flight
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.

@@ -13,7 +13,7 @@ rate of the task, from number `first` to before `stop`: in a chunk in the slot, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -66,6 +66,14 @@ class DecodedAudioBatch(DecodedBatch):
     """The stretch of each of these chunks."""
     silent: list[Stretch]
     """The stretches of the silent chunks, whose samples are not sent."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the chunks to transcribe, in bytes."""
+        return sum(chunk.nbytes for chunk in self.chunks)
+
+    def _copied(self) -> Self:
+        return replace(self, chunks=[chunk.copy() for chunk in self.chunks], slot=None)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,14 @@ class DecodedFrameBatch(DecodedBatch):
     undecodable: list[tuple[int, float]]
     """Frames that cannot be decoded: index, and presentation time in seconds."""
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the frames to caption, in bytes."""
+        return self.frames.nbytes
+
+    def _copied(self) -> Self:
+        return replace(self, frames=self.frames.copy(), slot=None)
+
 
 @dataclass(frozen=True)
 class ReadFrames:
