@@ -1,6 +1,7 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-Only the first frame is decoded, because the rotation is known from a decoded frame alone.
+Only the first frame is decoded, because the rotation is known from a decoded frame alone. It is kept, so that a file of
+one frame need not be opened again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,21 @@ class PacketIndex:
     """Whether each frame is a keyframe, at which decoding can begin."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
+    first_frame: av.VideoFrame | None
+    """The first frame that a decoder returns; None if the stream does not begin with a keyframe, or it was not found."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
     info: VideoInfo
     """Description of the stream."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
+
+    def index_of(self, pts: int | None) -> int:
+        """Return the index of the frame with this presentation time; -1 if there is none, or times do not tell."""
+        if pts is None:
+            return -1
+        index = int(np.searchsorted(self.pts, pts))
+        return index if index < len(self.pts) and self.pts[index] == pts else -1
 
 
 def is_shown(packet: av.Packet[VideoStream]) -> bool:
@@ -107,7 +117,8 @@ class _Scan:
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
-        self._rotation: int | None = None
+        self._begins_with_keyframe = False
+        self._first_frame: av.VideoFrame | None = None
         # About all streams:
         self._end_seconds = 0.0
         self._read_error: str | None = None
@@ -121,6 +132,8 @@ class _Scan:
                     self._end_seconds = max(self._end_seconds, end)
                 if _belongs_to(packet, self._video):
                     self._add(packet)
+            if self._first_frame is None and 0 < self._packets <= ROTATION_PACKETS:
+                self._first_frame = _first_frame(lambda: self._video.codec_context.decode(None))
         except (av.FFmpegError, UnicodeError) as error:
             if not self._keyframes:
                 raise
@@ -129,8 +142,10 @@ class _Scan:
     def _add(self, packet: av.Packet[VideoStream]) -> None:
         self._packets += 1
         self._corrupt_packets += packet.is_corrupt
-        if self._rotation is None and self._packets <= ROTATION_PACKETS and not packet.is_corrupt:
-            self._rotation = _rotation(packet)
+        if self._packets == 1:
+            self._begins_with_keyframe = packet.is_keyframe
+        if self._first_frame is None and self._packets <= ROTATION_PACKETS and not packet.is_corrupt:
+            self._first_frame = _first_frame(packet.decode)
         if not is_shown(packet):
             return
         self._keyframes.append(packet.is_keyframe)
@@ -166,6 +181,7 @@ class _Scan:
             times=times,
             keyframes=keyframes,
             file_order=order,
+            first_frame=self._first_frame if self._begins_with_keyframe else None,
             corrupt_packets=self._corrupt_packets,
             info=self._info(len(keyframes), fps, float(times[0]), end_seconds),
             why_incomplete=self._why_incomplete(len(keyframes)),
@@ -186,7 +202,8 @@ class _Scan:
             duration_seconds=round((self._container.duration or 0) / av.time_base, 6),
             width=self._video.width,
             height=self._video.height,
-            rotation=self._rotation or 0,
+            # FFmpeg's angle is counterclockwise.
+            rotation=round(-self._first_frame.rotation / 90) % 4 * 90 if self._first_frame else 0,
             pixel_aspect=float(aspect or 1),
             frames=frames,
             average_fps=round(fps, 6),
@@ -214,11 +231,10 @@ def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.P
     return packet.stream is video
 
 
-def _rotation(packet: av.Packet[VideoStream]) -> int | None:
-    """Return the clockwise rotation in degrees, or None if the decoder needs more packets for a first frame."""
+def _first_frame(decode: Callable[[], list[av.VideoFrame]]) -> av.VideoFrame | None:
+    """Return the first frame that is decoded, or None if the decoder needs more packets for it."""
     try:
-        frames = packet.decode()
+        frames = decode()
     except av.FFmpegError:
         return None
-    # FFmpeg's angle is counterclockwise.
-    return round(-frames[0].rotation / 90) % 4 * 90 if frames else None
+    return frames[0] if frames else None

@@ -130,7 +130,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
-        channel.send(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
+        channel.queue(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
         wanted = [Span(**span) for span in spans]
         _AudioFeed(channel, audio, audio.info, wanted, audio_task.sample_rate, chunks_per_batch).run()
         return audio.read_seconds
@@ -176,7 +176,7 @@ class _AudioFeed:
                     break
             else:
                 samples, cut = self._audio.samples_read, self._audio.why_incomplete
-                self._channel.send(opened={"info": asdict(self._info), "samples": samples, "why_incomplete": cut})
+                self._channel.queue(opened={"info": asdict(self._info), "samples": samples, "why_incomplete": cut})
         except MediaError:
             self._send_batch()  # what came before the damage
             raise
@@ -223,7 +223,9 @@ class _AudioFeed:
     def _send_batch(self, next_first: int | None = None) -> None:
         """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
         batch = self._batch
-        if batch.stop > batch.first:
+        if len(batch.audible) == self._max_chunks:
             self._channel.send(batch=vars(batch))
+        elif batch.stop > batch.first:
+            self._channel.queue(batch=vars(batch))
         first = batch.stop if next_first is None else next_first
         self._batch = _Batch(first, first)

@@ -12,6 +12,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -137,7 +138,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             job = await self.job(source)
         return job
 
-    async def work(self, source: Source, job: Job) -> SourceError | None:
+    async def work(self, source: Source, job: Job) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
@@ -145,7 +146,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             job: Its job, not done yet.
 
         Returns:
-            The error that the job ends with, or None.
+            The job as it is now, with the error that it ends with. The ledger does not know yet that it is done.
 
         Raises:
             Stopped: The run was stopped before the job was done.
@@ -157,9 +158,9 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
                 await self._decode_and_send(source.path, job)
         except MediaError as error:
             self.raise_if_stopping()
-            return source_error(error)
+            return replace(await self.job(source), done=True, error=source_error(error))
         job = await self.job(source)
-        return self._verdict(job, await self._ledger.failures(job.id))
+        return replace(job, done=True, error=self._verdict(job, await self._ledger.failures(job.id)))
 
     def read(self, path: str, spans: Sequence[Span]) -> AsyncGenerator[Opened | Batch, None]:
         """Decode a file in a process of the pool.
