@@ -212,6 +212,7 @@ async def test_files_are_read_by_as_many_processes_as_the_pool_has(clip):
 
 async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch):
     monkeypatch.setattr(process, "FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(process, "SECONDS_PER_PROCESS", 0)
     async with new_pool() as pool:
         runs = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(4)]
         assert runs[0] == runs[1] != runs[2] == runs[3]
@@ -219,6 +220,13 @@ async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch)
         assert pool.failures == 0
         assert decode_processes() == []
     assert [len(pids) for pids in runs] == [1] * 4
+
+
+async def test_a_process_that_has_read_many_files_in_no_time_is_kept(clip, monkeypatch):
+    monkeypatch.setattr(process, "FILES_PER_PROCESS", 1)
+    async with new_pool() as pool:
+        first, second = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(2)]
+    assert first == second
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV])

@@ -59,7 +59,7 @@ class JoinedRequests(ABC, Generic[Items, T]):
         self._in_flight, self._max_items, self._max_bytes = in_flight, max_items, max_bytes
         self._forming: _Request[Items, T] | None = None
         self._turn = asyncio.Lock()
-        self._requests: set[asyncio.Task[None]] = set()
+        self._requests: dict[asyncio.Task[None], _Request[Items, T]] = {}
 
     async def add(self, batch: Items) -> asyncio.Future[list[T | RequestRefused]]:
         """Wait until a request has room for a batch, and join it.
@@ -84,8 +84,8 @@ class JoinedRequests(ABC, Generic[Items, T]):
             if request is None:
                 request = self._forming = _Request(kind)
                 task = asyncio.create_task(self._send(request))
-                self._requests.add(task)
-                task.add_done_callback(self._requests.discard)
+                self._requests[task] = request
+                task.add_done_callback(self._end)
             answers: asyncio.Future[list[T | RequestRefused]] = asyncio.get_running_loop().create_future()
             request.parts.append(batch)
             request.answers.append(answers)
@@ -96,10 +96,10 @@ class JoinedRequests(ABC, Generic[Items, T]):
 
     async def close(self) -> None:
         """Give up the requests that are not answered yet, and wait until they have ended."""
-        requests = [*self._requests]
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
+        tasks = [*self._requests]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @abstractmethod
     def _measure(self, batch: Items) -> tuple[int, int, object]:
@@ -128,17 +128,10 @@ class JoinedRequests(ABC, Generic[Items, T]):
 
     async def _send(self, request: _Request[Items, T]) -> None:
         try:
-            try:
-                permit = await self._in_flight.acquire(lambda: request.is_closed)
-            finally:
-                self._forming = None
-                request.began.set()
+            permit = await self._in_flight.acquire(lambda: request.is_closed)
+            self._begin(request)
             with permit:
                 answers = await self._answers(request.parts, permit)
-        except asyncio.CancelledError:
-            for future in request.answers:
-                future.cancel()
-            raise
         except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the answers
             for future in request.answers:
                 if not future.done():
@@ -148,6 +141,18 @@ class JoinedRequests(ABC, Generic[Items, T]):
             for future, of_part in zip(request.answers, answers, strict=True):
                 if not future.done():
                     future.set_result(of_part)
+
+    def _begin(self, request: _Request[Items, T]) -> None:
+        """Let the next request be formed, because this one is sent or given up."""
+        if self._forming is request:
+            self._forming = None
+        request.began.set()
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        request = self._requests.pop(task)
+        self._begin(request)
+        for future in request.answers:
+            future.cancel()  # those that have no answer, because the task was cancelled
 
     async def _answers(self, parts: Sequence[Items], permit: Permit) -> list[list[T | RequestRefused]]:
         """Return the answers to each part."""
