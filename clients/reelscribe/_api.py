@@ -91,7 +91,7 @@ def caption(
     """Caption the frames of a video file, or frames in memory.
 
     Args:
-        source: Path of a video, or (N, H, W, 3) uint8 RGB frames.
+        source: Path of a video, or (N, H, W, 3) uint8 RGB frames, or a single frame, (H, W, 3).
         server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the captioner on the server.
         options: Which frames of a file to caption, and how; by default every frame. Not allowed for an array.

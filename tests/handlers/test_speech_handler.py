@@ -39,7 +39,7 @@ def ask(context: FakeContext, body: bytes, **headers: str):
     context.headers = [{f"X-Reelscribe-{name.replace('_', '-').title()}": value for name, value in headers.items()}]
     (answer,) = speech_handler.handle([{"body": body}], context)
     assert context.statuses == {}
-    return json.loads(json.dumps(answer))
+    return json.loads(answer)
 
 
 def packed(samples: list[np.ndarray], **options) -> bytes:
@@ -102,7 +102,7 @@ def test_describe_returns_what_a_client_needs(demo_speech):
     context = load(demo_speech, device_batch=7, max_chunks=9)
     context.headers = [{"describe": "True"}]
     (answer,) = speech_handler.handle([{"body": b""}], context)
-    description = SpeechDescription.from_json(json.loads(json.dumps(answer)))
+    description = SpeechDescription.from_json(json.loads(answer))
     assert (description.name, description.sample_rate, description.chunk_seconds) == (demo_speech, SAMPLE_RATE, 10)
     assert description.revision.startswith("sha256:")
     assert "en" in description.languages

@@ -1,5 +1,6 @@
 """What handlers report to TorchServe."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,8 @@ def test_a_captioner_counts_frames_and_the_tokens_of_their_captions(demo_model):
     context.metrics = FakeMetrics(*ALL)
     handler.handle(None, context)
     body = b"".join(wire.pack(np.zeros((3, 50, 50, 3), np.uint8)))
-    ((caption, *_),) = handler.handle([{"body": body}], context)
+    (answer,) = handler.handle([{"body": body}], context)
+    caption, *_ = json.loads(answer)
     handler.handle([{"body": b"noise"}], context)
     reported = {name: value for (name, _, _, *_), value in context.metrics.reported.items()}
     assert reported["reelscribe_frames_total"] == reported["reelscribe_device_items_total"] == 3
