@@ -50,7 +50,8 @@ async def test_short_sources_share_requests_and_have_records_of_their_own(clips,
         await asyncio.wait_for(track.all_sent.wait(), PATIENCE)
         gate.open.set()
         assert (await asyncio.wait_for(running, PATIENCE)).failed == 0
-    assert [len(request.names()) for request in server.received] == [1, len(clips) - 1]
+    assert sum(len(request.names()) for request in server.received) == len(clips)
+    assert len(server.received) <= 2  # one that was sent first, and one with all that came while it was in flight
     with LedgerReader(tmp_path / "out") as ledger:
         results = [list(ledger.frame_results(job)) for job in range(1, len(clips) + 1)]
     assert [len(frames) for frames in results] == [1] * len(clips)

@@ -1,7 +1,7 @@
 """An adaptive limit on the number of requests in flight, which rises as long as that raises throughput.
 
-A request that others may still join is not urgent: it gets a permit only when no other request is in flight. As long as
-one is, its answer will come, and until then more may join. So nothing waits for longer than the server is busy anyway.
+A request that others may still join can ask for its permit only when fewer requests than a number are in flight. As
+long as others are, their answers will come, and until then more may join (see `joining.py`).
 
 The limit is adapted after each round, in which ROUND_ANSWERS requests for each permit are answered and the throughput
 is measured, in items (frames or chunks) per second.
@@ -10,6 +10,7 @@ is measured, in items (frames or chunks) per second.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -48,14 +49,14 @@ class Permit:
         self._give_back()
 
 
-def _always() -> bool:
-    return True
+def _any_number() -> float:
+    return math.inf
 
 
 class _Waiter(NamedTuple):
     """A request that waits for a permit."""
 
-    is_urgent: Callable[[], bool]
+    fewer_than: Callable[[], float]
     granted: asyncio.Future[bool]
     """Becomes True with the permit, or False if waiting was stopped."""
 
@@ -100,19 +101,19 @@ class InFlight:
             if not waiter.granted.done():
                 waiter.granted.set_result(False)
 
-    async def acquire(self, is_urgent: Callable[[], bool] = _always) -> Permit:
+    async def acquire(self, fewer_than: Callable[[], float] = _any_number) -> Permit:
         """Wait for a permit; requests that may have one get it in the order of the calls.
 
         Args:
-            is_urgent: While it returns False, the request gets a permit only if no request is in flight. When its value
-                changes, call `grant`.
+            fewer_than: The request gets a permit only while fewer requests than this number are in flight. When the
+                number changes, call `grant`.
 
         Raises:
             ServerUnreachable: There was no permit when waiting was stopped.
         """
-        if self._may_have_permit(is_urgent):  # `grant` has left no request waiting that may have one, too
+        if self._may_have_permit(fewer_than):  # `grant` has left no request waiting that may have one, too
             self._used += 1
-        elif self._stopped or not await self._wait(is_urgent):
+        elif self._stopped or not await self._wait(fewer_than):
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
         return Permit(self.release)
 
@@ -123,7 +124,7 @@ class InFlight:
                 return
             if waiter.granted.done():
                 self._waiters.remove(waiter)
-            elif self._may_have_permit(waiter.is_urgent):
+            elif self._may_have_permit(waiter.fewer_than):
                 self._waiters.remove(waiter)
                 self._used += 1
                 waiter.granted.set_result(True)
@@ -153,13 +154,13 @@ class InFlight:
             self._begin_round()
             self._backed_off = True
 
-    def _may_have_permit(self, is_urgent: Callable[[], bool]) -> bool:
-        return self._used < (self.limit if is_urgent() else 1)
+    def _may_have_permit(self, fewer_than: Callable[[], float]) -> bool:
+        return self._used < min(self.limit, fewer_than())
 
-    async def _wait(self, is_urgent: Callable[[], bool]) -> bool:
+    async def _wait(self, fewer_than: Callable[[], float]) -> bool:
         """Wait for a permit. Return False if waiting was stopped."""
-        self._full = self._full or is_urgent()
-        waiter = _Waiter(is_urgent, asyncio.get_running_loop().create_future())
+        self._full = self._full or fewer_than() > self.limit
+        waiter = _Waiter(fewer_than, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
             return await waiter.granted
@@ -186,5 +187,5 @@ class InFlight:
 
     def _begin_round(self) -> None:
         self._began, self._answers, self._items = time.monotonic(), 0, 0
-        self._full = any(waiter.is_urgent() for waiter in self._waiters)
+        self._full = any(waiter.fewer_than() > self.limit for waiter in self._waiters)
         self._backed_off = False

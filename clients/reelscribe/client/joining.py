@@ -1,14 +1,15 @@
 """Join batches of several sources to one request, and give each its own answers.
 
 A source of a few frames does not fill a request. Requests and device batches of one frame are slow, so batches that
-come while other requests are in flight are joined. Nothing is delayed for that: a full request is sent as soon as there
-is a permit, and one that others may still join as soon as no request is in flight (see `in_flight.py`). So a server
-that has nothing to do gets what there is, and one that is busy gets full requests.
+come one after the other are joined. A full request is sent as soon as there is a permit; nothing delays it. One that
+others may still join is sent as soon as it is JOIN_SECONDS old and no request is in flight (see `in_flight.py`). So a
+busy server gets full requests, and one that has nothing to do waits no longer than that for what there is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import RequestRefused
+
+JOIN_SECONDS = 0.05
+"""Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
+their frames are captioned, requests are full before that. Where decoding is slower, the server is idle anyway."""
 
 Items = TypeVar("Items")
 """The items of a batch: an array of frames, or a sequence of chunks."""
@@ -39,10 +44,16 @@ class _Request(Generic[Items, T]):
     """The answers to each part."""
     items: int = 0
     nbytes: int = 0
+    is_old: bool = False
+    """Whether it has waited for JOIN_SECONDS."""
     is_closed: bool = False
     """Whether nothing may join it any more."""
     began: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is sent or given up."""
+
+    def may_be_sent_beside(self) -> float:
+        """Return the number of requests in flight below which this one may be sent."""
+        return math.inf if self.is_closed else int(self.is_old)
 
 
 class JoinedRequests(ABC, Generic[Items, T]):
@@ -86,6 +97,7 @@ class JoinedRequests(ABC, Generic[Items, T]):
                 task = asyncio.create_task(self._send(request))
                 self._requests[task] = request
                 task.add_done_callback(self._end)
+                asyncio.get_running_loop().call_later(JOIN_SECONDS, self._grow_old, request)
             answers: asyncio.Future[list[T | RequestRefused]] = asyncio.get_running_loop().create_future()
             request.parts.append(batch)
             request.answers.append(answers)
@@ -126,9 +138,14 @@ class JoinedRequests(ABC, Generic[Items, T]):
         request.is_closed = True
         self._in_flight.grant()
 
+    def _grow_old(self, request: _Request[Items, T]) -> None:
+        """Let a request be sent although more could join it, if no other is in flight."""
+        request.is_old = True
+        self._in_flight.grant()
+
     async def _send(self, request: _Request[Items, T]) -> None:
         try:
-            permit = await self._in_flight.acquire(lambda: request.is_closed)
+            permit = await self._in_flight.acquire(request.may_be_sent_beside)
             self._begin(request)
             with permit:
                 answers = await self._answers(request.parts, permit)

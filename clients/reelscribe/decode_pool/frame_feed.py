@@ -95,8 +95,7 @@ class ReadFrames:
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
-        spans_json = [asdict(span) for span in spans]
-        return {"read_frames": {**vars(self), "task": self.task.to_json(), "spans": spans_json}}
+        return {"read_frames": {**vars(self), "task": self.task.to_json(), "spans": [vars(span) for span in spans]}}
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""

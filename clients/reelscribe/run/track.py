@@ -260,8 +260,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
                         if isinstance(item, DecodedBatch):
                             await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
                         else:
-                            sender.opened = item
-                            await self._save_opened(path, job, item)
+                            sender.open(item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
             await sender.finish()
@@ -273,7 +272,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         finally:
             await sender.close()
 
-    async def _save_opened(self, path: str, job: Job, opened: Opened) -> None:
+    async def save_opened(self, path: str, job: Job, opened: Opened) -> None:
+        """Save what is known about an opened source; returns when it is on the disk."""
         await self._ledger.save_opened(job.id, *self._opened_to_save(opened))
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
@@ -302,8 +302,13 @@ class _Sender(Generic[Opened, Batch, Saved]):
         self._track, self._path, self._job = track, path, job
         self._held: list[Batch] = []
         """Batches that wait until there are `held_batches` of them."""
-        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved]] = {}
-        """The requests in flight, by the tasks that save their results."""
+        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved] | None] = {}
+        """The requests in flight, by the tasks that save their results; None where what was opened is saved."""
+
+    def open(self, opened: Opened) -> None:
+        """Save what is known about the file, while its frames or samples are decoded and sent."""
+        self.opened = opened
+        self._requests[asyncio.create_task(self._track.save_opened(self._path, self._job, opened))] = None
 
     async def send(self, batch: Batch) -> None:
         """Hold a batch, and send all held batches once there are `held_batches` of them."""
@@ -321,14 +326,17 @@ class _Sender(Generic[Opened, Batch, Saved]):
 
     def cancel(self) -> None:
         """Cancel the requests that are in flight."""
-        for task in (*self._requests, *self._requests.values()):
+        for task in self._tasks():
             task.cancel()
 
     async def close(self) -> None:
         """Release the batches that are still held, and wait until the requests in flight are saved or have failed."""
         for batch in self._held:
             batch.release()
-        await asyncio.gather(*self._requests, *self._requests.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        return [*self._requests, *(request for request in self._requests.values() if request)]
 
     async def _send_held(self) -> None:
         while self._held:
