@@ -45,7 +45,9 @@ def serve_devices(root: Path, rate: float) -> Iterator[dict[str, Serving]]:
         yield {DEMO: replace(servings[EMULATED], model="captioner"), **servings}
 
 
-def measure(servings: dict[str, Serving], short: Sequence[Path], long: Sequence[Path], rounds: int, workers: int) -> Report:
+def measure(
+    servings: dict[str, Serving], short: Sequence[Path], long: Sequence[Path], rounds: int, workers: int
+) -> Report:
     """Run short clips and long videos in turn on each device."""
     options = CaptionOptions(decode_workers=workers)
     report = Report("Clips of one frame, and the same frames in long videos", (*COLUMNS, "long, client CPU s"))

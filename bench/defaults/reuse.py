@@ -64,7 +64,7 @@ def scene(rng: random.Random, count: int | None = None) -> Iterator[NDArray[np.f
 
 def synthetic() -> dict[str, Sequence[FrameArray]]:
     """Return the sets that are made of scenes, (N, SIDE, SIDE, 3) for each clip."""
-    rng, noise = random.Random(5), np.random.default_rng(5)
+    rng, noise = random.Random(5), np.random.default_rng(5)  # noqa: S311 - a seed is needed, not secrecy
 
     def clip(images: Iterator[NDArray[np.float32]], grain: float = 0.0) -> FrameArray:
         noisy = (image + (noise.normal(0, grain, image.shape) if grain else 0) for image in images)

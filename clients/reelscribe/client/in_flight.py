@@ -80,6 +80,8 @@ class InFlight:
         self._max_limit = max_limit
         self._used = 0
         self._waiters: list[_Waiter] = []
+        self._full = False
+        """Whether requests have waited in this round because of the limit."""
         self._initialized = self._stopped = False
         self._raised = self._backed_off = False
         self._best_rate = 0.0

@@ -52,7 +52,7 @@ class PacketIndex:
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     first_frame: av.VideoFrame | None
-    """The first frame that a decoder returns; None if the stream does not begin with a keyframe, or it was not found."""
+    """The first frame that was decoded; None if there is none, or the stream does not begin with a keyframe."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
     info: VideoInfo

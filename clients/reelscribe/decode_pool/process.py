@@ -19,8 +19,8 @@ FILES_PER_PROCESS = 200
 """Number of files after which a process is replaced, because codecs leak memory."""
 
 SECONDS_PER_PROCESS = 60.0
-"""A process is not replaced before it has worked for so many seconds. A new one needs a third of a second of CPU time to
-start, as much as a hundred short files."""
+"""A process is not replaced before it has worked for so many seconds. A new one takes a third of a second of CPU time
+to start, as much as a hundred short files."""
 
 EXIT_SECONDS = 5.0
 """Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
