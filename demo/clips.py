@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from scenes import draw, random_scene
+
 FRAMES_PER_SECOND = 25
+
+Images = Callable[[int, int, int], Iterator[NDArray[np.uint8]]]
+"""Makes frames of a width and a height, a number of them."""
 
 
 def texture(width: int, height: int) -> NDArray[np.float32]:
@@ -32,15 +39,32 @@ def texture(width: int, height: int) -> NDArray[np.float32]:
     return image
 
 
-def write_clip(path: Path, width: int, height: int, frames: int) -> None:
-    """Write an H.264 file that pans over the texture, with grain, at FRAMES_PER_SECOND."""
+def write_clip(path: Path, width: int, height: int, frames: int, images: Images | None = None) -> None:
+    """Write an H.264 file at FRAMES_PER_SECOND, by default of `panned_frames`."""
+    _encode(path, width, height, (images or panned_frames)(width, height, frames))
+
+
+def panned_frames(width: int, height: int, frames: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames, (height, width, 3) RGB, of a pan over the texture, with grain."""
     canvas, rng = texture(width + 2 * frames, height + frames), np.random.default_rng(1)
+    for k in range(frames):
+        noisy = canvas[k : k + height, 2 * k : 2 * k + width] + rng.normal(0, 3, (height, width, 1))
+        yield noisy.clip(0, 255).astype(np.uint8)
+
+
+def drawn_frames(width: int, height: int, frames: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames, (height, width, 3) RGB, of a scene of two objects that drift slowly to the right."""
+    scene = random_scene(random.Random(1), width / height, 2)
+    for k in range(frames):
+        yield np.asarray(draw(scene, width, height, offset=(0.0005 * k, 0.0)))
+
+
+def _encode(path: Path, width: int, height: int, images: Iterable[NDArray[np.uint8]]) -> None:
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx264", rate=FRAMES_PER_SECOND, options={"preset": "veryfast", "crf": "20"})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for k in range(frames):
-            noisy = canvas[k : k + height, 2 * k : 2 * k + width] + rng.normal(0, 3, (height, width, 1))
-            frame = av.VideoFrame.from_ndarray(noisy.clip(0, 255).astype(np.uint8), format="rgb24")
+        for k, image in enumerate(images):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
             frame.pts, frame.time_base = k, Fraction(1, FRAMES_PER_SECOND)
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
@@ -62,7 +86,9 @@ def repeat_clip(clip: Path, path: Path, times: int) -> None:
                         longer.mux(packet)
 
 
-def write_library(folder: Path, width: int, height: int, *, clips: int, frames: int) -> list[Path]:
+def write_library(
+    folder: Path, width: int, height: int, *, clips: int, frames: int, images: Images | None = None
+) -> list[Path]:
     """Write video files with the same frames into a new folder.
 
     The files differ in an empty MP4 box at their end. A run would caption equal files only once.
@@ -73,16 +99,46 @@ def write_library(folder: Path, width: int, height: int, *, clips: int, frames: 
         height: Height in pixels.
         clips: Number of files.
         frames: Number of frames in each file.
+        images: Makes the frames; by default `panned_frames`.
 
     Returns:
         The paths of the files.
     """
     folder.mkdir(parents=True)
-    paths = [folder / f"clip-{k}.mp4" for k in range(clips)]
-    write_clip(paths[0], width, height, frames)
-    clip = paths[0].read_bytes()
-    for k, path in enumerate(paths[1:], 1):
-        path.write_bytes(clip + empty_box(k))
+    clip = folder / "clip-0.mp4"
+    write_clip(clip, width, height, frames, images)
+    return _write_copies([clip], clips)
+
+
+def write_short_library(
+    folder: Path, width: int, height: int, *, clips: int, different: int, images: Images | None = None
+) -> list[Path]:
+    """Write video files of one frame each into a new folder; their frames are those of `write_library`.
+
+    Args:
+        folder: The folder, which must not exist.
+        width: Width in pixels.
+        height: Height in pixels.
+        clips: Number of files.
+        different: Number of different frames, after which they begin anew.
+        images: Makes the frames; by default `panned_frames`.
+
+    Returns:
+        The paths of the files.
+    """
+    folder.mkdir(parents=True)
+    paths = [folder / f"clip-{k}.mp4" for k in range(different)]
+    for path, image in zip(paths, (images or panned_frames)(width, height, different), strict=True):
+        _encode(path, width, height, [image])
+    return _write_copies(paths, clips)
+
+
+def _write_copies(originals: list[Path], clips: int) -> list[Path]:
+    """Copy files in turn, each copy with another digest, until there are `clips` of them; return all paths."""
+    contents = [path.read_bytes() for path in originals]
+    paths = [originals[0].with_name(f"clip-{k}.mp4") for k in range(clips)]
+    for k in range(len(originals), clips):
+        paths[k].write_bytes(contents[k % len(contents)] + empty_box(k))
     return paths
 
 

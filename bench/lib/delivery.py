@@ -46,6 +46,8 @@ class Delivered:
 
     files: int
     frames: int
+    requests: int
+    """Number of requests that were answered."""
     seconds: float
     """From the start of the run, before any decode process, to its end, when all records are written."""
     steady_rate: float
@@ -130,6 +132,7 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, optio
     return Delivered(
         files=len(paths),
         frames=summary.snapshot.frames,
+        requests=len(client.answers),
         seconds=seconds,
         steady_rate=rate_after_start(client.answers, max(client.workers, options.decode_workers)),
         client_cpu_seconds=_client_cpu_seconds() - client_before,

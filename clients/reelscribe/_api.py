@@ -92,7 +92,7 @@ def caption(
     """Caption the frames of a video file, or frames in memory.
 
     Args:
-        source: Path of a video, or (N, H, W, 3) uint8 RGB frames.
+        source: Path of a video, or (N, H, W, 3) uint8 RGB frames, or a single frame, (H, W, 3).
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
         model: Name of the captioner on the server; by default the only one that is served.

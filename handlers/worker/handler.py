@@ -8,6 +8,7 @@ a time: one request, or up to batchSize requests that it joined. Clients ask for
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import time
@@ -186,7 +187,7 @@ class ModelHandler(ABC, Generic[Settings]):
             context: TorchServe's context.
 
         Returns:
-            One response for each request; None after loading the model.
+            One response for each request, as text; None after loading the model.
 
         Raises:
             Exception: The model cannot be loaded, or the whole call failed. In the second case, TorchServe answers all
@@ -206,12 +207,17 @@ class ModelHandler(ABC, Generic[Settings]):
                 raise
             return None
         try:
-            return self.answer(data, context)
+            return [_text(response) for response in self.answer(data, context)]
         except Exception as error:
             self._model.counters.add("errors", len(data), error=type(error).__name__)
             raise
         finally:
             self._metrics.report()
+
+
+def _text(response: Any) -> str:
+    """Return a response as text, JSON in one line: TorchServe would write a list of captions over as many lines."""
+    return response if isinstance(response, str) else json.dumps(response)
 
 
 def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:

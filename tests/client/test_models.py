@@ -11,6 +11,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, UsageError
+from reelscribe.run.one_source import caption_frames
 from reelscribe.wire import COMPUTE_SECONDS_HEADER
 from support.fake_torchserve import Answer, Broken, FakeTorchServe, captions, refused, worker_died
 from support.patience import LoopClock
@@ -47,6 +48,32 @@ async def test_frames_arrive_whole_with_length_and_token():
 async def test_each_frame_gets_its_own_caption():
     async with FakeTorchServe() as server, connected(server) as client:
         assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]
+
+
+async def test_a_single_frame_has_one_caption():
+    async with FakeTorchServe() as server, connected(server) as client:
+        assert frame_numbers(await client.caption(FRAMES[7])) == [7]
+        assert [caption for caption in await caption_frames(client, FRAMES[7])] == ["frame 7"]
+    assert [request.frames.shape for request in server.received] == [(1, 8, 8, 3)] * 2
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        FRAMES[..., 0],
+        FRAMES[..., :2],
+        FRAMES[None],
+        FRAMES[:0],
+        FRAMES.astype(np.float32),
+        FRAMES.tolist(),
+    ],
+)
+@pytest.mark.parametrize("call", [CaptionClient.caption, caption_frames])
+async def test_what_is_no_frames_is_an_error_and_not_sent(call, frames):
+    async with FakeTorchServe() as server, connected(server) as client:
+        with pytest.raises(UsageError, match=r"frames: expected .*\(H, W, 3\) or \(N, H, W, 3\) uint8 RGB.*got"):
+            await call(client, frames)
+    assert server.received == []
 
 
 async def test_an_address_without_a_scheme_is_refused():

@@ -20,9 +20,30 @@ def test_without_a_captioned_frame_no_frame_is_nearly_equal():
 
 
 @pytest.mark.parametrize("change", [REUSE_LEVELS, -REUSE_LEVELS])
-def test_frames_may_differ_by_the_limit_and_no_more(change):
-    assert nearly_equal(GREY, np.full_like(GREY, 128 + change))
-    assert not nearly_equal(GREY, np.full_like(GREY, 128 + change + np.sign(change)))
+def test_a_block_may_differ_by_the_limit_and_no_more(change):
+    frame = np.full((480, 480, 3), 128, np.uint8)
+    for level, expected in ((128 + change, True), (128 + change + np.sign(change), False)):
+        changed = frame.copy()
+        changed[:BLOCK, :BLOCK] = level
+        assert nearly_equal(frame, changed) == expected
+
+
+def test_a_frame_that_changes_everywhere_by_a_little_differs():
+    assert not nearly_equal(GREY, GREY + np.uint8(1))
+
+
+def test_of_a_slow_cross_fade_hardly_a_frame_is_reused():
+    """No block changes by more than 0.64 levels a frame, so nine frames in a row differ by less than REUSE_LEVELS."""
+    rng = np.random.default_rng(0)
+    first, second = (np.kron(rng.integers(64, 192, (4, 4, 3)), np.ones((56, 56, 1))) for _ in range(2))
+    frames = [(first + (second - first) * k / 200).round().astype(np.uint8) for k in range(200)]
+    reuse, in_a_row, most = ReuseDetector(), 0, 0
+    for frame in frames:
+        in_a_row = in_a_row + 1 if reuse.nearly_equal(frame) else 0
+        most = max(most, in_a_row)
+        if not in_a_row:
+            reuse.remember(frame)
+    assert most <= 2
 
 
 @pytest.mark.parametrize("colour", range(3))
@@ -45,9 +66,13 @@ def test_an_edge_that_moves_by_a_pixel_makes_frames_differ():
 
 
 def test_frames_are_compared_with_the_captioned_one_so_slow_changes_add_up():
+    frame = np.full((480, 480, 3), 128, np.uint8)
     reuse = ReuseDetector()
-    reuse.remember(GREY)
-    equal = [reuse.nearly_equal(GREY + np.uint8(step)) for step in range(REUSE_LEVELS + 3)]
+    reuse.remember(frame)
+    equal = []
+    for step in range(REUSE_LEVELS + 3):
+        frame[:BLOCK, :BLOCK] = 128 + step
+        equal.append(reuse.nearly_equal(frame))
     assert equal == [True] * (REUSE_LEVELS + 1) + [False] * 2
 
 

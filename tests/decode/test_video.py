@@ -14,7 +14,7 @@ from reelscribe.contract.frames import InputSize, PixelBudget
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.errors import MediaError, NoPictures
-from support.videos import read, read_with_av, write
+from support.videos import read, read_with_av, write, write_pictures
 
 SIZE = InputSize(224, 224)
 SMALL = InputSize(64, 48)
@@ -220,3 +220,21 @@ def test_decord_is_imported_only_where_it_is_used(media):
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "True"]
+
+
+def test_a_rotated_clip_of_one_frame_is_shown_upright_and_opened_once(tmp_path, monkeypatch):
+    """With B-frames, the decoder returns no frame before the end of the file."""
+    path = tmp_path / "one.mp4"
+    picture = np.zeros((48, 64, 3), np.uint8)
+    picture[:24] = 255
+    write_pictures(
+        path, "libx264", [picture], options={"bf": "2"}, set_up=lambda stream: stream.set_display_rotation(-90)
+    )
+    opened, av_open = [], av.open
+    monkeypatch.setattr(av, "open", lambda *arguments, **options: opened.append(1) or av_open(*arguments, **options))
+    with Video(VideoTask(str(path), InputSize(48, 64))) as video:
+        assert video.info.rotation == 90
+        (frame,) = video.frames(range(1))
+        assert video.decoded == 1
+    assert frame.image[:, :20].mean() < 60 < 200 < frame.image[:, 28:].mean()
+    assert len(opened) == 1

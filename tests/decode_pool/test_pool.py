@@ -33,9 +33,17 @@ SIZE = InputSize(64, 48)
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> Path:
-    """A video of 40 frames, of which always five in a row are nearly equal."""
+    """A video of 40 frames, all of which differ."""
     path = tmp_path_factory.mktemp("clips") / "clip.mkv"
     write(path, "ffv1", [20 + 25 * (k // 5) + k % 5 for k in range(40)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def stills(tmp_path_factory) -> Path:
+    """A video of 40 frames, of which always five in a row are equal."""
+    path = tmp_path_factory.mktemp("clips") / "stills.mkv"
+    write(path, "ffv1", [20 + 25 * (k // 5) for k in range(40)])
     return path
 
 
@@ -128,16 +136,16 @@ async def test_if_nothing_is_missing_there_are_no_batches(clip):
     assert (len(received.opened), received.batches) == (1, [])
 
 
-async def test_frames_that_are_nearly_equal_are_reported_and_not_sent(clip):
-    received = await decode_all(task_of(clip), reuse=True)
+async def test_frames_that_are_nearly_equal_are_reported_and_not_sent(stills):
+    received = await decode_all(task_of(stills), reuse=True)
     assert [index for batch in received.batches for index in batch.frame_indices] == list(range(0, 40, 5))
     anchors = [anchor for batch in received.batches for _, _, anchor in batch.reused]
     assert anchors == [index // 5 * 5 for index in range(40) if index % 5]
     assert received.ordinals == list(range(40))
 
 
-async def test_with_its_anchor_a_missing_batch_comes_as_it_would_in_one_go(clip):
-    task = task_of(clip)
+async def test_with_its_anchor_a_missing_batch_comes_as_it_would_in_one_go(stills):
+    task = task_of(stills)
     whole = (await decode_all(task, most=3, reuse=True)).outline()
     assert len(whole) == 3
     for at, (first, stop, *_) in enumerate(whole):
@@ -212,6 +220,7 @@ async def test_files_are_read_by_as_many_processes_as_the_pool_has(clip):
 
 async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch):
     monkeypatch.setattr(process, "FILES_PER_PROCESS", 2)
+    monkeypatch.setattr(process, "SECONDS_PER_PROCESS", 0)
     async with new_pool() as pool:
         runs = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(4)]
         assert runs[0] == runs[1] != runs[2] == runs[3]
@@ -219,6 +228,13 @@ async def test_a_process_that_has_read_many_files_is_replaced(clip, monkeypatch)
         assert pool.failures == 0
         assert decode_processes() == []
     assert [len(pids) for pids in runs] == [1] * 4
+
+
+async def test_a_process_that_has_read_many_files_in_no_time_is_kept(clip, monkeypatch):
+    monkeypatch.setattr(process, "FILES_PER_PROCESS", 1)
+    async with new_pool() as pool:
+        first, second = [set((await Received().take(pool, task_of(clip))).pids) for _ in range(2)]
+    assert first == second
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGSEGV])

@@ -194,7 +194,7 @@ def test_a_file_sent_with_curl_has_the_transcript_of_a_run(server, media, annota
     header = tmp_path / "header"
     header.write_text(f"Authorization: Bearer {server.token}\n")
     script = block.replace("http://127.0.0.1:8080", server.url).replace(".server/header", str(header))
-    plain, timed = map(json.loads, run_with_curl(script, tmp_path).splitlines())
+    plain, timed = map(json.loads, run_with_curl(script, tmp_path).splitlines())  # each answer is one line
     expected = " ".join(utterance["text"] for utterance in record_of(annotated, "phrases.ogg")["segments"])
     assert jiwer.wer(expected, plain["text"]) <= 0.05  # the same audio, cut at the same points, resampled elsewhere
     assert timed["text"] == plain["text"]

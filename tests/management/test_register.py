@@ -21,6 +21,14 @@ async def test_a_given_number_of_workers_replaces_that_of_the_archive(server, cl
     assert server.changes[1] == "PUT /models/new/1.0?min_worker=2&max_worker=2"
 
 
+async def test_a_new_version_is_joined_as_the_default_version_of_its_model(server, client):
+    server.models["captioner"]["1.0"].batch_size = 128
+    server.archives["captioner-2.0.mar"] = ("captioner", "2.0", FakeVersion("captioner-2.0.mar"))
+    assert (await client.register("captioner-2.0.mar")).batch_size == 128
+    server.archives["own.mar"] = ("captioner", "3.0", FakeVersion("own.mar", batch_size=4))
+    assert (await client.register("own.mar")).batch_size == 4  # as its archive says
+
+
 async def test_a_registration_that_cannot_load_leaves_nothing_and_says_why(server, client):
     server.archives["captioner-2.0.mar"] = ("captioner", "2.0", FakeVersion("captioner-2.0.mar", ready=[False]))
     reasons = {("captioner", "2.0"): "StartupError: no weights"}

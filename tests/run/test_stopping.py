@@ -16,19 +16,21 @@ from support.patience import PATIENCE
 
 
 class WatchedClient(CaptionClient):
-    """Counts calls, and tells when it has been asked for so many permits."""
+    """Counts calls, and tells when so many requests have waited for a permit."""
 
     def __init__(self, server: FakeTorchServe, expected: int) -> None:
         super().__init__([Server(server.url)], "captioner", requests_in_flight=2)
-        self.calls = self._asked = 0
-        self._expected = expected
+        self.calls = self.asked_for = 0
         self.asked = asyncio.Event()
+        acquire = self.in_flight.acquire
 
-    async def permit(self):
-        self._asked += 1
-        if self._asked == self._expected:
-            self.asked.set()
-        return await super().permit()
+        async def acquire_and_count(*arguments):
+            self.asked_for += 1
+            if self.asked_for == expected:
+                self.asked.set()
+            return await acquire(*arguments)
+
+        self.in_flight.acquire = acquire_and_count
 
     async def caption(self, frames, permit=None):
         self.calls += 1
@@ -36,15 +38,16 @@ class WatchedClient(CaptionClient):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_batches_that_may_not_be_sent_yet_are_not_given_to_the_client(media, tmp_path, stream):
+async def test_of_the_batches_that_may_not_be_sent_yet_one_request_is_formed(media, tmp_path, stream):
     gate, sources = Gate(), ["old.avi", "full-chroma.mkv", "variable-rate.mp4"]
-    async with FakeTorchServe(gate) as server, WatchedClient(server, expected=2 + len(sources)) as client:
+    async with FakeTorchServe(gate) as server, WatchedClient(server, expected=3) as client:
         options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3, stream=stream)
         run = BulkRun([CaptionTrack(client, options)], tmp_path)
         running = asyncio.create_task(run.run([str(media / name) for name in sources]))
-        await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more for each source that has to wait
+        await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more than may be sent
         await gate.wait_for(2)
-        assert client.calls == 2
+        await client.describe()  # a round trip in which more could be asked for
+        assert (client.calls, client.asked_for) == (2, 3)
         gate.open.set()
         assert (await asyncio.wait_for(running, PATIENCE)).failed == 0
 

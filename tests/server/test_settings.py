@@ -1,5 +1,6 @@
 """TorchServe's settings: the file's format, and what is refused or warned of."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from reelscribe.server.settings import (
     check_tls,
     complete,
     exposed,
+    join_all_versions,
     read_properties,
     risks,
     write_properties,
@@ -140,3 +142,12 @@ def test_the_metrics_file_is_found_beside_the_settings(tmp_path):
     assert path == str(tmp_path / "metrics.yaml")
     with pytest.raises(StartupError, match=r"metrics_config: expected a file, got .*other/metrics\.yaml"):
         complete(settings, tmp_path / "other" / "config.properties", model_api=False)
+
+
+def test_further_versions_of_a_model_are_joined_as_the_newest_that_is_named():
+    named = {"captioner": {"9.0": {"batchSize": 8}, "10.0": {"batchSize": 128}}, "other": {"1.0": {"batchSize": 2}}}
+    served = [("captioner", "9.0"), ("captioner", "11.0"), ("unnamed", "1.0")]
+    joined = join_all_versions({"models": json.dumps(named)}, served)
+    named["captioner"]["11.0"] = {"batchSize": 128}
+    assert json.loads(joined["models"]) == named
+    assert join_all_versions({"a": "b"}, served) == {"a": "b"}

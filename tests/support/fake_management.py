@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class FakeVersion:
     pending: int = 0
     response_seconds: int = 0
     gpu_usage: str = "N/A"
+    batch_size: int = 1
 
     def to_json(self, name: str, version: str) -> dict[str, Any]:
         return {
@@ -36,7 +37,7 @@ class FakeVersion:
             "maxWorkers": self.max_workers,
             "responseTimeout": self.response_seconds,
             "startupTimeout": 600,
-            "batchSize": 1,
+            "batchSize": self.batch_size,
             "maxBatchDelay": 1,
             "deviceIds": [2, 3],
             "jobQueueStatus": {"remainingCapacity": 16 - self.pending, "pendingRequests": self.pending},
@@ -121,7 +122,7 @@ class FakeManagement:
             case ["GET", "models"]:
                 return self._page(int(request.query["next_page_token"]), int(request.query["limit"]))
             case ["POST", "models"]:
-                return self._register(request.query.get("url"))
+                return self._register(request.query.get("url"), int(request.query.get("batch_size", 1)))
             case [method, "models", name, *rest]:
                 return self._of_model(method, name, rest, request)
         return refused(404, "ResourceNotFoundException", "Requested resource is not found")
@@ -132,12 +133,13 @@ class FakeManagement:
         more = {"nextPageToken": str(start + limit)} if start + limit < len(names) else {}
         return web.json_response({"models": page, **more})
 
-    def _register(self, url: str | None) -> web.Response:
+    def _register(self, url: str | None, batch_size: int) -> web.Response:
         if url is None:
             return refused(400, "BadRequestException", "Parameter url is required.")
         if url not in self.archives:
             return refused(404, "ModelNotFoundException", f"Model not found at: {url}")
-        self.add(*self.archives[url])
+        name, version, model = self.archives[url]
+        self.add(name, version, replace(model, batch_size=max(batch_size, model.batch_size)))
         return web.json_response({"status": "Processing worker updates..."}, status=202)
 
     def _of_model(self, method: str, name: str, rest: list[str], request: web.Request) -> web.Response:

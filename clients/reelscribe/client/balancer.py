@@ -109,9 +109,10 @@ class Balancer(Generic[Description]):
             return str(outages[0])
         return f"a worker died, and there was no answer since ({self._last_death})" if self._last_death else None
 
-    async def permit(self) -> Permit:
-        """Wait until a request may be sent. See `ModelClient.permit`."""
-        return await self._in_flight.acquire()
+    @property
+    def in_flight(self) -> InFlight:
+        """The permits for requests, of which `send` takes one for each request that comes without."""
+        return self._in_flight
 
     def stop_waiting(self) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
@@ -135,7 +136,7 @@ class Balancer(Generic[Description]):
                 workers died while they computed it.
             ServerError: No server can be used, or the response is not JSON.
         """
-        with nullcontext() if permit else await self.permit():
+        with nullcontext() if permit else await self._in_flight.acquire():
             answer = await self._send_with_retries(body)
             self._in_flight.answered(items)
             return answer

@@ -1,5 +1,8 @@
 """An adaptive limit on the number of requests in flight, which rises as long as that raises throughput.
 
+A request that others may still join can ask for its permit only when fewer requests than a number are in flight. As
+long as others are, their answers will come, and until then more may join (see `joining.py`).
+
 The limit is adapted after each round, in which ROUND_ANSWERS requests for each permit are answered and the throughput
 is measured, in items (frames or chunks) per second.
 """
@@ -7,11 +10,11 @@ is measured, in items (frames or chunks) per second.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from reelscribe.errors import ServerUnreachable
 
@@ -46,6 +49,18 @@ class Permit:
         self._give_back()
 
 
+def _any_number() -> float:
+    return math.inf
+
+
+class _Waiter(NamedTuple):
+    """A request that waits for a permit."""
+
+    fewer_than: Callable[[], float]
+    granted: asyncio.Future[bool]
+    """Becomes True with the permit, or False if waiting was stopped."""
+
+
 class InFlight:
     """A semaphore with an adaptive limit. Each request needs a permit while it is in flight.
 
@@ -64,7 +79,9 @@ class InFlight:
         self.limit = max(1, min(start, max_limit))
         self._max_limit = max_limit
         self._used = 0
-        self._waiters: deque[asyncio.Future[bool]] = deque()
+        self._waiters: list[_Waiter] = []
+        self._full = False
+        """Whether requests have waited in this round because of the limit."""
         self._initialized = self._stopped = False
         self._raised = self._backed_off = False
         self._best_rate = 0.0
@@ -76,28 +93,48 @@ class InFlight:
         limit = max(1, min(limit, self._max_limit))
         self.limit = max(self.limit, limit) if self._initialized else limit
         self._initialized = True
-        self._grant()
+        self.grant()
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a permit."""
         self._stopped = True
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(False)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.granted.done():
+                waiter.granted.set_result(False)
 
-    async def acquire(self) -> Permit:
-        """Wait for a permit, in the order of the calls. Raises ServerUnreachable if waiting was stopped."""
-        if self._used < self.limit and not self._waiters:
+    async def acquire(self, fewer_than: Callable[[], float] = _any_number) -> Permit:
+        """Wait for a permit; requests that may have one get it in the order of the calls.
+
+        Args:
+            fewer_than: The request gets a permit only while fewer requests than this number are in flight. When the
+                number changes, call `grant`.
+
+        Raises:
+            ServerUnreachable: There was no permit when waiting was stopped.
+        """
+        if self._may_have_permit(fewer_than):  # `grant` has left no request waiting that may have one, too
             self._used += 1
-        elif self._stopped or not await self._wait():
+        elif self._stopped or not await self._wait(fewer_than):
             raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
         return Permit(self.release)
+
+    def grant(self) -> None:
+        """Give free permits to the requests that have waited longest, among those that may have one."""
+        for waiter in list(self._waiters):
+            if self._used >= self.limit:
+                return
+            if waiter.granted.done():
+                self._waiters.remove(waiter)
+            elif self._may_have_permit(waiter.fewer_than):
+                self._waiters.remove(waiter)
+                self._used += 1
+                waiter.granted.set_result(True)
 
     def release(self) -> None:
         """Give back a permit. `Permit` does this at the end of its context."""
         self._used -= 1
-        self._grant()
+        self.grant()
 
     def answered(self, items: int) -> None:
         """Count an answered request, and adapt the limit at the end of a round.
@@ -119,18 +156,21 @@ class InFlight:
             self._begin_round()
             self._backed_off = True
 
-    async def _wait(self) -> bool:
+    def _may_have_permit(self, fewer_than: Callable[[], float]) -> bool:
+        return self._used < min(self.limit, fewer_than())
+
+    async def _wait(self, fewer_than: Callable[[], float]) -> bool:
         """Wait for a permit. Return False if waiting was stopped."""
-        self._full = True
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._full = self._full or fewer_than() > self.limit
+        waiter = _Waiter(fewer_than, asyncio.get_running_loop().create_future())
         self._waiters.append(waiter)
         try:
-            return await waiter
+            return await waiter.granted
         except asyncio.CancelledError:
-            if waiter.cancelled():
-                if waiter in self._waiters:  # `_grant` may have removed it already
+            if waiter.granted.cancelled():
+                if waiter in self._waiters:  # `grant` may have removed it already
                     self._waiters.remove(waiter)
-            elif waiter.result():  # the permit came while the request was cancelled
+            elif waiter.granted.result():  # the permit came while the request was cancelled
                 self.release()
             raise
 
@@ -145,17 +185,9 @@ class InFlight:
                 self.limit += 1
         # This is not simply the last rate, because after a slow round anything would look like a gain.
         self._best_rate = max(rate, BEST_RATE_DECAY * self._best_rate)
-        self._grant()
+        self.grant()
 
     def _begin_round(self) -> None:
         self._began, self._answers, self._items = time.monotonic(), 0, 0
-        self._full = bool(self._waiters)
+        self._full = any(waiter.fewer_than() > self.limit for waiter in self._waiters)
         self._backed_off = False
-
-    def _grant(self) -> None:
-        """Give free permits to the requests that have waited longest."""
-        while self._waiters and self._used < self.limit:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self._used += 1
-                waiter.set_result(True)

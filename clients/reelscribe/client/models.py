@@ -13,8 +13,8 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
 from reelscribe.client.endpoint import Answer, Description, Server
-from reelscribe.client.in_flight import Permit
-from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
+from reelscribe.client.in_flight import InFlight, Permit
+from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
@@ -132,7 +132,12 @@ class ModelClient(ABC, Generic[Description]):
         Raises:
             ServerUnreachable: There was no permit when waiting was stopped.
         """
-        return await self._balancer.permit()
+        return await self.in_flight.acquire()
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The permits for requests; `permit` takes one of them."""
+        return self._balancer.in_flight
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.
@@ -192,16 +197,19 @@ class CaptionClient(ModelClient[CaptionerDescription]):
         A request that kills workers is halved until the frames that kill them are found.
 
         Args:
-            frames: (N, height, width, 3) uint8 RGB. They must not change until this returns.
+            frames: (N, height, width, 3) uint8 RGB, or a single frame, (height, width, 3). They must not change until
+                this returns.
             permit: A permit from `permit`, which the caller gives back; None to wait for one.
 
         Returns:
-            For each of the N frames, its caption, or the error because of which it has none.
+            For each of the N frames, or for the single one, its caption, or the error because of which it has none.
 
         Raises:
             NothingAnswered: A black frame was not answered either.
             ServerError: No server can be used, or a response is malformed.
+            UsageError: The array has another shape or dtype, or is empty.
         """
+        frames = frame_batch(frames)
         description = self._balancer.description
         size = description.input_size.for_video(224, 224) if description else InputSize(224, 224)
         black = np.zeros((1, size.height, size.width, 3), np.uint8)

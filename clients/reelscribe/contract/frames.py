@@ -11,15 +11,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.confidence import read_confidence
+from reelscribe.errors import UsageError, brief
 
 FrameArray = NDArray[np.uint8]
 """One frame, (H, W, 3), or several, (N, H, W, 3): uint8 RGB."""
+
 
 Resample = Literal["bilinear", "bicubic"]
 """Interpolation with which the image processor of a model scales."""
 
 Resize = Literal["exact", "planes", "fast"]
 """Method with which the client scales frames; `reelscribe.decode.frame_scaler` explains the methods."""
+
+
+def frame_batch(frames: Any) -> FrameArray:
+    """Check an array that a program gives as frames.
+
+    Args:
+        frames: One frame, (H, W, 3), or several, (N, H, W, 3), of uint8 RGB.
+
+    Returns:
+        (N, H, W, 3); a view of `frames`.
+
+    Raises:
+        UsageError: It is something else, or has no pixels.
+    """
+    if not isinstance(frames, np.ndarray):
+        raise UsageError(f"frames: expected an array of (H, W, 3) or (N, H, W, 3) uint8 RGB, got {brief(frames)}")
+    if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not frames.size:
+        raise UsageError(
+            f"frames: expected (H, W, 3) or (N, H, W, 3) uint8 RGB with at least one pixel, got {frames.shape}"
+            f" {frames.dtype}; convert them before"
+        )
+    return frames if frames.ndim == 4 else frames[None]
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,11 @@ class FrameReader:
             MediaError: The file cannot be opened again.
         """
         done = 0
+        first_frame = self._packets.first_frame
+        if wanted and first_frame is not None and self._packets.index_of(first_frame.pts) == wanted[0]:
+            done = 1
+            self.decoded += len(wanted) == 1  # with others, it is decoded again on the way to them
+            yield wanted[0], first_frame
         while done < len(wanted):
             remaining = wanted[done:]
             try:
@@ -198,7 +203,7 @@ class _Decoder:
                 continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
-                index = self._index_of(frame.pts) if self._has_pts else self.decoded
+                index = self._packets.index_of(frame.pts) if self._has_pts else self.decoded
                 self.decoded += 1
                 if index >= 0:
                     yield index, frame
@@ -212,7 +217,7 @@ class _Decoder:
             if distance > SEEK_PACKETS:
                 self._seek(run.keyframe)
         for packet in islice(self._demuxed, leading, None):
-            index = self._index_of(packet.pts) if self._filter.is_shown(packet) else -1
+            index = self._packets.index_of(packet.pts) if self._filter.is_shown(packet) else -1
             if index >= 0:
                 self._file_position = int(self._packets.file_order[index])
             if not started:
@@ -240,13 +245,6 @@ class _Decoder:
         except av.FFmpegError:
             raise _KeyframeMissed from None
         self._demuxed = self._demux()
-
-    def _index_of(self, pts: int | None) -> int:
-        """Return the index of the frame with this presentation time, or -1 if there is none."""
-        if pts is None or not self._has_pts:
-            return -1
-        index = int(np.searchsorted(self._packets.pts, pts))
-        return index if index < len(self._packets.pts) and self._packets.pts[index] == pts else -1
 
     def _count_dropped_packet(self) -> None:
         self._dropped_packets += 1

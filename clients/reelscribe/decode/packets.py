@@ -1,13 +1,15 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
 Only the beginning is decoded, up to the first frame: a decoded frame alone tells the rotation, and where a recording
-begins in the middle of a group of pictures, only decoding tells which frames can be decoded.
+begins in the middle of a group of pictures, only decoding tells which frames can be decoded. The first frame is kept,
+so that a file of one frame need not be opened again.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -82,12 +84,21 @@ class PacketIndex:
     """Number of packets at the beginning of the video stream that cannot be decoded."""
     clock_offsets: tuple[float, ...]
     """`Timeline.offsets` of the file: more than one if its clock jumps back."""
+    first_frame: av.VideoFrame | None
+    """The first frame that was decoded; None if there is none, or the stream does not begin with a keyframe."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
     info: VideoInfo
     """Description of the stream."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
+
+    def index_of(self, pts: int | None) -> int:
+        """Return the index of the frame with this presentation time; -1 if there is none, or times do not tell."""
+        if pts is None:
+            return -1
+        index = int(np.searchsorted(self.pts, pts))
+        return index if index < len(self.pts) and self.pts[index] == pts else -1
 
 
 class PacketFilter:
@@ -161,12 +172,10 @@ class _Beginning:
         self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
         self._packets_before_keyframe = self._packets_from_keyframe = 0
         self._ended = self._damaged = False
-        self.rotation = 0
-        """Degrees by which a player turns the frames clockwise."""
+        self.first_frame: av.VideoFrame | None = None
+        """The first frame; None if none can be decoded."""
         self.delay = 0
         """Number of packets that the decoder needs after the one of the first frame, to return the first frame."""
-        self.first_pts: int | None = None
-        """Presentation time of the first frame, as in `PacketIndex.pts`; None if none can be decoded."""
 
     def add(self, packet: av.Packet[VideoStream]) -> None:
         if self._ended:
@@ -188,13 +197,23 @@ class _Beginning:
             frames = None
         if frames:
             self._ended = True
-            self.first_pts = frames[0].pts
-            # FFmpeg's angle is counterclockwise.
-            self.rotation = round(-frames[0].rotation / 90) % 4 * 90
+            self.first_frame = frames[0]
         elif frames is None:
             self._damaged = bool(self._packets_from_keyframe)  # without a keyframe, nothing can be decoded
         else:
             self.delay += 1
+
+    def end(self) -> None:
+        """Take the first frame from a decoder that waited for more packets, at the end of a short file."""
+        if not (self._ended or self._damaged):
+            with suppress(av.FFmpegError):
+                self.first_frame = next(iter(self._codec.decode(None)), None)
+
+    @property
+    def rotation(self) -> int:
+        """Degrees by which a player turns the frames clockwise; 0 if none can be decoded."""
+        # FFmpeg's angle is counterclockwise.
+        return round(-self.first_frame.rotation / 90) % 4 * 90 if self.first_frame else 0
 
     @property
     def leading_packets(self) -> int:
@@ -210,8 +229,8 @@ class _Beginning:
         """
         if self._damaged:
             return 0
-        if self.first_pts is not None and (pts == self.first_pts).any():
-            return int(np.searchsorted(pts, self.first_pts))
+        if self.first_frame and self.first_frame.pts is not None and (pts == self.first_frame.pts).any():
+            return int(np.searchsorted(pts, self.first_frame.pts))
         return self._packets_before_keyframe
 
 
@@ -246,6 +265,7 @@ class _Scan:
                     self._corrupt_packets += packet.is_corrupt
                     for frame in self._filter.frames(packet):
                         self._add(frame)
+            self._beginning.end()
         except (av.FFmpegError, UnicodeError) as error:
             if not self._keyframes:
                 raise
@@ -286,6 +306,7 @@ class _Scan:
             file_order=order[skipped:],
             leading_packets=self._beginning.leading_packets,
             clock_offsets=tuple(self._timeline.offsets),
+            first_frame=None if skipped else self._beginning.first_frame,
             corrupt_packets=self._corrupt_packets,
             info=self._info(times[skipped:], skipped),
             why_incomplete=self._why_incomplete(len(times)),

@@ -17,6 +17,14 @@ REUSE_LEVELS = 6
 difference that an edge of full contrast makes when it moves by a third of a pixel, or a twentieth of a block when it
 turns from black to grey. docs/decisions.md says how many captions this saves and how captions change."""
 
+AREA_BLOCKS = 3
+"""Side of the areas whose average colours tell whether the whole frame changes slowly, in blocks. Noise that is left in
+the average over a block disappears in that over an area."""
+
+REUSE_DRIFT_LEVELS = 0.3
+"""Largest difference, in levels of 255, between nearly equal frames on average over all areas and colour channels. A
+cross-fade exceeds it within a few frames, long before any block differs by REUSE_LEVELS."""
+
 
 class ReuseDetector:
     """Remembers the last captioned frame and compares later frames with it."""
@@ -35,11 +43,24 @@ class ReuseDetector:
             frame: (H, W, 3) uint8 RGB, of the same shape as the remembered frame.
 
         Returns:
-            Whether all blocks differ by at most REUSE_LEVELS; False if no frame is remembered.
+            Whether all blocks differ by at most REUSE_LEVELS, and all areas by at most REUSE_DRIFT_LEVELS on average;
+            False if no frame is remembered.
         """
-        return self._blocks is not None and int(np.abs(_blocks(frame) - self._blocks).max()) <= REUSE_LEVELS
+        if self._blocks is None:
+            return False
+        difference = _blocks(frame) - self._blocks
+        return int(np.abs(difference).max()) <= REUSE_LEVELS and _drift(difference) <= REUSE_DRIFT_LEVELS
 
 
 def _blocks(frame: FrameArray) -> NDArray[np.int16]:
     """Return the average colour of each block."""
     return np.asarray(Image.fromarray(frame).reduce(BLOCK), np.int16)
+
+
+def _drift(difference: NDArray[np.int16]) -> float:
+    """Return how much the areas differ on average, of the difference of all blocks, (rows, columns, 3)."""
+    totals, blocks = difference.astype(np.float64), np.ones(difference.shape[:2])
+    for axis, length in enumerate(difference.shape[:2]):
+        edges = np.arange(0, length, AREA_BLOCKS)
+        totals, blocks = np.add.reduceat(totals, edges, axis), np.add.reduceat(blocks, edges, axis)
+    return float(np.abs(totals / blocks[..., None]).mean())

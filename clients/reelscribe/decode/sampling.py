@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -119,7 +119,7 @@ class Sampling:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set."""
-        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
+        return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, get_args
@@ -43,7 +43,7 @@ class VideoTask:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {**asdict(self), "sampling": self.sampling.to_json()}
+        return {**vars(self), "input_size": vars(self.input_size), "sampling": self.sampling.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

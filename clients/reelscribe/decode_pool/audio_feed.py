@@ -13,7 +13,7 @@ rate of the task, from number `first` to before `stop`: in a chunk in the slot, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
@@ -66,6 +66,14 @@ class DecodedAudioBatch(DecodedBatch):
     """The stretch of each of these chunks."""
     silent: list[Stretch]
     """The stretches of the silent chunks, whose samples are not sent."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the chunks to transcribe, in bytes."""
+        return sum(chunk.nbytes for chunk in self.chunks)
+
+    def _copied(self) -> Self:
+        return replace(self, chunks=[chunk.copy() for chunk in self.chunks], slot=None)
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
-        channel.send(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
+        channel.queue(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
         wanted = [Span(**span) for span in spans]
         _AudioFeed(channel, audio, wanted, audio_task.sample_rate, chunks_per_batch).run()
         return audio.read_seconds
@@ -168,7 +176,7 @@ class _AudioFeed:
             else:
                 assert self._audio.info
                 info, samples = asdict(self._audio.info), self._audio.samples_read
-                self._channel.send(
+                self._channel.queue(
                     opened={"info": info, "samples": samples, "why_incomplete": self._audio.why_incomplete}
                 )
         except MediaError:
@@ -217,7 +225,9 @@ class _AudioFeed:
     def _send_batch(self, next_first: int | None = None) -> None:
         """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
         batch = self._batch
-        if batch.stop > batch.first:
+        if len(batch.audible) == self._max_chunks:
             self._channel.send(batch=vars(batch))
+        elif batch.stop > batch.first:
+            self._channel.queue(batch=vars(batch))
         first = batch.stop if next_first is None else next_first
         self._batch = _Batch(first, first)

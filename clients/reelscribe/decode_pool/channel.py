@@ -36,13 +36,15 @@ class WorkerChannel:
         self._last_reply = 0.0
 
     def next_command(self) -> dict[str, Any]:
-        """Wait for the next command, and return it. A slot that is granted before it is kept for `take_slot`.
+        """Wait for the next command, and return it. A slot that is granted with it or before is kept for `take_slot`.
 
         The process exits if the parent has closed the stream of commands.
         """
-        while "slot" in (command := self._read_command()):
-            self._slot = command["slot"]
-        return command
+        while True:
+            command = self._read_command()
+            self._slot = command.pop("slot", self._slot)
+            if command:
+                return command
 
     def take_slot(self) -> int:
         """Wait until the parent has granted a slot to fill, and return its number."""
@@ -57,16 +59,27 @@ class WorkerChannel:
 
     def send(self, **reply: Any) -> None:
         """Send a reply, whose JSON has these items, to the parent."""
-        self._last_reply = time.monotonic()
+        self.queue(**reply)
+        self._flush()
+
+    def queue(self, **reply: Any) -> None:
+        """Send a reply together with the next one, and no later than the next heartbeat or wait for a command.
+
+        The parent wakes up for each write, which would take longer than decoding a short file.
+        """
         self._replies.write(json.dumps(reply) + "\n")
-        self._replies.flush()
 
     def heartbeat(self) -> None:
         """Tell the parent that decoding makes progress, unless a reply was sent less than a second ago."""
         if time.monotonic() - self._last_reply > HEARTBEAT_SECONDS:
             self.send(heartbeat={})
 
+    def _flush(self) -> None:
+        self._last_reply = time.monotonic()
+        self._replies.flush()
+
     def _read_command(self) -> dict[str, Any]:
+        self._flush()
         line = self._commands.readline()
         if not line:
             sys.exit()  # the parent is gone

@@ -69,6 +69,14 @@ class DecodedFrameBatch(DecodedBatch):
     undecodable: list[tuple[int, float]]
     """Frames that cannot be decoded: index, and presentation time in seconds."""
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the frames to caption, in bytes."""
+        return self.frames.nbytes
+
+    def _copied(self) -> Self:
+        return replace(self, frames=self.frames.copy(), slot=None)
+
 
 @dataclass(frozen=True)
 class ReadFrames:
@@ -87,8 +95,7 @@ class ReadFrames:
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
-        spans_json = [asdict(span) for span in spans]
-        return {"read_frames": {**vars(self), "task": self.task.to_json(), "spans": spans_json}}
+        return {"read_frames": {**vars(self), "task": self.task.to_json(), "spans": [vars(span) for span in spans]}}
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
@@ -121,7 +128,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: 
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
     with Video(VideoTask.from_json(task), channel.heartbeat) as video:
-        channel.send(
+        channel.queue(
             opened={
                 "info": asdict(video.info),
                 "input_size": asdict(video.input_size),
@@ -167,9 +174,9 @@ class _FrameFeed:
                 self._channel.heartbeat()
                 self._add(frame)
         except MediaError:
-            self._send_batch()  # what came before the damage
+            self._end_batch()  # what came before the damage
             raise
-        self._send_batch()
+        self._end_batch()
 
     def _remember_anchor(self) -> None:
         """Decode the last captioned frame before the span, with which its first frames are compared."""
@@ -193,7 +200,7 @@ class _FrameFeed:
             batch.anchor = frame.frame_index
         batch.stop = frame.ordinal + 1
         if len(batch.frame_indices) == self._max_frames or batch.stop - batch.first == MAX_CHOSEN_FRAMES:
-            self._send_batch()
+            self._end_batch()
 
     def _write(self, image: FrameArray) -> None:
         batch = self._batch
@@ -202,9 +209,14 @@ class _FrameFeed:
         frames = self._channel.array(batch.slot, (self._max_frames, *image.shape), np.uint8)
         frames[len(batch.frame_indices)] = image
 
-    def _send_batch(self) -> None:
-        """Send the batch unless it is empty, and begin the next one."""
+    def _end_batch(self) -> None:
+        """Send the batch unless it is empty, and begin the next one.
+
+        The last batch of a file, unless it is full, is sent with the end of the file.
+        """
         batch = self._batch
-        if batch.stop > batch.first:
+        if len(batch.frame_indices) == self._max_frames:
             self._channel.send(batch=vars(batch))
+        elif batch.stop > batch.first:
+            self._channel.queue(batch=vars(batch))
         self._batch = _Batch(batch.stop, batch.stop, batch.anchor)

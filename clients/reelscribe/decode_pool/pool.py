@@ -46,7 +46,7 @@ class DecodePool:
             batches_held: Number of batches that can be in use before decoding waits until one is released.
             stall_seconds: A process that makes no progress for this long is killed.
         """
-        self.workers = workers
+        self.workers, self.slot_bytes = workers, slot_bytes
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
         # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.

@@ -16,8 +16,11 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
-"""Number of files after which a process is replaced, because codecs leak memory. A new process starts in less time than
-decoding a second of video takes."""
+"""Number of files after which a process is replaced, because codecs leak memory."""
+
+SECONDS_PER_PROCESS = 60.0
+"""A process is not replaced before it has worked for so many seconds. A new one takes a third of a second of CPU time
+to start, as much as a hundred short files."""
 
 EXIT_SECONDS = 5.0
 """Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
@@ -106,7 +109,8 @@ class DecodeProcess:
     @property
     def ready(self) -> bool:
         """Whether it is running and idle, and may read another file."""
-        return self._process.returncode is None and not self._working and self._files < FILES_PER_PROCESS
+        is_worn = self._files >= FILES_PER_PROCESS and self.busy_seconds >= SECONDS_PER_PROCESS
+        return self._process.returncode is None and not self._working and not is_worn
 
     async def digest_file(self, path: str) -> Source:
         """Compute the size and SHA-256 of a file.
@@ -143,16 +147,16 @@ class DecodeProcess:
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
         """
         self._files += 1
-        if self._granted_slot is None:
-            await self._grant_slot()
-        self._send(**command.to_json(spans))
+        # In one write: the process wakes up for each.
+        slot = {} if self._granted_slot is not None else await self._take_slot()
+        self._send(**command.to_json(spans), **slot)
         while "end" not in (reply := await self._next_reply()):
             if "opened" in reply:
                 yield (opened := command.parse_opened(reply["opened"]))
             elif "batch" in reply:
                 batch = command.parse_batch(reply["batch"], opened, self._slots)
                 if batch.slot is not None:
-                    await self._grant_slot()  # so that it keeps decoding while the batch is in use
+                    self._write(**await self._take_slot())  # so that it keeps decoding while the batch is in use
                 yield batch
             else:
                 self._working = False
@@ -177,14 +181,14 @@ class DecodeProcess:
             self._granted_slot = None
         self._stderr.close()
 
-    async def _grant_slot(self) -> None:
-        """Grant the process another slot to fill.
+    async def _take_slot(self) -> dict[str, int]:
+        """Take another slot for the process to fill, and return the command that grants it.
 
         If this is cancelled, `_granted_slot` remains the slot that was granted before. That slot may belong to a batch
         that was not yielded and cannot be released, so `close` gives it back.
         """
         self._granted_slot = await self._slots.take()
-        self._write(slot=self._granted_slot)
+        return {"slot": self._granted_slot}
 
     def _send(self, **command: Any) -> None:
         self._working = True
@@ -204,7 +208,8 @@ class DecodeProcess:
         assert self._process.stdout is not None
         began = time.monotonic()
         try:
-            line = await asyncio.wait_for(self._process.stdout.readline(), self._stall_seconds)
+            async with asyncio.timeout(self._stall_seconds):
+                line = await self._process.stdout.readline()
         except TimeoutError:
             self._process.kill()
             raise DecoderStalled(

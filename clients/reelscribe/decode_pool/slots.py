@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -59,7 +60,7 @@ class Slots:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecodedBatch:
+class DecodedBatch(ABC):
     """A range of the chosen frames of a video, or of the samples of its audio, with the frames or samples to send."""
 
     first: int
@@ -73,10 +74,30 @@ class DecodedBatch:
     slots: Slots
     """The shared memory that has the slot."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Size of the frames or samples to send, in bytes."""
+
+    @abstractmethod
+    def _copied(self) -> Self:
+        """Return this batch with copies of its frames or samples, and without a slot."""
+
     def release(self) -> None:
         """Give back the slot. The frames or samples in it must not be used afterwards."""
         if self.slot is not None:
             self.slots.give_back(self.slot)
+
+    def unless_small(self) -> Self:
+        """Return this batch or, if it fills at most half of its slot, a copy; then the slot is given back.
+
+        Sources of a few frames would otherwise take all slots long before a request is full.
+        """
+        if self.slot is None or 2 * self.nbytes > self.slots.slot_bytes:
+            return self
+        copied = self._copied()
+        self.release()
+        return copied
 
 
 MAX_REQUEST_BYTES = 8 * 10**6

@@ -10,8 +10,8 @@ Digest a file::
 
 Read the frames or the audio of a file::
 
-    <- {"slot": number}                                           the slot to fill; sent before the first file only
     <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
+       {..., "slot": number}                                      the slot to fill; with the first file only
     -> {"opened": {...}}                                          facts about the file; for audio again at its end
     -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
     <- {"slot": number}                                           the next slot to fill, after each batch with a slot

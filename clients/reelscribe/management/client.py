@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -175,16 +175,15 @@ class ManagementClient:
             ServerOutOfMemory: The server has no memory left for it.
             UnknownModel: There is no such archive.
         """
-        before = {(each.name, each.version) for each in await self.models()}
-        # A synchronous request would block a thread of TorchServe that receives requests until the workers are ready.
-        query = {"url": archive, "initial_workers": workers or 0, "synchronous": "false"}
-        await self._json("POST", "/models", query, REGISTER_SECONDS)
-        # TorchServe's answer does not name what was registered.
-        new = [each for each in await self.models() if (each.name, each.version) not in before]
-        made = next((each for each in new if each.archive == archive), None)
-        if made is None:
-            raise ServerError(f"{archive}: it was registered, but is not there; see `reelscribe models list`")
+        before = await self.models()
+        made = await self._register(archive, workers, before)
+        default = next((each for each in before if each.name == made.name and each.is_default), None)
         try:
+            if default and default.batch_size > made.batch_size == 1:
+                # TorchServe's setting `models=` names versions, so a new one would not be joined as its model is. What
+                # is registered cannot be changed.
+                await self.unregister(made.name, made.version, drain_seconds=0)
+                made = await self._register(archive, workers, before, default)
             if workers and (made.min_workers, made.max_workers) != (workers, workers):
                 # TorchServe has given the archive's own numbers precedence over initial_workers.
                 made = await self.scale(made.name, workers, version=made.version, wait=False)
@@ -195,6 +194,26 @@ class ManagementClient:
             with suppress(ReelscribeError):  # the first error matters more
                 await asyncio.shield(self.unregister(made.name, made.version, drain_seconds=0))
             raise
+
+    async def _register(
+        self, archive: str, workers: int | None, before: Sequence[ModelVersion], joined_as: ModelVersion | None = None
+    ) -> ModelVersion:
+        """Register an archive, and return the version that is new since `before`.
+
+        With `joined_as`, requests are joined as those of that version, unless the archive says something else.
+        """
+        # A synchronous request would block a thread of TorchServe that receives requests until the workers are ready.
+        query: dict[str, Any] = {"url": archive, "initial_workers": workers or 0, "synchronous": "false"}
+        if joined_as:
+            query |= {"batch_size": joined_as.batch_size, "max_batch_delay": joined_as.batch_delay_ms}
+        await self._json("POST", "/models", query, REGISTER_SECONDS)
+        # TorchServe's answer does not name what was registered.
+        known = {(each.name, each.version) for each in before}
+        new = [each for each in await self.models() if (each.name, each.version) not in known]
+        made = next((each for each in new if each.archive == archive), None)
+        if made is None:
+            raise ServerError(f"{archive}: it was registered, but is not there; see `reelscribe models list`")
+        return made
 
     async def wait_ready(
         self,

@@ -175,12 +175,11 @@ class Ledger:
             sha256: Digest of the content, in hexadecimal digits.
             settings: What `settings_id` returned.
         """
-        rows = await self._in_thread(self._select, _FIND_JOB, sha256, settings)
-        if not rows:
+        found = await self._in_thread(self._find_job, sha256, settings)
+        if found is None:
             await self._write(_ADD_JOB, sha256, settings)
-            rows = await self._in_thread(self._select, _FIND_JOB, sha256, settings)
-        number, opened, total, done, error = rows[0]
-        saved = await self._in_thread(self._select, _FIND_SPANS, number)
+            found = await self._in_thread(self._find_job, sha256, settings)
+        (number, opened, total, done, error), saved = found
         return job_from_row(number, opened, total, done, error, saved)
 
     async def save_opened(self, job: int, opened: SavedSource, total: int | None) -> None:
@@ -294,6 +293,11 @@ class Ledger:
 
     def _select(self, statement: str, *values: Any) -> list[Any]:
         return self._database.execute(statement, values).fetchall()
+
+    def _find_job(self, sha256: str, settings: int) -> Any:
+        """Return the row of a job and those of its spans, in one turn of the thread; None if there is no such job."""
+        rows = self._select(_FIND_JOB, sha256, settings)
+        return (rows[0], self._select(_FIND_SPANS, rows[0][0])) if rows else None
 
     def _commit(self, writes: list[_Write]) -> None:
         self._database.execute("BEGIN")

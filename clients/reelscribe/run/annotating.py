@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.results.jobs import Job
@@ -103,11 +102,12 @@ class Annotator:
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
         if not todo:
             return jobs
-        errors = await _gather([asyncio.create_task(track.work(source, job)) for track, job in todo])
-        await self._check_unchanged(source, [job for _, job in todo], stat)
-        for (_, job), error in zip(todo, errors, strict=True):
-            await self._ledger.finish(job.id, error)
-        return [await track.job(source) for track in self._tracks]
+        worked = await _gather([asyncio.create_task(track.work(source, job)) for track, job in todo])
+        await self._check_unchanged(source, worked, stat)
+        for job in worked:
+            await self._ledger.finish(job.id, job.error)
+        done = {job.id: job for job in worked}
+        return [done.get(job.id, job) for job in jobs]
 
     async def _check_unchanged(self, source: Source, jobs: Sequence[Job], stat: str | None) -> None:
         """Raise MediaError if the file that was decoded is not the file that was digested."""
@@ -122,7 +122,7 @@ class Annotator:
             raise MediaError("it was changed while it was being read; run the same command again")
 
 
-async def _gather(tasks: Sequence[asyncio.Task[SourceError | None]]) -> list[SourceError | None]:
+async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
     """Return the results of all tasks. If one raises an error, the others are cancelled.
 
     If it raises Stopped, the others are not cancelled: they stop by themselves once their requests in flight are saved.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from reelscribe.client.in_flight import Permit
+from reelscribe.client.joining import JoinedFrames
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameCaption
+from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.decode.video import VideoTask
@@ -26,10 +26,8 @@ UNDECODABLE_SHARE = 0.02
 frame now and then. A file with more of them is damaged.
 """
 
-Captions = list[FrameCaption | RequestRefused]
 
-
-class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, Captions, SavedFrameBatch]):
+class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, str, SavedFrameBatch]):
     """Captions the chosen frames of sources."""
 
     kind: ClassVar[Kind] = "captions"
@@ -58,10 +56,14 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
         return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
 
-    async def _predict(self, batch: DecodedFrameBatch, permit: Permit) -> Captions:
-        return await self._captioner.caption(batch.frames, permit) if batch.frame_indices else []
+    def _create_joined(self, description: CaptionerDescription) -> JoinedFrames:
+        most = self.options.batch_size(description)
+        return JoinedFrames(self._captioner, max_items=most, max_bytes=self.pool.slot_bytes)
 
-    def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
+    def _items(self, batch: DecodedFrameBatch) -> FrameArray:
+        return batch.frames
+
+    def _to_save(self, batch: DecodedFrameBatch, answers: Sequence[str | RequestRefused]) -> SavedFrameBatch:
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
         captions = [
             Caption(index, seconds, answer.text, avg_logprob=answer.avg_logprob)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
-from reelscribe.contract.frames import FrameArray, FrameCaption
+from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
@@ -118,17 +118,17 @@ async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str 
 
     Args:
         client: The open client of the captioner.
-        frames: (N, H, W, 3) uint8 RGB. They are scaled to the model's input size before they are sent.
+        frames: (N, H, W, 3) uint8 RGB, or a single frame, (H, W, 3). They are scaled to the model's input size before
+            they are sent.
 
     Returns:
-        N captions, or in their place the errors of frames that have none.
+        N captions, or one, or in their place the errors of frames that have none.
 
     Raises:
         ServerError: No server can be used.
         UsageError: The array has another shape or dtype, or is empty.
     """
-    if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not frames.size:
-        raise UsageError(f"frames: expected (N, H, W, 3) uint8 RGB, got {frames.shape} {frames.dtype}")
+    frames = frame_batch(frames)
     description = await client.describe()
     size = description.input_size.for_video(frames.shape[2], frames.shape[1])
     batch_size = CaptionOptions().batch_size(description)

@@ -10,7 +10,7 @@ from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.audio import AudioTask
-from reelscribe.decode.reuse import REUSE_LEVELS
+from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
@@ -53,6 +53,8 @@ class CaptionOptions:
             "sampling": self.sampling.to_json(),
             "resize": self.resize,
             "reuse_levels": REUSE_LEVELS if self.reuse else None,
+            # A key of its own, and only with `reuse`, so that jobs of earlier versions keep their keys.
+            **({"reuse_drift_levels": REUSE_DRIFT_LEVELS} if self.reuse else {}),
             "frame": asdict(description.input_size),
             "dtype": description.dtype,
             "prompt": description.prompt,

@@ -2,8 +2,8 @@
 
 It decodes each source, sends the batches to the model, and saves each answer in the ledger as soon as it arrives. This
 module holds what frames and audio have in common; captioning.py and transcribing.py hold the rest. A track works on
-many sources at once. It needs no limits of its own: its client limits the requests in flight, and a batch that may not
-be sent yet keeps its slot, so its decode process waits too.
+many sources at once, and batches of short sources share requests. It needs no limits of its own: its client limits the
+requests in flight, and a batch that may not be sent yet keeps its slot, so its decode process waits too.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from reelscribe.client.endpoint import Answer
-from reelscribe.client.in_flight import Permit
+from reelscribe.client import endpoint
+from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError
@@ -24,7 +25,7 @@ from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import MediaError, ServerError, ServerUnreachable
+from reelscribe.errors import MediaError, RequestRefused, ServerError
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
@@ -37,8 +38,8 @@ Opened = TypeVar("Opened")
 """What a decode process reports about a file that it has opened."""
 Batch = TypeVar("Batch", bound=DecodedBatch)
 """A batch as it comes from a decode process."""
-Answers = TypeVar("Answers")
-"""The model's answers to a batch."""
+Answer = TypeVar("Answer")
+"""The model's answer to an item of a batch."""
 Saved = TypeVar("Saved", bound=SavedBatch)
 """The results of a batch, as the ledger keeps them."""
 
@@ -47,7 +48,7 @@ class Stopped(Exception):
     """The run was stopped before a source was done."""
 
 
-class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
+class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     """One model of a run. Use it as an async context manager.
 
     Entering it requests the model's description from the servers and creates the decode pool. It raises ServerError if
@@ -84,11 +85,13 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         self.settings = self._read_settings(self._description)
         self.pool = self._create_pool(self._description)
         await self.pool.__aenter__()
+        self._joined = self._create_joined(self._description)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._joined.close()
         await self.pool.__aexit__(kind, error, trace)
 
     async def begin(self, ledger: Ledger, meter: Meter) -> None:
@@ -136,7 +139,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             job = await self.job(source)
         return job
 
-    async def work(self, source: Source, job: Job) -> SourceError | None:
+    async def work(self, source: Source, job: Job) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
@@ -144,7 +147,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             job: Its job, not done yet.
 
         Returns:
-            The error that the job ends with, or None.
+            The job as it is now, with the error that it ends with. The ledger does not know yet that it is done.
 
         Raises:
             Stopped: The run was stopped before the job was done.
@@ -156,9 +159,9 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
                 await self._decode_and_send(source.path, job)
         except MediaError as error:
             self.raise_if_stopping()
-            return source_error(error)
+            return replace(await self.job(source), done=True, error=source_error(error))
         job = await self.job(source)
-        return self._verdict(job, await self._ledger.failures(job.id))
+        return replace(job, done=True, error=self._verdict(job, await self._ledger.failures(job.id)))
 
     def read(self, path: str, spans: Sequence[Span]) -> AsyncGenerator[Opened | Batch, None]:
         """Decode a file in a process of the pool.
@@ -176,7 +179,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return self.pool.read(self._read_command(path), spans)
 
     async def send(self, batch: Batch) -> asyncio.Task[Saved]:
-        """Wait until a request may be sent, and send a batch to the model.
+        """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
 
         Until then, its decode process fills one more slot at most, so little is decoded that cannot be sent.
 
@@ -186,15 +189,13 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         Raises:
             Stopped: The run was stopped.
         """
+        batch = batch.unless_small()
         with ExitStack() as stack:
             stack.callback(batch.release)
-            try:
-                permit = stack.enter_context(await self._client.permit())
-            except ServerUnreachable:
-                self.raise_if_stopping()
-                raise
             self.raise_if_stopping()
-            request = asyncio.create_task(self._answer(batch, permit))
+            items = self._items(batch)
+            answers = await self._joined.add(items) if len(items) else None
+            request = asyncio.create_task(self._answer(batch, answers))
             at_end = stack.pop_all()
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
@@ -212,11 +213,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return the command that makes a decode process read this file."""
 
     @abstractmethod
-    async def _predict(self, batch: Batch, permit: Permit) -> Answers:
-        """Return the model's answer for each item of a batch."""
+    def _create_joined(self, description: Description) -> JoinedRequests[Any, Answer]:
+        """Return what joins the batches of different sources to requests, within the limits of a slot."""
 
     @abstractmethod
-    def _to_save(self, batch: Batch, answers: Answers) -> Saved:
+    def _items(self, batch: Batch) -> Any:
+        """Return the frames or chunks of a batch that are sent; there may be none."""
+
+    @abstractmethod
+    def _to_save(self, batch: Batch, answers: Sequence[Answer | RequestRefused]) -> Saved:
         """Return the results of a batch, as the ledger keeps them."""
 
     @abstractmethod
@@ -248,8 +253,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
                         if isinstance(item, DecodedBatch):
                             await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
                         else:
-                            sender.opened = item
-                            await self._save_opened(path, job, item)
+                            sender.open(item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
             await sender.finish()
@@ -261,14 +265,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         finally:
             await sender.close()
 
-    async def _save_opened(self, path: str, job: Job, opened: Opened) -> None:
+    async def save_opened(self, path: str, job: Job, opened: Opened) -> None:
+        """Save what is known about an opened source; returns when it is on the disk."""
         await self._ledger.save_opened(job.id, *self._opened_to_save(opened))
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
 
-    async def _answer(self, batch: Batch, permit: Permit) -> Saved:
-        return self._to_save(batch, await self._predict(batch, permit))
+    async def _answer(self, batch: Batch, answers: asyncio.Future[list[Answer | RequestRefused]] | None) -> Saved:
+        return self._to_save(batch, await answers if answers else [])
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
@@ -276,7 +281,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         share, seconds = self._share(opened, saved.first, saved.stop)
         self._meter.saved(path, self._amount(saved), share, seconds)
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: endpoint.Answer) -> None:
         self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
 
 
@@ -290,8 +295,13 @@ class _Sender(Generic[Opened, Batch, Saved]):
         self._track, self._path, self._job = track, path, job
         self._held: list[Batch] = []
         """Batches that wait until there are `held_batches` of them."""
-        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved]] = {}
-        """The requests in flight, by the tasks that save their results."""
+        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved] | None] = {}
+        """The requests in flight, by the tasks that save their results; None where what was opened is saved."""
+
+    def open(self, opened: Opened) -> None:
+        """Save what is known about the file, while its frames or samples are decoded and sent."""
+        self.opened = opened
+        self._requests[asyncio.create_task(self._track.save_opened(self._path, self._job, opened))] = None
 
     async def send(self, batch: Batch) -> None:
         """Hold a batch, and send all held batches once there are `held_batches` of them."""
@@ -309,14 +319,17 @@ class _Sender(Generic[Opened, Batch, Saved]):
 
     def cancel(self) -> None:
         """Cancel the requests that are in flight."""
-        for task in (*self._requests, *self._requests.values()):
+        for task in self._tasks():
             task.cancel()
 
     async def close(self) -> None:
         """Release the batches that are still held, and wait until the requests in flight are saved or have failed."""
         for batch in self._held:
             batch.release()
-        await asyncio.gather(*self._requests, *self._requests.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        return [*self._requests, *(request for request in self._requests.values() if request)]
 
     async def _send_held(self) -> None:
         while self._held:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from reelscribe.client.in_flight import Permit
+from reelscribe.client.joining import JoinedChunks
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
-from reelscribe.contract.speech import ChunkTranscript
+from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
@@ -20,10 +20,8 @@ from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 
-Transcripts = list[ChunkTranscript | RequestRefused]
 
-
-class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, Transcripts, SavedAudioBatch]):
+class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, ChunkTranscript, SavedAudioBatch]):
     """Transcribes the audio of sources."""
 
     kind: ClassVar[Kind] = "transcript"
@@ -51,13 +49,17 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     def _read_command(self, path: str) -> ReadAudio:
         return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
-    async def _predict(self, batch: DecodedAudioBatch, permit: Permit) -> Transcripts:
-        if not batch.chunks:
-            return []
-        sample_rate, options = self._description.sample_rate, self.options.transcription
-        return await self._speech.transcribe(batch.chunks, sample_rate, options, permit)
+    def _create_joined(self, description: SpeechDescription) -> JoinedChunks:
+        most = self.options.batch_size(description)
+        sample_rate, options = description.sample_rate, self.options.transcription
+        return JoinedChunks(self._speech, sample_rate, options, max_items=most, max_bytes=self.pool.slot_bytes)
 
-    def _to_save(self, batch: DecodedAudioBatch, answers: Transcripts) -> SavedAudioBatch:
+    def _items(self, batch: DecodedAudioBatch) -> Sequence[SampleArray]:
+        return batch.chunks
+
+    def _to_save(
+        self, batch: DecodedAudioBatch, answers: Sequence[ChunkTranscript | RequestRefused]
+    ) -> SavedAudioBatch:
         transcripts, failures = [], []
         for stretch, answer in zip(batch.audible, answers, strict=True):
             start, end = self._times(stretch)

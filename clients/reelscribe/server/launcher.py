@@ -33,6 +33,7 @@ from reelscribe.server.settings import (
     check_tls,
     complete,
     exposed,
+    join_all_versions,
     models_without_batching,
     read_properties,
     risks,
@@ -148,6 +149,7 @@ def _make_plan(options: StartOptions) -> _Plan:
     models = stored_models(options.model_store, settings.get("load_models", "all"))
     # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
+    settings = join_all_versions(settings, [(model.name, model.version) for model in models])
     for name in models_without_batching(settings, sorted({model.name for model in models})):
         _log.warning(
             "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
