@@ -364,7 +364,7 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
     video = (
         '{"info": {"duration_seconds": 4.0, "width": 64, "height": 48, "rotation": 0, "pixel_aspect": 1.0,'
         ' "frames": 40, "average_fps": 10.0, "start_seconds": 0.0, "end_seconds": 4.0, "video_codec": "h264",'
-        ' "audio_codec": null}, "end_seconds": 4.0, "cut": null}'
+        ' "audio_codec": null, "skipped_frames": 0}, "end_seconds": 4.0, "cut": null}'
     )
     audio = (
         '{"info": {"codec": "aac", "sample_rate": 44100, "channels": 2, "start_seconds": 0.0,'
