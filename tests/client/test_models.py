@@ -53,7 +53,7 @@ async def test_each_frame_gets_its_own_caption():
 async def test_a_single_frame_has_one_caption():
     async with FakeTorchServe() as server, connected(server) as client:
         assert frame_numbers(await client.caption(FRAMES[7])) == [7]
-        assert [caption for caption in await caption_frames(client, FRAMES[7])] == ["frame 7"]
+        assert await caption_frames(client, FRAMES[7]) == ["frame 7"]
     assert [request.frames.shape for request in server.received] == [(1, 8, 8, 3)] * 2
 
 
