@@ -6,7 +6,7 @@ from dataclasses import replace
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.results.annotations import CaptionResult, Model, Record
-from reelscribe.run.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 
 FRAMES = TrackSnapshot(
     counts="frames",

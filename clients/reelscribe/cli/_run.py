@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
     from reelscribe.run.bulk import Summary
     from reelscribe.run.options import CaptionOptions, SpeechOptions
-    from reelscribe.run.progress import Progress
+    from reelscribe.reporting.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ async def _run(
 def _progress(options: RunOptions) -> Progress:
     from rich.console import Console
 
-    from reelscribe.run.progress import ErrorLines, JsonLines, Lines, TerminalBars
+    from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, TerminalBars
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
@@ -130,7 +130,7 @@ def _progress(options: RunOptions) -> Progress:
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:
     if port is None:
         return nullcontext(progress)
-    from reelscribe.run.metrics import metrics_served
+    from reelscribe.reporting.metrics import metrics_served
 
     return metrics_served(progress, port)
 

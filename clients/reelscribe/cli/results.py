@@ -34,8 +34,8 @@ def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> Non
     with errors_as_one_line():
         from reelscribe._files import is_locked
         from reelscribe.results.ledger import LedgerReader
-        from reelscribe.run.meter import Snapshot
-        from reelscribe.run.progress import describe
+        from reelscribe.reporting.meter import Snapshot
+        from reelscribe.reporting.progress import describe
 
         with LedgerReader(out) as ledger:
             run = ledger.run_state()

@@ -13,7 +13,7 @@ from reelscribe.errors import MediaError
 from reelscribe.results.annotations import Record
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
-from reelscribe.run.meter import Meter
+from reelscribe.reporting.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
 
 

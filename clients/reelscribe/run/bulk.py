@@ -23,8 +23,8 @@ from reelscribe.results.annotations import AnnotationsWriter, Record
 from reelscribe.results.ledger import Ledger, LedgerReader
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.meter import Meter, Snapshot, TrackSnapshot
-from reelscribe.run.progress import Progress, Silent
+from reelscribe.reporting.meter import Meter, Snapshot, TrackSnapshot
+from reelscribe.reporting.progress import Progress, Silent
 from reelscribe.run.sources import find_sources
 from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack

@@ -18,7 +18,7 @@ from reelscribe.errors import RequestRefused
 from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
-from reelscribe.run.meter import Counts
+from reelscribe.reporting.meter import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 

@@ -29,7 +29,7 @@ from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger, LedgerReader
-from reelscribe.run.meter import Counts, Meter, TrackMeter
+from reelscribe.reporting.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""

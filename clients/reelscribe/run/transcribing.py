@@ -18,7 +18,7 @@ from reelscribe.errors import RequestRefused
 from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
-from reelscribe.run.meter import Counts
+from reelscribe.reporting.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 

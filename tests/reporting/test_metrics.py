@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from reelscribe.cli import app
 from reelscribe.errors import UsageError
-from reelscribe.run.metrics import metrics_served
-from reelscribe.run.progress import Progress, Silent
+from reelscribe.reporting.metrics import metrics_served
+from reelscribe.reporting.progress import Progress, Silent
 from support.snapshots import BAD, FRAMES, GOOD, SNAPSHOT, SOUND, free_port
 
 

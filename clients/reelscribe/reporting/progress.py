@@ -16,7 +16,7 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from reelscribe.results.annotations import Record
-from reelscribe.run.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""

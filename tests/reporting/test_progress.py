@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from reelscribe.run import progress
-from reelscribe.run.meter import Snapshot
-from reelscribe.run.progress import ErrorLines, JsonLines, Lines, Progress, Silent, TerminalBars, describe
+from reelscribe.reporting import progress
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, Progress, Silent, TerminalBars, describe
 from support.snapshots import BAD, FRAMES, GOOD, SNAPSHOT, SOUND
 
 DESCRIPTION = (

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from reelscribe.run import meter
-from reelscribe.run.meter import Meter, Snapshot, TrackMeter, TrackSnapshot
+from reelscribe.reporting import meter
+from reelscribe.reporting.meter import Meter, Snapshot, TrackMeter, TrackSnapshot
 
 
 class Run:

@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 
 from reelscribe.errors import UsageError
 from reelscribe.results.annotations import Record
-from reelscribe.run.meter import Snapshot, TrackSnapshot
-from reelscribe.run.progress import Progress
+from reelscribe.reporting.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.progress import Progress
 
 ADDRESS = "127.0.0.1"
 """Address at which the metrics are served."""

@@ -1,0 +1,6 @@
+"""What a run tells of itself: what it measures, what limits it, how long it will take, and how all of this is shown.
+
+meter.py counts; limits.py finds what limits the speed, and forecast.py the time that is left. progress.py shows both
+while the run lasts, and metrics.py serves them to Prometheus. summary.py and status.py are the tables about a run that
+has ended, or that another process sees.
+"""
