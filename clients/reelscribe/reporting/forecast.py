@@ -207,6 +207,11 @@ class Forecast:
         """Sums of seconds and megabytes of all sources whose duration has become known."""
         self._longest: list[tuple[float, str]] = []
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are sources that no process has begun."""
+        return bool(self._waiting)
+
     def expect(self, path: str, size: SourceSize, share: float = 1.0) -> None:
         """Add a source, or what has become known about it.
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, Self, TypeVar
 
-BUSY = 0.85
-"""A part of the system that is busy for at least this fraction of the time (0 to 1) counts as the bottleneck."""
-
-NETWORK_BOUND = 0.5
-"""The network counts as the bottleneck if sending takes at least this fraction (0 to 1) of request time."""
+from reelscribe.client.balancer import Outage
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
+from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize, TimeLeft
+from reelscribe.reporting.limits import Counts, Load, LoadWindow, Resources, find_limit
 
 TICK_SECONDS = 0.01
 """Seconds between two measurements of the delay of the event loop."""
 
-Counts = Literal["frames", "seconds of sound"]
-"""Units in which tracks count their progress. They appear in ledgers, in --json-log and in the progress line."""
+FIRST_FAILURES = 5
+"""Number of failed sources that a snapshot names."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class TrackSnapshot:
     """The figures of one track at one moment. All shares are fractions from 0 to 1."""
 
     counts: Counts
-    """Unit of `done` and `decoded`."""
+    """Unit of `done`, `done_before`, `unsent` and `decoded`."""
     done: float
     """Frames or seconds of audio with a result from this run, including reused frames and silence."""
     decoded: float
@@ -44,7 +47,17 @@ class TrackSnapshot:
     server_share: float
     """Fraction of worker time spent on requests of this run."""
     bottleneck: str
-    """The part of the system that limits the speed, and what would help, as a text for people."""
+    """What limits the speed and what would help, in a few words."""
+    done_before: float = 0.0
+    """Frames or seconds of audio of these sources with a result from earlier runs."""
+    unsent: float = 0.0
+    """Part of `done` that was not sent to a server: reused frames, or silence."""
+    requests: int = 0
+    """Number of requests that were answered."""
+    retries: int = 0
+    """Number of requests that were sent again."""
+    eta_seconds: float | None = None
+    """Seconds until the track is done; None until something is known."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +75,23 @@ class Snapshot:
     media_hours_per_hour: float
     """Hours of video or audio that the run has annotated per hour."""
     eta_seconds: float | None
-    """Seconds until the run is done, at its mean speed; None until something is done."""
+    """Seconds until the run is done; None until something is known about what sources cost."""
     lanes: tuple[TrackSnapshot, ...]
     """One for each track. The name `lanes` is a key in ledgers and in --json-log, so it stays."""
     stall_p99_ms: int
     """99th percentile of the delays of the event loop, in milliseconds."""
     stall_longest_ms: int
     """Longest delay of the event loop, in milliseconds."""
+    eta_plus_minus: float | None = None
+    """The time left lies within this many seconds of `eta_seconds` with a probability of about 90 %."""
+    sources_before: int = 0
+    """Number of sources that earlier runs had done."""
+    sources_copies: int = 0
+    """Number of sources with the content of another source. They are annotated once."""
+    outage: Outage | None = None
+    """The outage of a server because of which the run waits; None if it does not wait."""
+    failures: tuple[tuple[str, str, str], ...] = ()
+    """The first failed sources: path, type and message of the error."""
 
     @property
     def frames(self) -> int:
@@ -82,18 +105,25 @@ class Snapshot:
 
     @property
     def bottleneck(self) -> str:
-        """The bottleneck; that of each track if there are several."""
-        if len(self.lanes) == 1:
-            return self.lanes[0].bottleneck
-        return "; ".join(f"{track.counts}: {track.bottleneck}" for track in self.lanes)
+        """The bottleneck of the run: that of the track that will need longest."""
+        return max(self.lanes, key=lambda track: track.eta_seconds or 0.0).bottleneck if self.lanes else "starting"
 
     def _done(self, counts: Counts) -> float:
         return sum(track.done for track in self.lanes if track.counts == counts)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore a snapshot from the JSON that `asdict` made of it."""
-        return cls(**{**value, "lanes": tuple(TrackSnapshot(**track) for track in value["lanes"])})
+        """Restore a snapshot from the JSON that `asdict` made of it, in this version or another one."""
+        known = _known_fields(cls, value)
+        known["lanes"] = tuple(TrackSnapshot(**_known_fields(TrackSnapshot, track)) for track in value["lanes"])
+        known["outage"] = Outage(**value["outage"]) if value.get("outage") else None
+        known["failures"] = tuple((path, kind, message) for path, kind, message in value.get("failures", ()))
+        return cls(**known)
+
+
+def _known_fields(of: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(of)}
+    return {name: each for name, each in value.items() if name in names}
 
 
 class Stalls:
@@ -137,6 +167,17 @@ class _OpenSource:
     """Seconds of its duration that were done in this run."""
 
 
+@dataclass
+class _Decoding:
+    """A source that occupies a decode process of a track, or did."""
+
+    size: SourceSize
+    began: float
+    """Time at which a process began to read it, on the clock of the track, in seconds."""
+    ended: float | None = None
+    """Time at which the process was free again; None before."""
+
+
 class TrackMeter:
     """Measures one track. `Meter.track` creates it and describes the arguments."""
 
@@ -146,17 +187,52 @@ class TrackMeter:
         *,
         decode_workers: int,
         server_workers: int,
-        decode_seconds: Callable[[], float],
+        requests_in_flight: int,
+        load: Callable[[], Load],
         decoded: Callable[[], float],
-        waiting_for: Callable[[], str | None],
+        retries: Callable[[], int],
+        outage: Callable[[], Outage | None],
+        costs: Costs | None,
     ) -> None:
-        self._counts: Counts = counts
-        self._decode_workers, self._server_workers = decode_workers, server_workers
-        self._decode_seconds, self._decoded, self._waiting_for = decode_seconds, decoded, waiting_for
-        self._done = 0.0
+        cores = len(os.sched_getaffinity(0))
+        self._resources = Resources(counts, decode_workers, server_workers, requests_in_flight, cores)
+        self._load, self._decoded, self._retries, self.outage = load, decoded, retries, outage
+        self._window = LoadWindow()
+        self.forecast = Forecast(decode_workers, costs)
+        """The sources that the track has not opened, and what sources have cost."""
+        self._done = self._unsent = self._done_before = 0.0
+        self._requests = 0
         self._network = self._queue = self._compute = 0.0
+        self._out_of_service = 0.0
+        """Time that the track has waited for servers, in seconds."""
+        self._last_look = time.monotonic()
         self.open: dict[str, _OpenSource] = {}
         """The sources on which the track has begun to work and that are not done, by their paths."""
+        self._decoding: dict[str, _Decoding] = {}
+
+    def expect(self, path: str, size: SourceSize, before: float, amount: float) -> None:
+        """Count a source as one that is to be done.
+
+        Args:
+            path: The source.
+            size: What is known about it.
+            before: Fraction of it that was done in earlier runs (0 to 1).
+            amount: Frames or seconds of audio of it that were done in earlier runs.
+        """
+        self._done_before += amount
+        # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
+        if before < 1 and (size.kind == "video" or self._resources.counts != "frames"):
+            self.forecast.expect(path, size, 1 - before)
+
+    def begun(self, path: str) -> None:
+        """Count a source as one that occupies a decode process; a second process may follow the first."""
+        if path not in self._decoding and (size := self.forecast.opened(path)):
+            self._decoding[path] = _Decoding(size, self._now())
+
+    def ended(self, path: str) -> None:
+        """Count a source as one whose decode process is free again."""
+        if path in self._decoding:
+            self._decoding[path].ended = self._now()
 
     def is_open(self, path: str) -> bool:
         """Return whether a source is open."""
@@ -171,7 +247,7 @@ class TrackMeter:
         """
         self.open[path] = _OpenSource(share_done)
 
-    def saved(self, path: str, amount: float, share: float, media_seconds: float) -> None:
+    def saved(self, path: str, amount: float, share: float, media_seconds: float, unsent: float = 0.0) -> None:
         """Count a batch of an open source as done.
 
         Args:
@@ -179,71 +255,101 @@ class TrackMeter:
             amount: Frames or seconds of audio in the batch.
             share: Fraction of the source that the batch is (0 to 1).
             media_seconds: Seconds of the source's duration that the batch covers.
+            unsent: Part of `amount` that was not sent to a server.
         """
         self._done += amount
+        self._unsent += unsent
         self.open[path].now += share
         self.open[path].seconds += media_seconds
 
     def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
         """Add the time that a request has spent on the network, in the server's queue and in a worker."""
+        self._requests += 1
         self._network += network_seconds
         self._queue += queue_seconds
         self._compute += compute_seconds
 
+    def close(self, path: str) -> _OpenSource | None:
+        """Count a source as done. Returns its progress, if the track has opened it."""
+        self.forecast.opened(path)
+        progress = self.open.pop(path, None)
+        if decoding := self._decoding.pop(path, None):
+            share = 1 - progress.before if progress else 1.0
+            ended = decoding.ended if decoding.ended is not None else self._now()
+            self.forecast.learn(decoding.size, share, max(0.0, ended - decoding.began))
+        return progress
+
+    def look(self) -> None:
+        """Stop the clock of the track for the time since the last look, if it waits for a server."""
+        now = time.monotonic()
+        if self.outage():
+            self._out_of_service += now - self._last_look
+        self._last_look = now
+
+    def time_left(self) -> TimeLeft | None:
+        """Return the time until the track is done; None until something is known about what sources cost."""
+        return self.forecast.time_left([self._cost(path, one) for path, one in self._decoding.items()])
+
+    def _cost(self, path: str, decoding: _Decoding) -> OpenCost:
+        progress = self.open.get(path, _OpenSource(0.0))
+        now = decoding.ended if decoding.ended is not None else self._now()
+        left = max(0.0, 1 - progress.before - progress.now)
+        return OpenCost(decoding.size, left, progress.now, max(0.0, now - decoding.began))
+
     def snapshot(self, seconds: float) -> TrackSnapshot:
         """Return the figures of the track, `seconds` after the start of the run."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
-        decode = min(1.0, self._decode_seconds() / seconds / self._decode_workers)
-        server = min(1.0, self._compute / seconds / self._server_workers)
+        times = {"network": self._network, "queue": self._queue, "compute": self._compute}
+        load = Load(**{**vars(self._load()), **times, "seconds": seconds})
+        left = self.time_left()
         return TrackSnapshot(
-            counts=self._counts,
+            counts=self._resources.counts,
             done=self._done,
+            done_before=self._done_before,
+            unsent=self._unsent,
             decoded=self._decoded(),
-            decode_share=decode,
+            requests=self._requests,
+            retries=self._retries(),
+            decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),
             network_share=self._network / requests,
             queue_share=self._queue / requests,
             compute_share=self._compute / requests,
-            server_share=server,
-            bottleneck=self._bottleneck(decode, server, self._network / requests),
+            server_share=min(1.0, self._compute / seconds / self._resources.server_workers),
+            bottleneck=self._bottleneck(load),
+            eta_seconds=left.seconds if left else None,
         )
 
-    def _bottleneck(self, decode: float, server: float, network: float) -> str:
-        if trouble := self._waiting_for():
-            return f"waiting for a server: {trouble}"
-        idle = f"server idle {1 - server:.0%}"
-        if not self._done:
-            return "nothing yet"
-        if server >= BUSY:
-            return f"server: {_busy(server, self._server_workers)} workers busy: add GPUs or servers"
-        if decode >= BUSY:
-            advice = "add decode workers, or try --resize fast" if self._counts == "frames" else "add --audio-workers"
-            return f"decoding: {_busy(decode, self._decode_workers)} processes busy, {idle}: {advice}"
-        if network >= NETWORK_BOUND:
-            return f"network: {network:.0%} of request time is sending, {idle}: use a faster network"
-        return (
-            f"neither decoding ({_busy(decode, self._decode_workers)} processes busy) nor the server (idle"
-            f" {1 - server:.0%}): short runs and busy machines look like this"
-        )
+    def _bottleneck(self, load: Load) -> str:
+        recent = self._window.add(load)
+        if outage := self.outage():
+            return f"waiting for a server: {outage.reason}"
+        return find_limit(recent, self._resources, sources_wait=self.forecast.waits)
 
-
-def _busy(share: float, of: int) -> str:
-    return f"{share * of:.1f} of {of}"
+    def _now(self) -> float:
+        return time.monotonic() - self._out_of_service
 
 
 class Meter:
     """Measures a run and its tracks."""
 
-    def __init__(self, sources: int) -> None:
-        """Start the clock of a run over `sources` sources."""
+    def __init__(self, sources: int, before: int = 0) -> None:
+        """Start the clock of a run.
+
+        Args:
+            sources: Number of sources.
+            before: Number of these that earlier runs have done.
+        """
         self.stalls = Stalls()
-        self._sources = sources
+        self._sources, self._before = sources, before
         self._began = time.monotonic()
-        self._done = self._failed = 0
-        self._done_now = 0.0
-        """Sources that are done, each as the fraction of it that this run has done."""
+        self._done = self._failed = self._copies = 0
+        self._failures: list[tuple[str, str, str]] = []
+        self._digests: set[str] = set()
+        """The contents of the sources that are done."""
         self._media_seconds = 0.0
         """Seconds of these sources that this run has done."""
-        self._tracks: list[TrackMeter] = []
+        self.tracks: list[TrackMeter] = []
+        """The tracks, in the order in which they were added."""
 
     def track(
         self,
@@ -251,9 +357,12 @@ class Meter:
         *,
         decode_workers: int,
         server_workers: int,
-        decode_seconds: Callable[[], float] = lambda: 0.0,
+        requests_in_flight: int = 32,
+        load: Callable[[], Load] = Load,
         decoded: Callable[[], float] = lambda: 0.0,
-        waiting_for: Callable[[], str | None] = lambda: None,
+        retries: Callable[[], int] = lambda: 0,
+        outage: Callable[[], Outage | None] = lambda: None,
+        costs: Costs | None = None,
     ) -> TrackMeter:
         """Add a track, before the first source is opened.
 
@@ -261,46 +370,70 @@ class Meter:
             counts: Unit in which the track counts its progress.
             decode_workers: Number of its decode processes.
             server_workers: Number of workers that serve its model.
-            decode_seconds: Returns the seconds of work of its decode processes, summed over all of them.
-            decoded: Returns the number of frames, or of seconds of audio, that they have decoded.
-            waiting_for: Returns why no server can be used; None if one can.
+            requests_in_flight: Largest number of its requests in flight.
+            load: Returns how long its decode processes and the client were busy since the start of the run; what
+                requests took is counted by `TrackMeter.answered`.
+            decoded: Returns the number of frames, or of seconds of audio, that its processes have decoded.
+            retries: Returns the number of requests that were sent again.
+            outage: Returns why no server can be used; None if one can.
+            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
         track = TrackMeter(
             counts,
             decode_workers=decode_workers,
             server_workers=server_workers,
-            decode_seconds=decode_seconds,
+            requests_in_flight=requests_in_flight,
+            load=load,
             decoded=decoded,
-            waiting_for=waiting_for,
+            retries=retries,
+            outage=outage,
+            costs=costs,
         )
-        self._tracks.append(track)
+        self.tracks.append(track)
         return track
 
-    def finished(self, path: str, *, failed: bool) -> None:
-        """Count a source as done."""
+    def finished(self, source: Source, error: SourceError | None) -> None:
+        """Count a source as done, with the error of its record if it has one."""
         self._done += 1
-        self._failed += failed
+        if error:
+            self._failed += 1
+            if len(self._failures) < FIRST_FAILURES:
+                self._failures.append((source.path, *error))
+        if source.sha256:
+            self._copies += source.sha256 in self._digests
+            self._digests.add(source.sha256)
         # A track that never opened the source does not count: it was done in an earlier run, or lacks the stream.
-        if progress := [track.open.pop(path) for track in self._tracks if path in track.open]:
-            self._done_now += fmean(1 - each.before for each in progress)
+        if progress := [each for track in self.tracks if (each := track.close(source.path))]:
             self._media_seconds += fmean(each.seconds for each in progress)
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
         seconds = max(time.monotonic() - self._began, 1e-9)
-        paths = {path for track in self._tracks for path in track.open}
-        progress = [[track.open[path] for track in self._tracks if path in track.open] for path in paths]
-        left = self._sources - self._done - sum(fmean(one.before + one.now for one in source) for source in progress)
-        done_now = self._done_now + sum(fmean(one.now for one in source) for source in progress)
+        for track in self.tracks:
+            track.look()
+        paths = {path for track in self.tracks for path in track.open}
+        progress = [[track.open[path] for track in self.tracks if path in track.open] for path in paths]
         media_seconds = self._media_seconds + sum(fmean(one.seconds for one in source) for source in progress)
+        left = self._time_left()
         return Snapshot(
             sources=self._sources,
             sources_done=self._done,
             sources_failed=self._failed,
+            sources_before=self._before,
+            sources_copies=self._copies,
             seconds=seconds,
             media_hours_per_hour=media_seconds / seconds,
-            eta_seconds=seconds * max(0.0, left) / done_now if done_now > 0 else None,
-            lanes=tuple(track.snapshot(seconds) for track in self._tracks),
+            eta_seconds=left.seconds if left else None,
+            eta_plus_minus=left.plus_minus if left else None,
+            lanes=tuple(track.snapshot(seconds) for track in self.tracks),
+            outage=next((outage for track in self.tracks if (outage := track.outage())), None),
+            failures=tuple(self._failures),
             stall_p99_ms=self.stalls.p99_ms,
             stall_longest_ms=self.stalls.longest_ms,
         )
+
+    def _time_left(self) -> TimeLeft | None:
+        """Return the time left of the track that needs longest; None while nothing is known about one of them."""
+        times = [track.time_left() for track in self.tracks]
+        known = [each for each in times if each is not None]
+        return max(known) if known and len(known) == len(times) else None

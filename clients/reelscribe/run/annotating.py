@@ -70,7 +70,7 @@ class Annotator:
             record = Record(source)
             for track, job in zip(self._tracks, jobs, strict=True):
                 record = track.add_to(record, job)
-        self._meter.finished(path, failed=record.status == "error")
+        self._meter.finished(record.source, record.error)
         return record
 
     async def _digest(self, path: str, stat: str | None) -> Source:

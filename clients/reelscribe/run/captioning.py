@@ -18,7 +18,7 @@ from reelscribe.errors import RequestRefused
 from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
-from reelscribe.reporting.meter import Counts
+from reelscribe.reporting.limits import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -89,6 +89,9 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def _amount(self, saved: SavedFrameBatch) -> float:
         return len(saved.captions) + len(saved.reused)
+
+    def _unsent(self, saved: SavedFrameBatch) -> float:
+        return len(saved.reused)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
         return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete), opened.chosen

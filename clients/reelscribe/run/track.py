@@ -9,8 +9,9 @@ be sent yet keeps its slot, so its decode process waits too.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -29,7 +30,9 @@ from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger, LedgerReader
-from reelscribe.reporting.meter import Counts, Meter, TrackMeter
+from reelscribe.reporting.forecast import Costs
+from reelscribe.reporting.limits import Counts, Load
+from reelscribe.reporting.meter import Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -89,26 +92,35 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     ) -> None:
         await self.pool.__aexit__(kind, error, trace)
 
-    async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
+    async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter, costs: Costs | None = None) -> None:
         """Connect the track to the ledger and the meter of a run. Call it once, after entry.
 
         Args:
             ledger: The open ledger in which results are saved.
             reader: An open reader of the same ledger, from which records read their results.
             meter: Counts the frames or seconds that are done.
+            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
+        self._cpu_before = time.process_time()
         self._ledger, self._reader = ledger, reader
         self._meter: TrackMeter = meter.track(
             self.counts,
             decode_workers=self.pool.workers,
             server_workers=self._description.workers,
-            decode_seconds=lambda: self.pool.busy_seconds,
+            requests_in_flight=self._client.requests_in_flight,
+            load=self._load,
             decoded=lambda: self.pool.decoded,
-            waiting_for=lambda: self._client.waiting_for,
+            retries=lambda: self._client.retries,
+            outage=lambda: self._client.outage,
+            costs=costs,
         )
         self._client.on_answer = self._count
-        model = [self.model.name, self.model.revision]
-        self._settings_id = await ledger.settings_id({"model": model, **self.settings})
+        self._settings_id = await ledger.settings_id(self.job_settings)
+
+    @property
+    def job_settings(self) -> dict[str, Any]:
+        """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
+        return {"model": [self.model.name, self.model.revision], **self.settings}
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
@@ -159,12 +171,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         job = await self.job(source)
         return self._verdict(job, await self._ledger.failures(job.id))
 
-    def read(self, path: str, spans: Sequence[Span]) -> AsyncGenerator[Opened | Batch, None]:
+    def read(
+        self, path: str, spans: Sequence[Span], begun: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Opened | Batch, None]:
         """Decode a file in a process of the pool.
 
         Args:
             path: The file.
             spans: The ranges of chosen frames, or of samples, to decode.
+            begun: Called when a process begins to read.
 
         Yields:
             What is known about the opened file, once or more, and its batches in order. Release each batch.
@@ -172,7 +187,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         Raises:
             MediaError: The file cannot be read, or not to its end.
         """
-        return self.pool.read(self._read_command(path), spans)
+        return self.pool.read(self._read_command(path), spans, begun)
 
     async def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Wait until a request may be sent, and send a batch to the model.
@@ -231,6 +246,10 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Return the number of frames, or of seconds of audio, in a saved batch that did not fail."""
 
     @abstractmethod
+    def _unsent(self, saved: Saved) -> float:
+        """Return the number of frames, or of seconds of audio, in a saved batch that were not sent to a server."""
+
+    @abstractmethod
     def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
         """Return what the ledger keeps about an opened file, and its number of chosen frames or samples if known."""
 
@@ -250,7 +269,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         decoding_failed: MediaError | None = None
         try:
             try:
-                async with aclosing(self.read(path, job.missing)) as items:
+                async with aclosing(self.read(path, job.missing, lambda: self._meter.begun(path))) as items:
                     async for item in items:
                         if isinstance(item, DecodedBatch):
                             await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
@@ -259,6 +278,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
                             await self._save_opened(path, job, item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
+            self._meter.ended(path)
             await sender.finish()
             if decoding_failed:
                 raise decoding_failed
@@ -281,7 +301,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         """Save the results of a batch of an opened source; returns when they are on the disk."""
         await self._ledger.save_batch(job.id, saved)
         share, seconds = self._share(opened, saved.first, saved.stop)
-        self._meter.saved(path, self._amount(saved), share, seconds)
+        self._meter.saved(path, self._amount(saved), share, seconds, self._unsent(saved))
+
+    def _load(self) -> Load:
+        """Return how long the decode processes and the client were busy; the meter adds what requests took."""
+        return Load(
+            with_file=self.pool.lent_seconds,
+            busy=self.pool.busy_seconds,
+            digesting=self.pool.digesting_seconds,
+            client_cpu=time.process_time() - self._cpu_before,
+        )
 
     def _count(self, answer: Answer) -> None:
         self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)

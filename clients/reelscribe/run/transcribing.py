@@ -18,7 +18,7 @@ from reelscribe.errors import RequestRefused
 from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
-from reelscribe.reporting.meter import Counts
+from reelscribe.reporting.limits import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -90,6 +90,9 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     def _amount(self, saved: SavedAudioBatch) -> float:
         failed = sum(failure.end - failure.start for failure in saved.failures)
         return (saved.stop - saved.first) / self._description.sample_rate - failed
+
+    def _unsent(self, saved: SavedAudioBatch) -> float:
+        return sum(silence.end - silence.start for silence in saved.silences)
 
     def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
         return SavedAudio(opened.info, opened.why_incomplete), opened.samples
