@@ -85,6 +85,7 @@ def start(command: str, serving: Serving, source: Path, out: Path) -> subprocess
     """Start `reelscribe COMMAND` as a process of its own, which logs its progress as JSON to `out`/log."""
     words = [sys.executable, "-m", "reelscribe.cli", command, str(source), "--out", str(out), "--json-log"]
     words += ["--server", serving.url, "--key-file", str(serving.instance.key_file), "--model", serving.model]
+    words += ["--all-frames"] if command == "caption" else []
     out.mkdir(exist_ok=True)
     with (out / "log").open("w") as log:
         return subprocess.Popen(words, stderr=log, text=True)

@@ -61,6 +61,7 @@ from lib.report import Report, Spread, publish, take_turns
 from lib.stage_runs import Plan, started
 from reelscribe.archive import build as archive
 from reelscribe.contract.frames import FrameArray, Resize
+from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.run.options import CaptionOptions
 from runtime.settings import ModelSettings
@@ -105,7 +106,7 @@ class Library:
 
 def make_library(root: Path, width: int, height: int, arguments: argparse.Namespace) -> Library:
     """Write as many files as a run with the fastest device needs, and measure how fast they are decoded."""
-    options = CaptionOptions(resize=arguments.resize, decode_workers=arguments.decode_workers)
+    options = CaptionOptions(Sampling(every=1), resize=arguments.resize, decode_workers=arguments.decode_workers)
     frames = round(arguments.seconds * max(arguments.devices)) + options.decode_workers * arguments.clip_frames
     name, clips = f"{width}x{height}", max(1, frames // arguments.clip_frames)
     paths = write_library(root / name, width, height, clips=clips, frames=arguments.clip_frames)

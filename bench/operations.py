@@ -42,6 +42,7 @@ from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
@@ -60,7 +61,7 @@ async def annotate(serving: Serving, folder: Path, out: Path) -> Summary:
     """Caption a folder by a run that renews its key by itself."""
     credentials = Credentials(serving.instance.key_file, serving.settings["management_address"])
     async with CaptionClient([Server(serving.url, credentials)], serving.model) as client:
-        options = CaptionOptions(decode_workers=1, frames_per_request=5)
+        options = CaptionOptions(Sampling(every=1), decode_workers=1, frames_per_request=5)
         return await BulkRun([CaptionTrack(client, options)], out).run([str(folder)])
 
 

@@ -35,6 +35,7 @@ from emulated_server import Emulated, serve_all_emulated
 from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, Delivered, WholeRun
 from lib.report import Report, publish, take_turns
+from reelscribe.decode.sampling import Sampling
 from reelscribe.run.options import CaptionOptions
 
 SMALL, LARGE = RESOLUTIONS[0], RESOLUTIONS[-1]
@@ -138,7 +139,7 @@ def by_resolution(serving: Serving, root: Path, arguments: argparse.Namespace) -
 def by_processes(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
     """The table "processes"."""
     paths = _some(root / "processes", LARGE)
-    options = {f"{count} decode processes": CaptionOptions(decode_workers=count) for count in DECODE_WORKERS}
+    options = {f"{count} decode processes": CaptionOptions(Sampling(every=1), decode_workers=count) for count in DECODE_WORKERS}
     wholes = {name: WholeRun([serving], paths, option) for name, option in options.items()}
     return cost(f"Decode processes at {_name(LARGE)}", wholes, arguments.rounds)
 

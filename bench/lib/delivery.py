@@ -27,6 +27,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
+from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
@@ -142,7 +143,7 @@ class WholeRun:
 
     servings: Sequence[Serving]
     paths: Sequence[Path]
-    options: CaptionOptions = field(default_factory=CaptionOptions)
+    options: CaptionOptions = CaptionOptions(Sampling(every=1))
     runs: list[Delivered] = field(default_factory=list)
 
     def __call__(self) -> float:

@@ -19,6 +19,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, Resize
+from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.annotations import Record
 from reelscribe.run.bulk import BulkRun
@@ -66,7 +67,8 @@ def main() -> None:
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
-    server, caption_options = Server(options.url, Credentials(options.key_file)), CaptionOptions(resize=options.resize)
+    server = Server(options.url, Credentials(options.key_file))
+    caption_options = CaptionOptions(Sampling(every=1), resize=options.resize)
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()
         captions = asyncio.run(caption(server, options.model, caption_options, options.sources, Path(out), recorder))

@@ -94,7 +94,7 @@ def caption(
         source: Path of a video, or (N, H, W, 3) uint8 RGB frames.
         server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the captioner on the server.
-        options: Which frames of a file to caption, and how; by default every frame. Not allowed for an array.
+        options: Which frames of a file to caption, and how; by default one frame a second. Not allowed for an array.
 
     Returns:
         For a file, a Caption for each chosen frame, or a Failure that says why it has none. For an array, the caption
@@ -206,7 +206,7 @@ def annotate(
         server: A server or its inference address; by default the server on this machine, with its key.
         model: Name of the captioner on the server; None makes no captions.
         speech_model: Name of the speech model on the server; None makes no transcripts.
-        caption_options: Which frames to caption, and how; by default every frame.
+        caption_options: Which frames to caption, and how; by default one frame a second.
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:

@@ -31,7 +31,7 @@ CONTAINERS = {
     "old.avi": ("mpeg4", {"g": "20"}, {}),
     "b-frames.avi": ("libx264", {"bf": "3", "g": "20"}, {}),
 }
-SAMPLINGS = [Sampling(every=7), Sampling(every=130), Sampling(keyframes=True), Sampling(start=22.3), Sampling(frames=4)]
+SAMPLINGS = [Sampling(every=7), Sampling(every=130), Sampling(keyframes=True), Sampling(every=1, start=22.3), Sampling(frames=4)]
 
 
 def moving(number: int) -> np.ndarray:
@@ -53,7 +53,7 @@ def clips(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("mode", ["exact", "fast"])
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_every_frame_is_the_right_one_at_the_right_time(clips, name, mode):
-    frames = read(clips / name, SIZE, Sampling(), mode)
+    frames = read(clips / name, SIZE, Sampling(every=1), mode)
     assert [index for index, _, _ in frames] == list(range(FRAMES))
     for index, _, frame in frames:
         assert abs(float(frame[40, 5, 1]) - moving(index)[40, 5, 1]) < 5  # less than between neighbouring frames
@@ -89,8 +89,8 @@ READ_FROM_THE_BEGINNING = {"b-frames.avi", "mpeg2.mpg"}
 
 @pytest.mark.parametrize("name", sorted(CONTAINERS.keys() - READ_FROM_THE_BEGINNING - {"long-gop.ts"}))
 def test_only_frames_that_lead_to_a_wanted_frame_are_decoded(clips, name):
-    assert heartbeats_of_reading(clips / name, Sampling()) == FRAMES
-    assert 150 <= heartbeats_of_reading(clips / name, Sampling(start=15)) <= 175
+    assert heartbeats_of_reading(clips / name, Sampling(every=1)) == FRAMES
+    assert 150 <= heartbeats_of_reading(clips / name, Sampling(every=1, start=15)) <= 175
     assert heartbeats_of_reading(clips / name, Sampling(every=290)) <= 25
     with Video(VideoTask(str(clips / name), SIZE, Sampling(keyframes=True))) as video:
         keyframes = len(video.chosen)
@@ -101,14 +101,14 @@ def test_only_frames_that_lead_to_a_wanted_frame_are_decoded(clips, name):
 def test_packets_far_before_the_first_wanted_frame_are_not_read(tmp_path):
     path = tmp_path / "keyframes.mp4"
     write(path, "mpeg4", [100] * 500, options={"g": "1"})
-    assert heartbeats_of_reading(path, Sampling(start=49.85)) == 1
+    assert heartbeats_of_reading(path, Sampling(every=1, start=49.85)) == 1
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_frames_are_the_right_ones_if_a_seek_lands_too_late(clips, name, monkeypatch):
     expected = read(clips / name, SIZE)[220:]
     monkeypatch.setattr(frame_reader, "SEEK_MARGIN_SECONDS", -5.0)
-    frames = read(clips / name, SIZE, Sampling(start=21.95))
+    frames = read(clips / name, SIZE, Sampling(every=1, start=21.95))
     assert [index for index, _, _ in frames] == list(range(220, FRAMES))
     assert all(np.array_equal(frame, wanted) for (_, _, frame), (_, _, wanted) in zip(frames, expected, strict=True))
 
@@ -156,7 +156,7 @@ def test_vp8_frames_that_are_never_shown_are_left_out(tmp_path):
                 copy.is_keyframe = packet.is_keyframe
                 target.mux(copy)
     for mode in ("exact", "fast"):
-        frames = read(hidden, SIZE, Sampling(), mode)
+        frames = read(hidden, SIZE, Sampling(every=1), mode)
         assert [index for index, _, _ in frames] == list(range(19))
         assert [seconds for _, seconds, _ in frames] == pytest.approx([k / 10 for k in range(20) if k != 5])
         assert [round(frame.mean() / 10) for _, _, frame in frames] == [k for k in range(2, 22) if k != 7]
@@ -223,6 +223,6 @@ def test_frames_outside_an_edit_list_are_left_out(tmp_path, mode):
             if packet.size:
                 packet.stream, packet.pts, packet.dts = stream, packet.pts - 5 * tenth, packet.dts - 5 * tenth
                 target.mux(packet)
-    frames = read(edited, SIZE, Sampling(), mode)
+    frames = read(edited, SIZE, Sampling(every=1), mode)
     assert [(index, seconds) for index, seconds, _ in frames] == [(k, k / 10) for k in range(15)]
     assert [round(frame.mean() / 10) for _, _, frame in frames] == list(range(7, 22))

@@ -24,21 +24,29 @@ def choose(**options) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "chosen"),
     [
-        ({}, range(40)),
+        ({}, range(0, 40, 10)),
+        ({"every": 1}, range(40)),
         ({"every": 7}, range(0, 40, 7)),
         ({"every": 100}, [0]),
         ({"fps": 2}, range(0, 40, 5)),
         ({"fps": 10}, range(40)),
         ({"fps": 3}, [0, 3, 6, 10, 13, 16, 20, 23, 26, 30, 33, 36]),
         ({"fps": 0.1}, [0]),
+        ({"frames": 1}, [20]),
+        ({"frames": 2}, [0, 39]),
         ({"frames": 4}, [0, 13, 26, 39]),
+        ({"frames": 5}, [0, 10, 20, 29, 39]),
+        ({"frames": 1000}, range(40)),
         ({"keyframes": True}, [0, 8, 16, 24, 32]),
-        ({"start": 1, "end": 1.3}, [10, 11, 12]),
+        ({"start": 1, "end": 3.1}, [10, 20, 30]),
+        ({"every": 1, "start": 1, "end": 1.3}, [10, 11, 12]),
         ({"every": 2, "start": 1, "end": 1.3}, [10, 12]),
         ({"fps": 2, "start": 1.2, "end": 2.3}, [12, 17, 22]),
         ({"frames": 4, "start": 3}, [30, 33, 36, 39]),
         ({"keyframes": True, "start": 0.9, "end": 2.4}, [16]),
         ({"start": 4}, []),
+        ({"frames": 1, "start": 2}, [30]),
+        ({"frames": 1, "start": 4}, []),
         ({"frames": 4, "start": 4}, []),
         ({"fps": 1, "start": 4}, []),
     ],
@@ -47,9 +55,9 @@ def test_each_way_of_sampling_chooses_its_frames(options, chosen):
     assert choose(**options) == list(chosen)
 
 
-@pytest.mark.parametrize(("there", "chosen"), [(1, [0]), (2, [0, 1]), (3, [0, 2]), (7, [0, 1, 2, 4, 5, 6])])
-def test_of_too_few_frames_the_largest_even_number_is_chosen(there, chosen):
-    assert list(Sampling(frames=8).choose(TIMES[:there], KEYS[:there], END)) == chosen
+@pytest.mark.parametrize("there", [1, 2, 3, 7])
+def test_all_frames_of_a_video_with_too_few_are_chosen(there):
+    assert list(Sampling(frames=8).choose(TIMES[:there], KEYS[:there], END)) == list(range(there))
 
 
 def test_at_a_variable_frame_rate_the_frame_shown_at_each_tick_is_chosen():
@@ -98,9 +106,7 @@ def test_the_span_ends_with_its_end_or_with_the_file():
         ({"fps": 0}, "fps: expected more than 0"),
         ({"fps": math.inf}, "fps: expected more than 0"),
         ({"fps": math.nan}, "fps: expected more than 0"),
-        ({"frames": 2}, "frames: expected an even number from 4 to 768, got 2"),
-        ({"frames": 5}, "frames: expected an even number"),
-        ({"frames": 770}, "frames: expected an even number"),
+        ({"frames": 0}, "frames: expected 1 or more, got 0"),
         ({"start": -1}, "start: expected 0 seconds or more, got -1"),
         ({"start": math.nan}, "start: expected 0 seconds"),
         ({"end": 0}, "end: expected more seconds than the start"),
@@ -118,7 +124,7 @@ def test_values_out_of_range_are_refused(options, reason):
 @pytest.mark.parametrize(
     ("options", "value"),
     [
-        ({}, {"every": 1}),
+        ({}, {"fps": 1.0}),
         ({"every": 3}, {"every": 3}),
         ({"fps": 0.5, "start": 0.0, "end": 9.5}, {"fps": 0.5, "start": 0.0, "end": 9.5}),
         ({"frames": 32}, {"frames": 32}),
@@ -128,3 +134,20 @@ def test_values_out_of_range_are_refused(options, reason):
 def test_the_json_of_a_sampling_has_the_fields_that_are_set(options, value):
     assert Sampling(**options).to_json() == value
     assert Sampling.from_json(value) == Sampling(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "one frame a second"),
+        ({"fps": 2.5}, "2.5 frames a second"),
+        ({"fps": 0.5}, "one frame in 2 seconds"),
+        ({"every": 1}, "every frame"),
+        ({"every": 10, "start": 60}, "one of 10 frames from 60 s on"),
+        ({"frames": 1}, "the middle frame of each video"),
+        ({"frames": 16, "end": 90}, "16 frames of each video up to 90 s"),
+        ({"keyframes": True, "start": 60, "end": 90}, "every keyframe from 60 to 90 s"),
+    ],
+)
+def test_a_sampling_describes_itself_in_words(options, words):
+    assert Sampling(**options).describe() == words

@@ -36,7 +36,7 @@ def test_every_frame_comes_with_the_presentation_time_of_its_packet(media, name)
 @pytest.mark.parametrize("sampling", [Sampling(every=7), Sampling(fps=2, start=1), Sampling(frames=8)])
 def test_a_chosen_frame_is_the_same_as_when_all_are_read(media, sampling, resize):
     path = media / "old.avi"
-    everything = {index: (seconds, frame) for index, seconds, frame in read(path, SIZE, Sampling(), resize)}
+    everything = {index: (seconds, frame) for index, seconds, frame in read(path, SIZE, Sampling(every=1), resize)}
     with Video(VideoTask(str(path), SIZE, sampling, resize)) as video:
         chosen = list(video.frames(range(len(video.chosen))))
     assert [frame.ordinal for frame in chosen] == list(range(len(chosen)))
@@ -69,7 +69,7 @@ def test_the_description_is_that_of_the_video_stream(media):
 def test_start_and_end_count_from_the_first_frame_of_a_file_that_starts_late(tmp_path):
     path = tmp_path / "clock.ts"
     write(path, "libx264", range(20, 220, 10))
-    with Video(VideoTask(str(path), SMALL, Sampling(start=1, end=1.5))) as video:
+    with Video(VideoTask(str(path), SMALL, Sampling(every=1, start=1, end=1.5))) as video:
         assert video.info.start_seconds > 0
         assert video.info.end_seconds == pytest.approx(video.info.start_seconds + 2)
         assert list(video.chosen) == list(range(10, 15))
@@ -99,7 +99,7 @@ def test_reading_calls_the_heartbeat(tmp_path):
     path = tmp_path / "beats.mkv"
     write(path, "libx264", [20 + k % 200 for k in range(250)], options={"bf": "0", "g": "500", "sc_threshold": "0"})
     heartbeats = []
-    with Video(VideoTask(str(path), SMALL, Sampling(start=24.9)), lambda: heartbeats.append(None)) as video:
+    with Video(VideoTask(str(path), SMALL, Sampling(every=1, start=24.9)), lambda: heartbeats.append(None)) as video:
         scanned = len(heartbeats)
         assert 2 <= scanned < 10
         assert len(list(video.frames(range(1)))) == 1
@@ -182,7 +182,7 @@ def test_a_truncated_file_gives_the_frames_that_are_left_and_the_reason(tmp_path
         decoded = [frame for frame in video.frames(range(len(video.chosen))) if frame.image is not None]
     assert 0.1 < len(decoded) / 200 < 0.9
     assert [frame.frame_index for frame in decoded] == list(range(len(decoded)))
-    assert [index for index, _, _ in read(path, SMALL, Sampling(), "fast")] == list(range(len(decoded)))
+    assert [index for index, _, _ in read(path, SMALL, Sampling(every=1), "fast")] == list(range(len(decoded)))
 
 
 def test_damaged_packets_cost_their_own_frames_only(tmp_path):
@@ -206,7 +206,7 @@ def test_a_file_whose_name_is_not_utf8_is_read(media, tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.avi")
     shutil.copy(media / "old.avi", path)
     for resize in ("exact", "fast"):
-        assert len(read(Path(path), SIZE, Sampling(), resize)) == 90
+        assert len(read(Path(path), SIZE, Sampling(every=1), resize)) == 90
 
 
 def test_decord_is_imported_only_where_it_is_used(media):

@@ -22,6 +22,9 @@ from support.patience import PATIENCE
 from support.servers import RunningServer, read_records, saved_frames, wait_until
 
 
+EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
+
+
 def reelscribe(*words: str | Path) -> str:
     result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -261,7 +264,7 @@ async def test_one_file_in_a_program(server, media, tmp_path):
 
 async def test_two_files_at_a_time_share_a_client(server, media):
     async def count(client: CaptionClient, name: str) -> int:
-        return len([caption async for caption in caption_file(client, str(media / name))])
+        return len([caption async for caption in caption_file(client, str(media / name), EVERY_FRAME)])
 
     async with server.client() as client:
         assert await asyncio.gather(count(client, "old.avi"), count(client, "spoken.mp4")) == [90, 120]
@@ -274,6 +277,6 @@ async def test_a_run_in_a_program(server, media, tmp_path):
         counts.append(len(list(record.caption_result.captions())))
 
     async with server.client() as client:
-        summary = await BulkRun([CaptionTrack(client)], tmp_path, on_record=on_record).run(clips)
+        summary = await BulkRun([CaptionTrack(client, EVERY_FRAME)], tmp_path, on_record=on_record).run(clips)
     assert summary.failed == 0
     assert counts == [len(record["captions"]) for record in read_records(tmp_path)]

@@ -58,7 +58,7 @@ async def test_a_run_can_be_scraped_while_it_lasts(media, tmp_path):
 
     port = str(free_port())
     async with FakeTorchServe(when_scraped) as server:  # so that the run lasts
-        command = [sys.executable, "-m", "reelscribe.cli", "caption", "--server", server.url, "--quiet"]
+        command = [sys.executable, "-m", "reelscribe.cli", "caption", "--server", server.url, "--quiet", "--all-frames"]
         command += ["--out", str(tmp_path / "out"), "--metrics-port", port, str(media / "same-640x360.webm")]
         run = await asyncio.create_subprocess_exec(*command)
         assert await asyncio.wait_for(sources(f"http://127.0.0.1:{port}"), PATIENCE) == 1

@@ -16,7 +16,16 @@ from typer.testing import CliRunner, Result
 
 from demo_server import CONFIG
 from emulated_server import serve_emulated
-from reelscribe import BulkRun, CaptionClient, CaptionTrack, Credentials, ManagementClient, ServerAddresses
+from reelscribe import (
+    BulkRun,
+    CaptionClient,
+    CaptionOptions,
+    CaptionTrack,
+    Credentials,
+    ManagementClient,
+    Sampling,
+    ServerAddresses,
+)
 from reelscribe.cli import app
 from reelscribe.errors import AccessRefused, ModelConflict, ServerError, UnknownModel
 from support.archives import SETTINGS, change_settings, replace_file
@@ -78,6 +87,9 @@ def output_of(server: RunningServer, *words: str) -> str:
     return result.output
 
 
+EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
+
+
 class Runs:
     """The same bulk run again and again, each into a folder of its own."""
 
@@ -91,7 +103,7 @@ class Runs:
         """Run to the end, and return what was written."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
-        run = BulkRun([CaptionTrack(self._client)], out, on_record=lambda _: self.under_way.set())
+        run = BulkRun([CaptionTrack(self._client, EVERY_FRAME)], out, on_record=lambda _: self.under_way.set())
         summary = await run.run([str(self._clips)])
         self.under_way.clear()
         assert summary.failed == 0

@@ -6,6 +6,7 @@ import pytest
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.decode.sampling import Sampling
 from reelscribe.results.ledger import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
@@ -38,7 +39,7 @@ class WatchedClient(CaptionClient):
 async def test_batches_that_may_not_be_sent_yet_are_not_given_to_the_client(media, tmp_path, stream):
     gate, sources = Gate(), ["old.avi", "full-chroma.mkv", "variable-rate.mp4"]
     async with FakeTorchServe(gate) as server, WatchedClient(server, expected=2 + len(sources)) as client:
-        options = CaptionOptions(frames_per_request=2, decode_workers=3, stream=stream)
+        options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3, stream=stream)
         run = BulkRun([CaptionTrack(client, options)], tmp_path)
         running = asyncio.create_task(run.run([str(media / name) for name in sources]))
         await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more for each source that has to wait
@@ -56,7 +57,7 @@ async def test_requests_that_were_sent_are_saved_and_those_that_wait_are_given_u
         return await captions(request)
 
     async with FakeTorchServe(answer) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        run = BulkRun([CaptionTrack(client, CaptionOptions(frames_per_request=5))], tmp_path)
+        run = BulkRun([CaptionTrack(client, CaptionOptions(Sampling(every=1), frames_per_request=5))], tmp_path)
         running = asyncio.create_task(run.run([str(media / "old.avi")]))
         for _ in range(2):  # as many as are sent at once to one worker
             await server.arrivals.get()

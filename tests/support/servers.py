@@ -24,6 +24,14 @@ from reelscribe.results.ledger import LedgerReader
 from reelscribe.server.settings import read_properties
 
 
+WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
+
+
+def every_frame(command: str, words: list[str]) -> list[str]:
+    """The option for all frames, so that runs have something to do, unless `words` choose or nothing is captioned."""
+    return [] if command == "transcribe" or WAYS_OF_CHOOSING & {*words} else ["--all-frames"]
+
+
 class RunningServer(Serving):
     """A server that runs, one of its models, and how tests reach it."""
 
@@ -47,7 +55,9 @@ class RunningServer(Serving):
         return [worker["pid"] for worker in version["workers"]]
 
     def caption(self, *arguments: str | Path) -> Result:
-        """Run `reelscribe caption` with the model, against this server unless `arguments` name others."""
+        """Run `reelscribe caption` with the model, against this server unless `arguments` name others, on every frame
+        unless they choose some.
+        """
         model = [] if "--model" in arguments else ["--model", self.model]
         return self.run("caption", *model, *arguments)
 
@@ -56,12 +66,14 @@ class RunningServer(Serving):
         words = list(map(str, arguments))
         server = [] if "--server" in words else ["--server", self.url]
         key_file = [] if "--key-file" in words else ["--key-file", str(self.instance.key_file)]
-        return CliRunner().invoke(app, [command, *server, *key_file, *words], catch_exceptions=False)
+        words = [command, *server, *key_file, *every_frame(command, words), *words]
+        return CliRunner().invoke(app, words, catch_exceptions=False)
 
     def command(self, *arguments: str | Path, name: str = "caption") -> list[str]:
         """The same with the model as a command line, for a process of its own."""
         access = ["--server", self.url, "--key-file", str(self.instance.key_file), "--model", self.model]
-        return [sys.executable, "-m", "reelscribe.cli", name, *access, *map(str, arguments)]
+        words = list(map(str, arguments))
+        return [sys.executable, "-m", "reelscribe.cli", name, *access, *every_frame(name, words), *words]
 
     async def post(self, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """Send `body` in pieces to the model, and return status and text of the response."""

@@ -11,7 +11,7 @@ from reelscribe.contract.frames import InputSize, PixelBudget, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 
-EVERY_FRAME = Sampling()
+EVERY_FRAME = Sampling(every=1)
 
 Frames = list[tuple[int, float, np.ndarray]]
 

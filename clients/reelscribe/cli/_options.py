@@ -121,17 +121,22 @@ class ServerOptions:
 class FrameOptions:
     """The options for frames: which ones to caption, and how to decode and send them."""
 
-    every: Annotated[
-        int | None,
-        frame_option(min=1, help="Caption every N-th frame: 0, N, 2N and so on. By default all frames are captioned."),
-    ] = None
     fps: Annotated[
         float | None,
-        frame_option(help="Caption this many frames for each second of presentation time."),
+        frame_option(help="Caption this many frames for each second of presentation time.", show_default="1"),
+    ] = None
+    all_frames: Annotated[bool, frame_option("--all-frames", help="Caption every frame.")] = False
+    every: Annotated[
+        int | None,
+        frame_option(min=1, help="Caption every N-th frame: 0, N, 2N and so on."),
     ] = None
     frames: Annotated[
         int | None,
-        frame_option(help="Caption this many frames of each video, evenly spread: an even number from 4 to 768."),
+        frame_option(
+            min=1,
+            help="Caption this many frames of each video, evenly spread from the first to the last; 1 is the middle"
+            " frame.",
+        ),
     ] = None
     keyframes: Annotated[
         bool,
@@ -179,8 +184,11 @@ class FrameOptions:
         from reelscribe.decode.sampling import Sampling
         from reelscribe.run.options import CaptionOptions
 
+        if self.all_frames and self.every is not None:
+            raise UsageError("--all-frames and --every: expected one of them, got both")
+        every = 1 if self.all_frames else self.every
         return CaptionOptions(
-            sampling=Sampling(self.every, self.fps, self.frames, self.keyframes, self.start, self.end),
+            sampling=Sampling(every, self.fps, self.frames, self.keyframes, self.start, self.end),
             resize=one_of(self.resize, get_args(Resize), "--resize"),
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from reelscribe.errors import UsageError
 
-MIN_FRAMES, MAX_FRAMES = 4, 768
-"""Range of `Sampling.frames`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of Qwen's video processing."""
+DEFAULT_FPS = 1.0
+"""Frames that are chosen in each second if nothing else is asked for."""
 
 TIME_TOLERANCE = 1e-6
 """Times count as equal if they differ by less than this many seconds, because they are sums of rounded numbers."""
@@ -25,18 +25,22 @@ Times = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which frames of a video are chosen. At most one of `every`, `fps`, `frames` and `keyframes` is given.
+    """Which frames of a video are chosen: at most one of `every`, `fps`, `frames` and `keyframes`.
+
+    By default one frame a second is chosen. `every=1` chooses all frames.
 
     Raises:
         UsageError: More than one of the four is given, or a value is out of its range.
     """
 
     every: int | None = None
-    """Choose every n-th frame; at least 1, and 1 if none of the four is given."""
+    """Choose every n-th frame, beginning with the first; at least 1."""
     fps: float | None = None
-    """Choose the frames that are shown at regular times, with this many times per second; more than 0."""
+    """Choose the frames that are shown at regular times, with this many times per second; more than 0, and DEFAULT_FPS
+    if none of the four is given."""
     frames: int | None = None
-    """Choose this many evenly spread frames: an even number from MIN_FRAMES to MAX_FRAMES."""
+    """Choose this many evenly spread frames, from the first to the last, or the middle one for 1; at least 1. Of a
+    shorter video all frames are chosen."""
     keyframes: bool = False
     """Choose the keyframes."""
     start: float | None = None
@@ -50,13 +54,13 @@ class Sampling:
         if len(given) > 1:
             raise UsageError(f"sampling: expected one of every, fps, frames and keyframes, got {' and '.join(given)}")
         if not given:
-            object.__setattr__(self, "every", 1)
+            object.__setattr__(self, "fps", DEFAULT_FPS)
         if self.every is not None and self.every < 1:
             raise UsageError(f"every: expected 1 or more, got {self.every}")
         if self.fps is not None and not 0 < self.fps < math.inf:
             raise UsageError(f"fps: expected more than 0 frames a second, got {self.fps}")
-        if self.frames is not None and (self.frames % 2 or not MIN_FRAMES <= self.frames <= MAX_FRAMES):
-            raise UsageError(f"frames: expected an even number from {MIN_FRAMES} to {MAX_FRAMES}, got {self.frames}")
+        if self.frames is not None and self.frames < 1:
+            raise UsageError(f"frames: expected 1 or more, got {self.frames}")
         if not 0 <= self._start < math.inf:
             raise UsageError(f"start: expected 0 seconds or more, got {self.start}")
         if self.end is not None and not self._start < self.end < math.inf:
@@ -86,6 +90,10 @@ class Sampling:
         if self.keyframes:
             return _compact(first + np.flatnonzero(np.asarray(keyframes, bool)[first:stop]))
         return range(first, stop, self.every or 1)
+
+    def describe(self) -> str:
+        """Describe in words which frames are chosen, such as "one frame a second" or "every frame from 60 to 90 s"."""
+        return self._way_in_words() + self._span_in_words()
 
     def span_end(self, times: Times, end_seconds: float) -> float:
         """Compute the end of the part of a video from which frames are chosen.
@@ -125,6 +133,23 @@ class Sampling:
     def _start(self) -> float:
         return self.start or 0.0
 
+    def _way_in_words(self) -> str:
+        if self.keyframes:
+            return "every keyframe"
+        if self.frames is not None:
+            return "the middle frame of each video" if self.frames == 1 else f"{self.frames} frames of each video"
+        if self.every is not None:
+            return "every frame" if self.every == 1 else f"one of {self.every} frames"
+        assert self.fps is not None
+        if self.fps == 1:
+            return "one frame a second"
+        return f"{self.fps:g} frames a second" if self.fps > 1 else f"one frame in {1 / self.fps:g} seconds"
+
+    def _span_in_words(self) -> str:
+        if self.start is None:
+            return "" if self.end is None else f" up to {self.end:g} s"
+        return f" from {self.start:g} s on" if self.end is None else f" from {self.start:g} to {self.end:g} s"
+
     def _shown_at_ticks(self, times: NDArray[np.float64], end: float) -> NDArray[np.intp]:
         """Return the positions in `times` of the frames that are shown at the ticks start + k / fps before `end`.
 
@@ -138,9 +163,10 @@ class Sampling:
 
 
 def _evenly_spread(wanted: int, available: int) -> NDArray[np.intp]:
-    """Return evenly spread positions, an even number of them if possible, as `smart_nframes` of qwen-vl-utils does."""
-    count = min(wanted, available // 2 * 2) or available
-    return np.linspace(0, available - 1, count).round().astype(np.intp)
+    """Return evenly spread positions, the first and the last among them; the middle one if a single one is wanted."""
+    if wanted == 1:
+        return np.arange(available)[available // 2 :][:1]
+    return np.linspace(0, available - 1, min(wanted, available)).round().astype(np.intp)
 
 
 def _compact(indices: NDArray[np.intp]) -> Sequence[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, get_args
 
@@ -32,8 +33,8 @@ class VideoTask:
     """Path of the video file."""
     input_size: InputSize | PixelBudget
     """Input size of the model."""
-    sampling: Sampling = field(default_factory=Sampling)
-    """Which frames are chosen."""
+    sampling: Sampling = field(default_factory=partial(Sampling, every=1))
+    """Which frames are chosen; by default every frame."""
     resize: Resize = "fast"
     """How frames are scaled."""
     library: Library = "av"

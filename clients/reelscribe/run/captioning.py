@@ -40,7 +40,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
         Args:
             client: The open client of the captioner.
-            options: Which frames to caption, and how; by default every frame.
+            options: Which frames to caption, and how; by default one frame a second.
         """
         self.options = options or CaptionOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)

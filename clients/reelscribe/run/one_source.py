@@ -52,7 +52,7 @@ async def caption_file(
     Args:
         client: The open client of the captioner.
         path: The video file.
-        options: Which frames to caption, and how; by default every frame. `decode_workers` is always 1.
+        options: Which frames to caption, and how; by default one frame a second. `decode_workers` is always 1.
 
     Yields:
         The result of each chosen frame, in the order of the frames, as soon as it is known.

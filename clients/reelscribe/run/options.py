@@ -31,7 +31,7 @@ class CaptionOptions:
     """Which frames to caption, and how to decode and send them."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    """Which frames; by default every frame."""
+    """Which frames; by default one frame a second."""
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
     reuse: bool = False
