@@ -49,7 +49,9 @@ class RunOptions:
         typer.Option("--format", help="Also export to vtt, srt, csv or parquet. Repeat it for several formats."),
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the run would do, and end.")] = False
-    limit: Annotated[int | None, typer.Option(min=1, help="Do at most this many sources, of those not yet done.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, help="Do at most this many sources, of those not yet done.")] = (
+        None
+    )
     exclude: Annotated[
         list[str] | None,
         typer.Option(help="Leave out sources whose path fits this glob. May be repeated."),

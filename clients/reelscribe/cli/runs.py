@@ -32,7 +32,7 @@ def caption(run: RunOptions, servers: ServerOptions, frames: FrameOptions, model
     could not start or ended early; 2 if an option is wrong; 130 if it was interrupted. After 1 or 130, run the same
     command again to continue.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         options = frames.caption_options(run)
         captioner = ServedModel(model, servers.find(), servers.requests_in_flight)
         run_command(run, "captions", captions=(captioner, options))
@@ -45,7 +45,7 @@ def transcribe(run: RunOptions, servers: ServerOptions, audio: AudioOptions, mod
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`. A video without audio gets an empty
     transcript.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         options = audio.speech_options(run)
         speech_model = ServedModel(model, servers.find(), servers.requests_in_flight)
         run_command(run, "transcript", speech=(speech_model, options))
@@ -72,7 +72,7 @@ def annotate(
 
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`. A source may lack either video or audio.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         from reelscribe._api import find_servers
 
         caption_options, speech_options = frames.caption_options(run), audio.speech_options(run)

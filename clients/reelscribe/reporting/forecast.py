@@ -307,10 +307,11 @@ class Forecast:
     def _features(self, size: SourceSize, share: float) -> Vector:
         megabytes = size.bytes / 1e6
         seconds = self._seconds(size.kind, megabytes) if size.seconds is None else size.seconds
-        return share * np.array([1.0, seconds, megabytes])
+        return np.array([share, share * seconds, share * megabytes], np.float64)
 
     def _sum(self, kind: Kind) -> Vector:
-        return self._known[kind] + np.array([0.0, self._seconds(kind, self._unknown_megabytes[kind]), 0.0])
+        unknown = self._seconds(kind, self._unknown_megabytes[kind])
+        return np.asarray(self._known[kind] + (0.0, unknown, 0.0), np.float64)
 
     def _seconds(self, kind: Kind, megabytes: float) -> float:
         """Return the likely duration of so many megabytes, by the files whose duration is known."""

@@ -61,7 +61,8 @@ class Load:
 
     def since(self, earlier: Load) -> Self:
         """Return the load between an earlier moment and this one."""
-        return type(self)(**{each.name: getattr(self, each.name) - getattr(earlier, each.name) for each in fields(self)})
+        names = [field.name for field in fields(self)]
+        return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any, Self, TypeVar
@@ -332,22 +332,25 @@ class TrackMeter:
 class Meter:
     """Measures a run and its tracks."""
 
-    def __init__(self, sources: int, before: int = 0) -> None:
+    def __init__(self, sources: int, before: Collection[str] = ()) -> None:
         """Start the clock of a run.
 
         Args:
             sources: Number of sources.
-            before: Number of these that earlier runs have done.
+            before: The paths of those that earlier runs have done.
         """
         self.stalls = Stalls()
-        self._sources, self._before = sources, before
+        self._sources, self._before = sources, frozenset(before)
         self._began = time.monotonic()
-        self._done = self._failed = self._copies = 0
+        self._done = len(self._before)
+        self._failed = self._copies = 0
         self._failures: list[tuple[str, str, str]] = []
         self._digests: set[str] = set()
         """The contents of the sources that are done."""
         self._media_seconds = 0.0
         """Seconds of these sources that this run has done."""
+        self.durations: dict[str, float] = {}
+        """The durations of sources that are known, in seconds."""
         self.tracks: list[TrackMeter] = []
         """The tracks, in the order in which they were added."""
 
@@ -392,9 +395,15 @@ class Meter:
         self.tracks.append(track)
         return track
 
+    def learn_duration(self, path: str, seconds: float) -> None:
+        """Keep the duration of a source, in seconds."""
+        self.durations[path] = seconds
+        for track in self.tracks:
+            track.forecast.learn_duration(path, seconds)
+
     def finished(self, source: Source, error: SourceError | None) -> None:
         """Count a source as done, with the error of its record if it has one."""
-        self._done += 1
+        self._done += source.path not in self._before
         if error:
             self._failed += 1
             if len(self._failures) < FIRST_FAILURES:
@@ -414,12 +423,12 @@ class Meter:
         paths = {path for track in self.tracks for path in track.open}
         progress = [[track.open[path] for track in self.tracks if path in track.open] for path in paths]
         media_seconds = self._media_seconds + sum(fmean(one.seconds for one in source) for source in progress)
-        left = self._time_left()
+        left = self.time_left()
         return Snapshot(
             sources=self._sources,
             sources_done=self._done,
             sources_failed=self._failed,
-            sources_before=self._before,
+            sources_before=len(self._before),
             sources_copies=self._copies,
             seconds=seconds,
             media_hours_per_hour=media_seconds / seconds,
@@ -432,7 +441,7 @@ class Meter:
             stall_longest_ms=self.stalls.longest_ms,
         )
 
-    def _time_left(self) -> TimeLeft | None:
+    def time_left(self) -> TimeLeft | None:
         """Return the time left of the track that needs longest; None while nothing is known about one of them."""
         times = [track.time_left() for track in self.tracks]
         known = [each for each in times if each is not None]

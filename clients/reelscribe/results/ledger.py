@@ -58,6 +58,11 @@ PRAGMA user_version = {_VERSION};
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
+_FIND_DURATION = "SELECT seconds FROM durations WHERE path = ? AND stat = ?"
+_SAVE_DURATION = "INSERT OR REPLACE INTO durations VALUES (?, ?, ?)"
+_ADD_DURATIONS = """
+    CREATE TABLE IF NOT EXISTS durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID
+"""
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
 _FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
@@ -142,6 +147,29 @@ class Ledger:
         """
         await self._write(_SAVE_DIGEST, _path_bytes(path), stat, source.sha256)
 
+    async def find_duration(self, path: str, stat: str) -> float | None:
+        """Return the duration of a file whose header was read before.
+
+        Args:
+            path: Path of the file.
+            stat: The `file_stat` of the file now.
+
+        Returns:
+            The duration in seconds; None if the file was never looked at, states none, or was written to since.
+        """
+        rows = await self._in_thread(self._select, _FIND_DURATION, _path_bytes(path), stat)
+        return rows[0][0] if rows else None
+
+    async def save_duration(self, path: str, stat: str, seconds: float | None) -> None:
+        """Save the duration of a file in seconds, as its header states it; None if it states none.
+
+        Args:
+            path: Path of the file.
+            stat: The `file_stat` of the file before its header was read.
+            seconds: The duration.
+        """
+        await self._write(_SAVE_DURATION, _path_bytes(path), stat, seconds)
+
     async def settings_id(self, settings: Mapping[str, Any]) -> int:
         """Return the number of a model with its settings, which are added if they are new.
 
@@ -219,7 +247,7 @@ class Ledger:
         await self._write(_SAVE_RUN_STATE, json.dumps(state))
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        with _output_errors(self._path, "written"):
+        with output_errors(self._path, "written"):
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _write(self, statement: str, *values: Any) -> None:
@@ -228,7 +256,7 @@ class Ledger:
         self._waiting.append(write)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        with _output_errors(self._path, "written"):
+        with output_errors(self._path, "written"):
             await asyncio.shield(write.committed)
 
     async def _flush(self) -> None:
@@ -253,6 +281,7 @@ class Ledger:
             self._database.execute("PRAGMA synchronous = FULL")
             if version == 0:
                 self._database.executescript(f"BEGIN; {_CREATE_TABLES} COMMIT;")
+            self._database.execute(_ADD_DURATIONS)
         except (sqlite3.Error, OutputError):
             self._database.close()
             raise
@@ -292,14 +321,8 @@ class LedgerReader:
     def __enter__(self) -> Self:
         if not self._path.exists():
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
-        with _output_errors(self._path, "read"):
-            address = f"{self._path.absolute().as_uri()}?mode=ro"
-            self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
-            try:
-                _check_version(self._database, self._path)
-            except BaseException:
-                self._database.close()
-                raise
+        with output_errors(self._path, "read"):
+            self._database = open_to_read(self._path)
         return self
 
     def __exit__(
@@ -330,14 +353,14 @@ class LedgerReader:
             last = rows[-1][0]
 
     def _select(self, statement: str, *values: Any) -> list[Any]:
-        with _output_errors(self._path, "read"), self._lock:
+        with output_errors(self._path, "read"), self._lock:
             if self._closed:
                 raise OutputError(f"{self._path}: closed; read the results of a record before its run ends")
             return self._database.execute(statement, values).fetchall()
 
 
 @contextmanager
-def _output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[None]:
+def output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[None]:
     """Turn an error of the disk or of SQLite into an OutputError that says what to do."""
     try:
         yield
@@ -355,6 +378,31 @@ def _check_version(database: sqlite3.Connection, path: Path) -> int:
     if version not in (0, _VERSION):
         raise OutputError(f"{path}: expected a ledger of version {_VERSION}, got {version}; choose another --out")
     return int(version)
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a ledger to read it, also in a folder or on a file system that cannot be written to.
+
+    SQLite refuses to read a database with a write-ahead log where it cannot create the log's files. Where there is no
+    log, nobody writes, so the database is opened as one that does not change.
+
+    Args:
+        path: The ledger.
+
+    Raises:
+        OutputError: It is of a version that this program does not know.
+        sqlite3.Error: It cannot be read.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        address += "&immutable=1"
+    database = sqlite3.connect(address, uri=True, check_same_thread=False)
+    try:
+        _check_version(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 def file_stat(path: str) -> str:

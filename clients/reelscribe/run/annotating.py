@@ -10,10 +10,10 @@ from weakref import WeakValueDictionary
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
+from reelscribe.reporting.meter import Meter
 from reelscribe.results.annotations import Record
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
-from reelscribe.reporting.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
 
 

@@ -15,10 +15,10 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.reporting.limits import Counts
 from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
-from reelscribe.reporting.limits import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -34,6 +34,8 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
     """Captions the chosen frames of sources."""
 
     counts: ClassVar[Counts] = "frames"
+    items: ClassVar[str] = "frames"
+    items_per_count = 1.0
 
     def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
         """Create a track.
@@ -62,6 +64,22 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
     def add_error(self, record: Record, error: SourceError) -> Record:
         """Return the record with the error of a source that cannot be read."""
         return replace(record, caption_result=CaptionResult(self.model, self.settings, error=error))
+
+    @property
+    def choice(self) -> str:
+        """Which frames are chosen, in words."""
+        return self.options.sampling.describe()
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
+        """Return how many frames of a video are likely chosen; None for keyframes, whose number no header states."""
+        sampling = self.options.sampling
+        chosen = max(0.0, min(seconds, sampling.end or seconds) - (sampling.start or 0.0))
+        frames = chosen * frames_per_second
+        if sampling.keyframes:
+            return None
+        if sampling.frames is not None:
+            return min(float(sampling.frames), frames)
+        return min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
 
     def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
         return self.options.settings(description)

@@ -9,6 +9,8 @@ be sent yet keeps its slot, so its decode process waits too.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -26,13 +28,13 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError, ServerUnreachable
+from reelscribe.reporting.forecast import Costs
+from reelscribe.reporting.limits import Counts, Load
+from reelscribe.reporting.meter import Meter, TrackMeter
 from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger, LedgerReader
-from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.limits import Counts, Load
-from reelscribe.reporting.meter import Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -59,6 +61,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
 
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
+    items: ClassVar[str]
+    """What its requests are made of."""
     model: Model
     """Name and revision of the model. This attribute and the next two exist after entry."""
     settings: Mapping[str, Any]
@@ -92,17 +96,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     ) -> None:
         await self.pool.__aexit__(kind, error, trace)
 
-    async def begin(self, ledger: Ledger, reader: LedgerReader, meter: Meter, costs: Costs | None = None) -> None:
-        """Connect the track to the ledger and the meter of a run. Call it once, after entry.
+    def count_in(self, meter: Meter, costs: Costs | None = None) -> None:
+        """Connect the track to the meter of a run. Call it once, after entry.
 
         Args:
-            ledger: The open ledger in which results are saved.
-            reader: An open reader of the same ledger, from which records read their results.
             meter: Counts the frames or seconds that are done.
             costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
         self._cpu_before = time.process_time()
-        self._ledger, self._reader = ledger, reader
+        self._run_meter = meter
         self._meter: TrackMeter = meter.track(
             self.counts,
             decode_workers=self.pool.workers,
@@ -115,12 +117,27 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             costs=costs,
         )
         self._client.on_answer = self._count
+
+    async def begin(self, ledger: Ledger, reader: LedgerReader) -> None:
+        """Connect the track to the ledger of a run. Call it once, after `count_in`.
+
+        Args:
+            ledger: The open ledger in which results are saved.
+            reader: An open reader of the same ledger, from which records read their results.
+        """
+        self._ledger, self._reader = ledger, reader
         self._settings_id = await ledger.settings_id(self.job_settings)
 
     @property
     def job_settings(self) -> dict[str, Any]:
         """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
         return {"model": [self.model.name, self.model.revision], **self.settings}
+
+    @property
+    def costs_key(self) -> str:
+        """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
+        settings = json.dumps(self.job_settings, sort_keys=True)
+        return f"{self.counts}, {hashlib.sha256(settings.encode()).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
@@ -140,12 +157,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
         job = await self.job(source)
-        failed = job.done and job.error and not job.error.is_missing_stream
-        if failed and self._retry_failed and job.id not in self._reopened:
+        retry = job.done and job.error and self.retries(job.error.type)
+        if retry and job.id not in self._reopened:
             self._reopened.add(job.id)  # once in a run, however many copies of the file there are
             await self._ledger.reopen(job.id)
             job = await self.job(source)
         return job
+
+    def retries(self, error_type: str | None) -> bool:
+        """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
+        return self._retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
 
     async def work(self, source: Source, job: Job) -> SourceError | None:
         """Decode and send the part of a job that has no results yet, and save its results.
@@ -221,6 +242,20 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     def add_error(self, record: Record, error: SourceError) -> Record:
         """Return the record with the error of a source that cannot be read."""
 
+    @property
+    @abstractmethod
+    def choice(self) -> str:
+        """What the track takes from sources, in words."""
+
+    @property
+    @abstractmethod
+    def items_per_count(self) -> float:
+        """How many of what jobs are counted in, frames or samples, there are in what `counts` names."""
+
+    @abstractmethod
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
+        """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
+
     @abstractmethod
     def _read_settings(self, description: Description) -> Mapping[str, Any]:
         """Return `settings`. Raises UsageError if the model does not support the options."""
@@ -289,7 +324,10 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
             await sender.close()
 
     async def _save_opened(self, path: str, job: Job, opened: Opened) -> None:
-        await self._ledger.save_opened(job.id, *self._opened_to_save(opened))
+        saved, total = self._opened_to_save(opened)
+        await self._ledger.save_opened(job.id, saved, total)
+        if saved.info.duration_seconds > 0:
+            self._run_meter.learn_duration(path, saved.info.duration_seconds)
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))

@@ -15,10 +15,10 @@ from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.reporting.limits import Counts
 from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
-from reelscribe.reporting.limits import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -29,6 +29,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     """Transcribes the audio of sources."""
 
     counts: ClassVar[Counts] = "seconds of sound"
+    items: ClassVar[str] = "chunks"
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
         """Create a track.
@@ -58,6 +59,20 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
     def add_error(self, record: Record, error: SourceError) -> Record:
         """Return the record with the error of a source that cannot be read."""
         return replace(record, transcript_result=TranscriptResult(self.model, self.settings, error=error))
+
+    @property
+    def choice(self) -> str:
+        """What is transcribed, in words."""
+        return "speech"
+
+    @property
+    def items_per_count(self) -> float:
+        """Number of samples in a second."""
+        return float(self._description.sample_rate)
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
+        """Return how many chunks of audio there likely are."""
+        return seconds / self._description.chunk_seconds
 
     def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
         self.options.check(description)
