@@ -43,11 +43,13 @@ class Outlook:
         parts = [f"{_count(self.sources, 'source')}, {describe_duration(self.media_seconds)} of media"]
         if self.unknown:
             parts[0] += f" ({self.unknown:,} of unknown length)"
-        parts += [_describe_choice(choice) for choice in self.choices]
         if self.excluded:
             parts.append(f"{self.excluded:,} left out")
+        if self.before == self.sources:
+            return "; ".join([*parts, "all done before"])
         if self.before:
             parts.append(f"{self.before:,} done before")
+        parts += [_describe_choice(choice) for choice in self.choices]
         parts.append(f"{describe_time_left(*self.left)} to go" if self.left else "time to go not known yet")
         return "; ".join(parts)
 

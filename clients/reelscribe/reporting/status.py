@@ -99,7 +99,7 @@ class RunStatus:
             parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
             parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
         if now.sources_failed:
-            parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2)) for text in failure_texts(now.failures)]
+            parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failure_texts(now.failures)]
             if self.exit_status:
                 parts.append(Text(f"all of them: {out / FAILURES}; again: --retry-failed", overflow="fold"))
         return Group(*parts)

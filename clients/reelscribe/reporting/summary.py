@@ -97,7 +97,7 @@ def summary_table(
     if failures := failure_texts(snapshot.failures):
         hidden = snapshot.sources_failed - len(failures)
         parts.append(Text(f"Failed{f' (first {len(failures)})' if hidden > 0 else ''}:"))
-        parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2)) for text in failures]
+        parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
         parts.append(Text(f"All failed sources: {out / FAILURES}", overflow="fold"))
         parts.append(Text("To try them again, add --retry-failed to the same command."))
     parts += [Text(f"Wrote {path}", overflow="fold") for path in exported]
