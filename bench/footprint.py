@@ -40,7 +40,7 @@ from fakes.servers import serve_emulated_speech
 from lib.command import command_parser, killed_at_end, run_command
 from lib.speech_files import FLAC, MP4, AudioArray, Format, speech, write
 from reelscribe.errors import OutputError
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 
 SHORT_SECONDS, LONG_MINUTES = 10, 30
 SIZE = (160, 90)
@@ -157,7 +157,7 @@ def minutes_of(form: Format, count: int) -> Iterator[AudioArray]:
 def samples_of(record: dict[str, Any]) -> tuple[int, int, int]:
     """Numbers of samples that were decoded, that the model got, and that are silent."""
     assert record["status"] == "ok", record
-    transcribed = sum(int(utterance["text"].removesuffix(" samples")) for utterance in record["transcript"])
+    transcribed = sum(int(utterance["text"].removesuffix(" samples")) for utterance in record["segments"])
     silent = sum(round((silence["end"] - silence["start"]) * RATE) for silence in record["silences"])
     return round(record["audio"]["seconds"] * RATE), transcribed, silent
 

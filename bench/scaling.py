@@ -139,7 +139,9 @@ def by_resolution(serving: Serving, root: Path, arguments: argparse.Namespace) -
 def by_processes(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
     """The table "processes"."""
     paths = _some(root / "processes", LARGE)
-    options = {f"{count} decode processes": CaptionOptions(Sampling(every=1), decode_workers=count) for count in DECODE_WORKERS}
+    options = {
+        f"{count} decode processes": CaptionOptions(Sampling(every=1), decode_workers=count) for count in DECODE_WORKERS
+    }
     wholes = {name: WholeRun([serving], paths, option) for name, option in options.items()}
     return cost(f"Decode processes at {_name(LARGE)}", wholes, arguments.rounds)
 

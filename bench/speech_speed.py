@@ -162,7 +162,7 @@ def whole_path(serving: Serving, folder: Path) -> Transcribe:
             asyncio.run(run(paths, Path(out)))
             records = map(json.loads, (Path(out) / "annotations.jsonl").read_text().splitlines())
             texts = {
-                record["source"]["path"]: " ".join(utterance["text"] for utterance in record["transcript"])
+                record["source"]["path"]: " ".join(utterance["text"] for utterance in record["segments"])
                 for record in records
             }
         return [texts[str(path)] for path in paths]

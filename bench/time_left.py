@@ -23,8 +23,8 @@ from typing import Any
 
 import av
 import numpy as np
-from demo_server import CAPTIONER, CONFIG, HANDLERS, ROOT, SPEECH, Serving, serve
 
+from demo_server import CAPTIONER, CONFIG, HANDLERS, ROOT, SPEECH, Serving, serve
 from reelscribe.archive import build as archive
 
 SIZES = ((320, 180), (480, 270), (960, 540))
@@ -35,6 +35,7 @@ POINTS = (0.1, 0.25, 0.5, 0.75)
 
 
 def main() -> None:
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sources", type=int, default=60, help="number of sources; the default is 60")
     parser.add_argument("--seed", type=int, default=1, help="decides the library and its order; the default is 1")
@@ -62,7 +63,7 @@ def main() -> None:
 def make_library(folder: Path, sources: int, seed: int) -> tuple[Path, float]:
     """Make the sources, and return their folder and their duration in hours."""
     folder.mkdir()
-    chance, hours = random.Random(seed), 0.0
+    chance, hours = random.Random(seed), 0.0  # noqa: S311 - nothing secret
     for number in range(sources):
         kind = chance.choice(("clip", "clip", "long", "long", "mute", "recording", "recording", "damaged"))
         seconds = chance.uniform(0.5, 3) if kind == "clip" else chance.uniform(5, 40)
@@ -85,7 +86,9 @@ def write_media(path: Path, seconds: float, chance: random.Random, *, picture: b
         if video:
             width, height = chance.choice(SIZES)
             video.width, video.height, video.pix_fmt = width, height, "yuv420p"
-            image = np.kron(noise.integers(0, 255, (18, 32, 3), np.uint8), np.ones((height // 18, width // 32, 1), np.uint8))
+            image = np.kron(
+                noise.integers(0, 255, (18, 32, 3), np.uint8), np.ones((height // 18, width // 32, 1), np.uint8)
+            )
             image = np.pad(image, ((0, height - image.shape[0]), (0, width - image.shape[1]), (0, 0)))
             for _ in range(max(1, round(seconds * FRAMES_PER_SECOND))):
                 image = np.roll(image, 3, axis=1)
@@ -95,7 +98,9 @@ def write_media(path: Path, seconds: float, chance: random.Random, *, picture: b
             audio.codec_context.time_base = Fraction(1, SAMPLE_RATE)
             samples = (3000 * noise.standard_normal(round(seconds * SAMPLE_RATE))).astype(np.int16)
             for first in range(0, len(samples), SAMPLE_RATE):
-                part = av.AudioFrame.from_ndarray(samples[None, first : first + SAMPLE_RATE], format="s16", layout="mono")
+                part = av.AudioFrame.from_ndarray(
+                    samples[None, first : first + SAMPLE_RATE], format="s16", layout="mono"
+                )
                 part.sample_rate, part.time_base, part.pts = SAMPLE_RATE, Fraction(1, SAMPLE_RATE), first
                 file.mux(audio.encode(part))
             file.mux(audio.encode())

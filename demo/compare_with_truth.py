@@ -50,7 +50,7 @@ def sources_with_transcripts(records: list[dict[str, Any]]) -> list[tuple[str, s
     for entry in read_lines(TRUTH):
         truth.setdefault(entry["source"], []).extend(entry["words"].split())
     names = [Path(record["source"]["path"]).name for record in records]
-    transcripts = [" ".join(utterance["text"] for utterance in record["transcript"]) for record in records]
+    transcripts = [" ".join(utterance["text"] for utterance in record["segments"]) for record in records]
     sources = [(name, " ".join(truth[name]), text) for name, text in zip(names, transcripts, strict=True)]
     return [source for source in sources if source[1] or source[2]]
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
-from reelscribe.contract.frames import input_size_from_json
+from reelscribe.contract.frames import FrameCaption, input_size_from_json
 from reelscribe.contract.model import CaptionerDescription
 from worker.request_batch import Context, RequestBatch
 
@@ -37,11 +37,11 @@ class EmulatedHandler:
         self._worker_lock, number = _lock_worker_number(model)
         self._device = _lock_file(f"{model}-device-{number % settings['devices']}")
 
-    def answer(self, data: list[dict[str, Any]], context: Context) -> list[Any]:
+    def answer(self, data: list[dict[str, Any]], context: Context) -> list[str]:
         """Return captions for all frames, after the time that the device needs for them."""
         began = time.monotonic()
         requests = RequestBatch(data, context, FrameReader(LIMITS, self._frame.for_video(224, 224)))
-        captions = [[f"{frames.shape[2]} x {frames.shape[1]}"] * len(frames) for frames in requests.items]
+        captions = [[FrameCaption(f"{frames.shape[2]} x {frames.shape[1]}")] * len(frames) for frames in requests.items]
         fcntl.flock(self._device, fcntl.LOCK_EX)
         time.sleep(self._seconds * sum(map(len, captions)))
         fcntl.flock(self._device, fcntl.LOCK_UN)
@@ -90,7 +90,7 @@ def _lock_file(name: str) -> IO[str]:
 _handler = EmulatedHandler()
 
 
-def handle(data: list[dict[str, Any]] | None, context: Context) -> list[Any] | None:
+def handle(data: list[dict[str, Any]] | None, context: Context) -> list[str] | None:
     """TorchServe's entry point: `data` is None when the worker starts, and later a batch of requests."""
     if data is None:
         _handler.load(context)

@@ -64,7 +64,11 @@ def main() -> None:
     for name, (every, grain) in sets.items():
         media = [read(path, captioner, every, grain) for path in clips]
         captions = [
-            [text for at in range(0, len(frames), BATCH) for text in captioner.caption([frames[at : at + BATCH]])]
+            [
+                caption.text
+                for at in range(0, len(frames), BATCH)
+                for caption in captioner.caption([frames[at : at + BATCH]])
+            ]
             for frames in media
         ]
         for levels in LEVELS:

@@ -7,9 +7,9 @@ from typing import Any
 from reelscribe import wire
 
 
-def handle(data: list[dict[str, Any]] | None, _: object) -> list[list[str]] | None:
+def handle(data: list[dict[str, Any]] | None, _: object) -> list[list[dict[str, Any]]] | None:
     """Return an empty caption for each frame; `data` is None when the worker starts."""
     if data is None:
         return None
     trees: list[Any] = [wire.unpack(row["body"]) for row in data]
-    return [[""] * len(tree["frames"]) for tree in trees]
+    return [[{"text": "", "avg_logprob": None}] * len(tree["frames"]) for tree in trees]

@@ -24,7 +24,7 @@ from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
@@ -91,7 +91,7 @@ class TimedClient(CaptionClient):
         self.workers = description.workers
         return description
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
         """Return the captions of a request, and record when they came."""
         captions = await super().caption(frames, permit)
         self.answers.append((time.monotonic(), len(captions)))

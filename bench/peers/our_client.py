@@ -18,10 +18,10 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray, Resize
+from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
@@ -34,7 +34,7 @@ class RecordedClient(CaptionClient):
         super().__init__(servers, model)
         self._recorder = recorder
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
         """Return the captions of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
         self._recorder.sent(wire.size_of(wire.pack({"frames": frames})))

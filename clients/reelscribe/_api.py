@@ -25,7 +25,7 @@ from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError
-from reelscribe.results.annotations import NAME
+from reelscribe.results.annotations import NAME, escape_surrogates
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
@@ -180,9 +180,12 @@ async def annotate_async(
         if speech_model is not None:
             speech = await stack.enter_async_context(SpeechClient(servers, speech_model))
             tracks.append(TranscriptTrack(speech, speech_options))
-        await BulkRun(tracks, folder).run([os.fspath(path) for path in paths])
+        done: list[str] = []
+        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.source.path))
+        await run.run([os.fspath(path) for path in paths])
         with (folder / NAME).open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            records = {record["source"]["path"]: record for record in map(json.loads, file)}
+        return [records[escape_surrogates(path)] for path in done]
 
 
 def annotate(
@@ -210,13 +213,14 @@ def annotate(
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
-        The record of each source, as docs/records.md describes the lines of annotations.jsonl. The record of a source
-        that failed says why it did.
+        The record of each of these sources, in their order, as docs/records.md describes the lines of
+        annotations.jsonl. It also has what earlier runs into `out` have made of the source. The record of a source that
+        failed says why it did.
 
     Raises:
         ServerError: The server cannot be used.
         OutputError: The folder is in use by another run, or cannot be written to.
-        UsageError: An option is invalid, or both models are None.
+        UsageError: A name matches no source, an option is invalid, or both models are None.
     """
     return _run(
         annotate_async(

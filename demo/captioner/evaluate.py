@@ -59,7 +59,8 @@ def evaluate(model: str, count: int) -> list[tuple[Scene, str]]:
         path = Path(directory) / "scenes.mp4"
         encode(scenes, path)
         frames = np.stack(list(decode(path)))
-    captions = [text for at in range(0, len(frames), BATCH) for text in captioner.caption([frames[at : at + BATCH]])]
+    batches = (frames[at : at + BATCH] for at in range(0, len(frames), BATCH))
+    captions = [caption.text for batch in batches for caption in captioner.caption([batch])]
     return list(zip(scenes, captions, strict=True))
 
 

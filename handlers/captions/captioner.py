@@ -1,8 +1,9 @@
 """A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
 
-`Captioner.encode` turns frames into the inputs of `generate`, which generates tokens, and `Captioner.decode` turns the
-tokens into text. `generate` is the second of two stages (runtime/second_stage.py). In one process, it runs the whole
-model, and `encode` only computes pixel values. If it is another process, `encode` also runs the image encoder.
+`Captioner.encode` turns frames into the inputs of `generate` (generation.py), which generates tokens, and
+`Captioner.decode` turns the tokens into text. `generate` is the second of two stages (runtime/second_stage.py). In one
+process, it runs the whole model, and `encode` only computes pixel values. If it is another process, `encode` also runs
+the image encoder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from captions.frame_transform import FrameTransform, concatenate
-from reelscribe.contract.frames import FrameArray
+from captions.generation import generate
+from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
@@ -99,7 +102,7 @@ class Captioner:
         # A model that cannot caption must not load, and no request should wait for lazy initialisation.
         self.caption([np.zeros((1, self.transform.input_size.height, self.transform.input_size.width, 3), np.uint8)])
 
-    def caption(self, frames: list[FrameArray]) -> list[str]:
+    def caption(self, frames: list[FrameArray]) -> list[FrameCaption]:
         """Caption frames: encode them, generate tokens, and decode these.
 
         Args:
@@ -114,10 +117,14 @@ class Captioner:
         """Encode frames, and submit them to the second stage, `generate`; returns a handle for `collect`."""
         return self._second_stage.submit(self.encode(frames))
 
-    def collect(self, pending: Any) -> list[str]:
+    def collect(self, pending: Any) -> list[FrameCaption]:
         """Wait until `generate` has made the tokens of submitted frames, and decode them; returns the captions."""
-        tokens = self._second_stage.result(pending)["tokens"]
-        return self.decode(tokens)
+        generated = self._second_stage.result(pending)
+        texts = self.decode(generated["tokens"])
+        return [
+            FrameCaption(text, round_confidence(average))
+            for text, average in zip(texts, generated["avg_logprobs"], strict=True)
+        ]
 
     def encode(self, frames: list[FrameArray]) -> TensorTree:
         """Make the inputs of `generate`.
@@ -138,7 +145,7 @@ class Captioner:
         return {"pixel_values": images, **prompt}
 
     def decode(self, tokens: list[list[int]]) -> list[str]:
-        """Turn the token IDs of each frame into its caption, without the prompt."""
+        """Turn the token IDs of each frame into the text of its caption, without the prompt."""
         texts = self.processor.batch_decode(tokens, skip_special_tokens=True)
         self._counters.add("frames", len(tokens))
         self._counters.add("tokens", self._count_generated(tokens))
@@ -219,23 +226,6 @@ class Captioner:
                 f" {type(processor).__name__} on average, got a difference of {difference:.3f}; this handler does not"
                 " support the model's preprocessing, so use another model"
             )
-
-
-def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
-    """Generate the tokens of captions: the second stage of a captioner.
-
-    Args:
-        model: A whole model, or the second stage of a BLIP-2.
-        options: Options of transformers' `generate`.
-        inputs: What `Captioner.encode` returned.
-
-    Returns:
-        {"tokens": a list of token IDs for each frame}.
-    """
-    with torch.inference_mode():
-        # A list, not a tensor: the CPU decodes it, and a short list fits the first transfer of its message to the first
-        # stage (pipeline/link.py).
-        return {"tokens": model.generate(**inputs, **options).tolist()}
 
 
 def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageFunction:

@@ -13,7 +13,7 @@ import numpy as np
 
 from captions.still_image import is_still, open_still, to_frame
 from reelscribe import wire
-from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
 from worker.request_batch import Headers, Row, request_body, wrong_format
 
@@ -64,9 +64,10 @@ class FrameRequest:
     single: bool
     """Whether the client sent one frame, (H, W, 3), or a still, rather than an array of frames."""
 
-    def response(self, results: list[str]) -> str | list[str]:
-        """The caption of a single frame, or a list of captions."""
-        return results[0] if self.single else results
+    def response(self, results: list[FrameCaption]) -> dict[str, Any] | list[dict[str, Any]]:
+        """The caption of a single frame, or a list of captions, as JSON."""
+        captions = [caption.to_json() for caption in results]
+        return captions[0] if self.single else captions
 
 
 class FrameReader:

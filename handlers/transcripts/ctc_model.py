@@ -6,7 +6,9 @@ The frames of a word's first and last token give its times.
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCTC, AutoProcessor
 
+from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
@@ -39,6 +42,22 @@ class _Token(NamedTuple):
     """Index of the first of these frames."""
     stop: int
     """Index of the frame after the last of them."""
+    probability: float
+    """Mean probability of the token in these frames."""
+
+
+class _Frames(NamedTuple):
+    """The most probable token of each frame of a chunk."""
+
+    ids: list[int]
+    probabilities: list[float]
+
+
+class _SpokenWord(NamedTuple):
+    """A word, and the probabilities of its tokens."""
+
+    word: Word
+    probabilities: list[float]
 
 
 class CtcModel:
@@ -81,28 +100,28 @@ class CtcModel:
         """Transcribe chunks; returns one transcript for each."""
         return self.collect(self.submit(chunks))
 
-    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[list[int]]]:
-        """Run the model: for each chunk, the ID of the most probable token of each frame. There is no second stage."""
+    def submit(self, chunks: list[Chunk]) -> tuple[list[Chunk], list[_Frames]]:
+        """Run the model: for each chunk, the most probable token of each frame. There is no second stage."""
         return chunks, self.encode([chunk.samples for chunk in chunks])
 
-    def collect(self, pending: tuple[list[Chunk], list[list[int]]]) -> list[ChunkTranscript]:
+    def collect(self, pending: tuple[list[Chunk], list[_Frames]]) -> list[ChunkTranscript]:
         """Decode what `submit` returned to one transcript for each chunk."""
-        chunks, ids = pending
-        tokens = [self._merge_repetitions(row) for row in ids]
+        chunks, frames = pending
+        tokens = [self._merge_repetitions(row) for row in frames]
         self._counters.add("tokens", sum(map(len, tokens)))
         return [
             self.decode(row, len(chunk.samples) / self.sample_rate, word_times=chunk.options.word_times)
             for row, chunk in zip(tokens, chunks, strict=True)
         ]
 
-    def encode(self, samples: list[Samples]) -> list[list[int]]:
+    def encode(self, samples: list[Samples]) -> list[_Frames]:
         """Run the model.
 
         Args:
             samples: Arrays (N,) float32 at the model's sample rate.
 
         Returns:
-            For each array, the ID of the most probable token of each of its frames.
+            For each array, the most probable token of each of its frames.
         """
         shortest = round(MIN_SECONDS * self.sample_rate)
         samples = [np.pad(array, (0, max(0, shortest - len(array)))) for array in samples]
@@ -111,34 +130,38 @@ class CtcModel:
                 return self._run(samples)
             # A model that was trained without a mask mistakes padding for audio, so only equal lengths run together.
             order = sorted(range(len(samples)), key=lambda i: len(samples[i]))
-            ids: dict[int, list[int]] = {}
+            frames: dict[int, _Frames] = {}
             for _, group in groupby(order, key=lambda i: len(samples[i])):
                 places = list(group)
-                ids.update(zip(places, self._run([samples[i] for i in places]), strict=True))
-            return [ids[i] for i in range(len(samples))]
+                frames.update(zip(places, self._run([samples[i] for i in places]), strict=True))
+            return [frames[i] for i in range(len(samples))]
 
     def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
         """Make the transcript of a chunk of `duration` seconds from its tokens. A long pause starts a new segment."""
-        words = [word for spelled in self._split_words(tokens) if (word := self._word(spelled, duration)).text]
-        segments: list[list[Word]] = []
-        for word in words:
-            if not segments or word.start - segments[-1][-1].end > self._pause_seconds:
+        words = [word for spelled in self._split_words(tokens) if (word := self._word(spelled, duration)).word.text]
+        segments: list[list[_SpokenWord]] = []
+        for spoken in words:
+            if not segments or spoken.word.start - segments[-1][-1].word.end > self._pause_seconds:
                 segments.append([])
-            segments[-1].append(word)
+            segments[-1].append(spoken)
         return ChunkTranscript(
-            text=" ".join(word.text for word in words),
+            text=" ".join(spoken.word.text for spoken in words),
             language=None,
             segments=tuple(_segment(spoken, word_times=word_times) for spoken in segments),
+            avg_logprob=_average_logprob(words),
         )
 
-    def _run(self, samples: list[Samples]) -> list[list[int]]:
+    def _run(self, samples: list[Samples]) -> list[_Frames]:
         inputs = self._extractor(samples, sampling_rate=self.sample_rate, padding=True, return_tensors="pt")
         inputs = inputs.to(self._device)
         inputs = {name: v.to(self.model.dtype) if v.is_floating_point() else v for name, v in inputs.items()}
-        best = self.model(**inputs).logits.argmax(-1).cpu()
+        probabilities, ids = self.model(**inputs).logits.float().softmax(-1).max(-1)
         mask = inputs.get("attention_mask")
-        frames = [best.shape[1]] * len(best) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
-        return [row[:count].tolist() for row, count in zip(best, frames, strict=True)]
+        counts = [ids.shape[1]] * len(ids) if mask is None else self._frame_counts(mask.sum(-1).cpu()).tolist()
+        return [
+            _Frames(row[:count], of_row[:count])
+            for row, of_row, count in zip(ids.tolist(), probabilities.tolist(), counts, strict=True)
+        ]
 
     def _frame_counts(self, lengths: Tensor) -> Tensor:
         """How many frames the model makes of inputs of these lengths."""
@@ -164,13 +187,13 @@ class CtcModel:
             " WavLM or Parakeet with a CTC head"
         )
 
-    def _merge_repetitions(self, ids: list[int]) -> list[_Token]:
+    def _merge_repetitions(self, frames: _Frames) -> list[_Token]:
         """One token for each run of equal IDs, without blanks."""
         tokens, at = [], 0
-        for token_id, run in groupby(ids):
+        for token_id, run in groupby(frames.ids):
             stop = at + len(list(run))
             if token_id != self._blank:
-                tokens.append(_Token(token_id, at, stop))
+                tokens.append(_Token(token_id, at, stop, fmean(frames.probabilities[at:stop])))
             at = stop
         return tokens
 
@@ -185,12 +208,21 @@ class CtcModel:
                 words[-1].append(token)
         return [word for word in words if word]
 
-    def _word(self, tokens: list[_Token], duration: float) -> Word:
+    def _word(self, tokens: list[_Token], duration: float) -> _SpokenWord:
         text = self._tokenizer.decode([token.token_id for token in tokens], group_tokens=False).strip()
         start, end = (min(frame * self._frame_seconds, duration) for frame in (tokens[0].first, tokens[-1].stop))
-        return Word(round_seconds(start), round_seconds(end), text)
+        probabilities = [token.probability for token in tokens]
+        confidence = round_confidence(fmean(probabilities))
+        return _SpokenWord(Word(round_seconds(start), round_seconds(end), text, confidence), probabilities)
 
 
-def _segment(words: list[Word], *, word_times: bool) -> SpeechSegment:
+def _segment(spoken: list[_SpokenWord], *, word_times: bool) -> SpeechSegment:
+    words = tuple(word for word, _ in spoken)
     text = " ".join(word.text for word in words)
-    return SpeechSegment(words[0].start, words[-1].end, text, tuple(words) if word_times else None)
+    return SpeechSegment(words[0].start, words[-1].end, text, words if word_times else None, _average_logprob(spoken))
+
+
+def _average_logprob(spoken: list[_SpokenWord]) -> float | None:
+    """The average log-probability of the tokens of words; None if there are none."""
+    logprobs = [math.log(probability) for _, probabilities in spoken for probability in probabilities]
+    return round_confidence(fmean(logprobs)) if logprobs else None

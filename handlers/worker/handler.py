@@ -157,7 +157,7 @@ class ModelHandler(ABC, Generic[Settings]):
         archive = context.manifest["model"]
         self._metrics = MetricsReporter(model.counters, context.metrics, archive["modelName"], archive["modelVersion"])
 
-    def answer(self, data: list[Row], context: Context) -> list[Any]:
+    def answer(self, data: list[Row], context: Context) -> list[str]:
         """Answer the requests of one call; a request that cannot be answered gets an error of its own.
 
         Args:
@@ -165,7 +165,7 @@ class ModelHandler(ABC, Generic[Settings]):
             context: TorchServe's context, which takes the headers and the status of each response.
 
         Returns:
-            One response for each request, in order: text, or a value for JSON.
+            The JSON of one response for each request, in order.
         """
         start = time.monotonic()
         model = self._model
@@ -178,7 +178,7 @@ class ModelHandler(ABC, Generic[Settings]):
             context.set_response_header(i, wire.IDENTITY_HEADER, model.identity)
         return responses
 
-    def handle(self, data: list[Row] | None, context: Context) -> list[Any] | None:
+    def handle(self, data: list[Row] | None, context: Context) -> list[str] | None:
         """Load the model, or answer the requests of one call: TorchServe's entry point.
 
         Args:

@@ -7,6 +7,7 @@ first bytes, not by the Content-Type.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -78,7 +79,7 @@ class Request(Protocol):
         """What runs through the model: a list, or an array with the items along its first axis."""
 
     def response(self, results: list[Any]) -> Any:
-        """Make the response, text or a value for JSON, from one result for each item."""
+        """Make the response, a value for JSON, from one result for each item."""
 
 
 RequestReader = Callable[[Row, Headers], Request]
@@ -152,7 +153,7 @@ class RequestBatch:
         """The items of each request for the model that could be read, in order."""
         return [request.items for request in self._requests.values()]
 
-    def responses(self, results: Sequence[list[Any] | RequestError], description: dict[str, Any]) -> list[Any]:
+    def responses(self, results: Sequence[list[Any] | RequestError], description: dict[str, Any]) -> list[str]:
         """Make the responses to all requests of the call.
 
         Args:
@@ -160,7 +161,7 @@ class RequestBatch:
             description: The response to requests for the model's description.
 
         Returns:
-            One response for each request of the call, in order.
+            The JSON of one response for each request of the call, in order.
         """
         for i in self._describe_requests:
             self._responses[i] = description
@@ -169,10 +170,9 @@ class RequestBatch:
                 self._refuse(i, result)
             else:
                 self._responses[i] = request.response(result)
-        for i, response in enumerate(self._responses):
-            text = isinstance(response, str)
-            self._context.set_response_content_type(i, "text/plain; charset=utf-8" if text else "application/json")
-        return self._responses
+        for i in range(len(self._responses)):
+            self._context.set_response_content_type(i, "application/json")
+        return [_to_json(response) for response in self._responses]
 
     def _refuse(self, i: int, error: RequestError) -> None:
         """Answer a request with an error."""
@@ -180,3 +180,13 @@ class RequestBatch:
         self._counters.add("errors", error=name)
         self._context.set_response_status(error.http_status, name, i)
         self._responses[i] = {"error": {"type": name, "message": str(error)}}
+
+
+def _to_json(response: Any) -> str:
+    """The JSON of a response, with each item of a list in a line of its own.
+
+    TorchServe would write each value in a line of its own.
+    """
+    if isinstance(response, list):
+        return "[" + ",\n ".join(map(json.dumps, response)) + "]"
+    return json.dumps(response)

@@ -144,7 +144,7 @@ async def test_all_requests_that_were_refused_together_see_the_new_key(server, s
     assert not endpoint.reload_key()
     write_key_file(key_file, "new")
     assert [endpoint.reload_key() for _ in range(3)] == [True] * 3
-    assert (await endpoint.predict(BODY)).value[7] == "frame 7"
+    assert (await endpoint.predict(BODY)).value[7]["text"] == "frame 7"
 
 
 async def test_a_key_file_that_is_gone_for_a_while_has_no_new_key(server, session, tmp_path):

@@ -9,6 +9,7 @@ from aiohttp import web
 from reelscribe.client.balancer import MAX_DEATHS
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import AccessRefused, NothingAnswered, RequestRefused, ServerError, UsageError
 from reelscribe.wire import COMPUTE_SECONDS_HEADER
 from support.fake_torchserve import Answer, Broken, FakeTorchServe, captions, refused, worker_died
@@ -45,7 +46,7 @@ async def test_frames_arrive_whole_with_length_and_token():
 
 async def test_each_frame_gets_its_own_caption():
     async with FakeTorchServe() as server, connected(server) as client:
-        assert await client.caption(FRAMES) == [f"frame {name}" for name in range(8)]
+        assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]
 
 
 async def test_an_address_without_a_scheme_is_refused():
@@ -56,7 +57,7 @@ async def test_an_address_without_a_scheme_is_refused():
 @pytest.mark.parametrize("steps", [(500, 502, 503, 504), (507, 503, 503), (Broken, 503, Broken)])
 async def test_a_failure_that_may_pass_is_retried(steps):
     async with FakeTorchServe(answers(*steps)) as server, connected(server) as client:
-        assert await client.caption(FRAMES) == [f"frame {name}" for name in range(8)]
+        assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]
     assert [request.names() for request in server.received] == [[*range(8)]] * (len(steps) + 1)
 
 
@@ -67,7 +68,7 @@ async def test_a_full_call_of_the_handler_is_retried():
         return busy.pop() if busy else await captions(request)
 
     async with FakeTorchServe(answer) as server, connected(server) as client:
-        assert await client.caption(FRAMES[:1]) == ["frame 0"]
+        assert await client.caption(FRAMES[:1]) == [FrameCaption("frame 0", avg_logprob=-0.25)]
 
 
 def deadly(status: int, *bad: int) -> Answer:
@@ -176,15 +177,31 @@ async def test_a_refusal_of_every_request_is_not_retried(messages, status, reaso
     assert messages.lines == []
 
 
-@pytest.mark.parametrize("text", ["[]", '["one"]', "[1, 2, 3, 4, 5, 6, 7, 8]", '"a star"', "{}", "null", "not json"])
-async def test_an_answer_without_one_text_for_each_frame_is_an_error(text):
+ONE = '{"text": "a star", "avg_logprob": -0.5}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", f"[{ONE}]", ONE, "[1, 2, 3, 4, 5, 6, 7, 8]", '"a star"', "{}", "null", "not json"]
+    + [f"[{', '.join([ONE] * 7 + [odd])}]" for odd in ('{"text": "a"}', '{"text": 1, "avg_logprob": 0}', '"a"')],
+)
+async def test_an_answer_without_one_caption_for_each_frame_is_an_error(text):
     async def answer(_):
         return web.Response(text=text)
 
     async with FakeTorchServe(answer) as server, connected(server) as client:
-        with pytest.raises(ServerError, match="expected"):
+        with pytest.raises(ServerError, match=r"expected|avg_logprob"):
             await client.caption(FRAMES)
     assert len(server.received) == 1
+
+
+async def test_bare_texts_are_the_answer_of_an_older_archive():
+    async def answer(_):
+        return web.json_response(["a star"] * 8)
+
+    async with FakeTorchServe(answer) as server, connected(server) as client:
+        with pytest.raises(ServerError, match=r"older version of reelscribe.*build the archive again, got \['a star'"):
+            await client.caption(FRAMES)
 
 
 async def test_a_request_without_an_answer_is_sent_again(monkeypatch):
@@ -215,7 +232,7 @@ async def test_answers_say_where_the_time_went():
         await client.caption(FRAMES)
         await client.caption(FRAMES)
     computed, queued = answered
-    assert computed.value == [f"frame {name}" for name in range(8)]
+    assert [caption["text"] for caption in computed.value] == [f"frame {name}" for name in range(8)]
     assert (computed.compute_seconds, computed.queue_seconds) == (1000.5, 0)
     assert computed.network_seconds > 0
     assert queued.compute_seconds == 0

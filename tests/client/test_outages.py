@@ -12,6 +12,7 @@ from aiohttp import web
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.wire import IDENTITY_HEADER
 from support.fake_torchserve import (
@@ -289,15 +290,16 @@ async def test_answers_of_another_model_are_not_taken_for_the_first_ones(message
     async def answer(_):
         identity = server.description.identity
         texts = ["one", "two"] if identity == DESCRIPTION.identity else ["three", "four"]
-        return web.json_response(texts, headers={IDENTITY_HEADER: identity})
+        captions = [FrameCaption(text).to_json() for text in texts]
+        return web.json_response(captions, headers={IDENTITY_HEADER: identity})
 
     async with FakeTorchServe(answer) as server, connected(server) as client:
-        assert await client.caption(FRAMES[:2]) == ["one", "two"]
+        assert await client.caption(FRAMES[:2]) == [FrameCaption("one"), FrameCaption("two")]
         server.description = OTHER_MODEL
         request = asyncio.create_task(client.caption(FRAMES[:2]))
         await messages.arrived.wait()
         server.description = replace(DESCRIPTION, workers=2)  # the same model again
-        assert await request == ["one", "two"]
+        assert await request == [FrameCaption("one"), FrameCaption("two")]
     assert "another model answers there now" in messages.lines[0]
 
 

@@ -31,7 +31,13 @@ CONTAINERS = {
     "old.avi": ("mpeg4", {"g": "20"}, {}),
     "b-frames.avi": ("libx264", {"bf": "3", "g": "20"}, {}),
 }
-SAMPLINGS = [Sampling(every=7), Sampling(every=130), Sampling(keyframes=True), Sampling(every=1, start=22.3), Sampling(frames=4)]
+SAMPLINGS = [
+    Sampling(every=7),
+    Sampling(every=130),
+    Sampling(keyframes=True),
+    Sampling(every=1, start=22.3),
+    Sampling(frames=4),
+]
 
 
 def moving(number: int) -> np.ndarray:

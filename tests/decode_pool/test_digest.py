@@ -25,7 +25,7 @@ def test_the_heartbeat_is_called_while_a_large_file_is_read(tmp_path):
     ("name", "reason"),
     [
         ("missing.mp4", "it cannot be read: No such file or directory"),
-        ("folder", "a folder without media; expected files that end in .3gp, .asf"),
+        ("folder", "expected a regular file"),
         ("pipe.mp4", "expected a regular file"),
         ("file.mp4/b.mp4", "it cannot be read: Not a directory"),
     ],

@@ -57,6 +57,6 @@ def joining(tmp_path_factory: pytest.TempPathFactory, demo_model: str) -> Iterat
 def annotated(server: RunningServer, media: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of an undisturbed run over all demo media."""
     out = tmp_path_factory.mktemp("annotated")
-    result = server.run("annotate", media, "--out", out, "--format", "vtt")
+    result = server.run("annotate", media, "--out", out, "--format", "vtt", "--cues", "both")
     assert result.exit_code == 0, result.output
     return out

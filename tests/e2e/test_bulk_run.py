@@ -21,7 +21,6 @@ from support.odd_library import write
 from support.patience import PATIENCE
 from support.servers import RunningServer, read_records, saved_frames, wait_until
 
-
 EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
 
 
@@ -59,7 +58,7 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert run.returncode == 130, errors
     assert decoders
     assert psutil.wait_procs(decoders, timeout=PATIENCE)[1] == []
-    assert not (out / "annotations.jsonl").exists()
+    assert read_records(out) == []
     assert "interrupted; run the same command again to continue" in errors.decode()
     before = saved_frames(out)
     assert 0 < before < 360
@@ -199,9 +198,9 @@ def test_reused_captions_say_so_and_equal_ones_are_segments(server, media, tmp_p
     for caption in reused["captions"]:
         assert caption["text"] == texts[caption.get("reused_from", caption["frame_index"])]
     assert [caption["text"] for caption in every["captions"]] == [*texts.values()]
-    assert every["segments"] == reused["segments"]
-    assert [segment["start"] for segment in every["segments"]] == [0.0, 2.0, 4.0, 6.0]
-    assert every["segments"][-1]["end"] == every["media"]["end_seconds"]
+    assert every["caption_spans"] == reused["caption_spans"]
+    assert [span["start"] for span in every["caption_spans"]] == [0.0, 2.0, 4.0, 6.0]
+    assert every["caption_spans"][-1]["end"] == every["media"]["end_seconds"]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The main job: real files through the real command, a real TorchServe and the trained model."""
 
+import json
 import os
 import shutil
 import signal
@@ -71,7 +72,8 @@ def test_every_nth_frame(server, captioned, media, tmp_path):
     assert server.caption(media / "old.avi", "--out", tmp_path, "--every", "30").exit_code == 0
     (record,) = read_records(tmp_path)
     assert record["captions"] == record_of(captioned, "old.avi")["captions"][::30]
-    assert record["settings"]["sampling"] == {"every": 30}
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    assert settings[record["caption_settings"]]["settings"]["sampling"] == {"every": 30}
 
 
 def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path):

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.exporting import cues, evenly_spoken, exported, record, record_of_both, transcript_record, utterance
+from support.exporting import (
+    audio,
+    cues,
+    evenly_spoken,
+    exported,
+    record,
+    record_of_both,
+    transcript_record,
+    utterance,
+    video,
+)
 
 
 def test_cues_are_the_segments_with_times_from_the_first_frame(tmp_path):
@@ -21,13 +31,13 @@ def test_cues_are_the_segments_with_times_from_the_first_frame(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("media", "audio", "expected"),
+    ("media", "sound", "expected"),
     [(9.5, 10, 0.5), (10, 9.5, 0.5), (None, 9.5, 0.5), (9.5, None, 0.5), (None, None, 10)],
 )
-def test_times_count_from_the_first_frame_or_audio_whichever_comes_first(tmp_path, media, audio, expected):
+def test_times_count_from_the_first_frame_or_audio_whichever_comes_first(tmp_path, media, sound, expected):
     starts = {
-        "media": None if media is None else {"start_seconds": media},
-        "audio": None if audio is None else {"media_start_seconds": audio},
+        "media": None if media is None else video(media),
+        "audio": None if sound is None else audio(sound),
     }
     out = exported(tmp_path, [record_of_both([], [(10, 11, "three")], **starts)], "srt")
     assert cues(out / "srt/clip.mp4.srt") == [(expected, expected + 1, ["three"])]
@@ -35,8 +45,8 @@ def test_times_count_from_the_first_frame_or_audio_whichever_comes_first(tmp_pat
 
 def test_every_cue_lasts_a_millisecond_at_least_and_ends_before_100_hours(tmp_path):
     times = [(0, 1), (10, 10.0001), (360_009, 360_020), (360_010, 360_020)]
-    segments = [{"start": start, "end": end, "text": str(start)} for start, end in times]
-    out = exported(tmp_path, [record(start=10.0, segments=segments)], "vtt", "srt")
+    spans = [{"start": start, "end": end, "text": str(start)} for start, end in times]
+    out = exported(tmp_path, [record(start=10.0, caption_spans=spans)], "vtt", "srt")
     expected = [(0, 0.001, ["0"]), (0, 0.001, ["10"]), (359_999, 359_999.999, ["360009"])]
     assert cues(out / "srt/clip.mp4.srt") == expected
     assert [found for _, _, found in cues(out / "vtt/clip.mp4.vtt")] == [found for _, _, found in expected]
@@ -66,10 +76,18 @@ def test_captions_of_a_record_with_a_transcript_are_in_brackets_also_where_nobod
     assert (out / "srt/silent.mp4.srt").read_text().splitlines()[2] == "a"
 
 
+def test_by_default_cues_are_what_is_said_or_the_captions_where_nobody_speaks(tmp_path):
+    spoken = record_of_both([(0, 2, "a dog")], [(1, 3, "three")])
+    silent = record_of_both([(0, 2, "a dog")], []) | {"source": spoken["source"] | {"path": "silent.mp4"}}
+    out = exported(tmp_path, [spoken, silent], "srt", cues="auto")
+    assert cues(out / "srt/clip.mp4.srt") == [(1, 3, ["three"])]
+    assert cues(out / "srt/silent.mp4.srt") == [(0, 2, ["a", "dog"])]
+
+
 def test_long_speech_is_cut_between_words_after_7_seconds_at_most(tmp_path):
     text = "Three red circles, go left. " + "Then a green star " * 6 + "stops, at the end."
     spoken = utterance(-1, 20, text, evenly_spoken(text.split()))
-    found = cues(exported(tmp_path, [transcript_record(transcript=[spoken])], "srt") / "srt/clip.mp4.srt")
+    found = cues(exported(tmp_path, [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
     assert [(start, end) for start, end, _ in found] == [(0, 7), (7, 14), (14, 16.5)]
     assert [" ".join(words) for _, _, words in found] == [
         "Three red circles, go left. Then a green star Then a green star Then",
@@ -81,7 +99,7 @@ def test_long_speech_is_cut_between_words_after_7_seconds_at_most(tmp_path):
 def test_fast_speech_is_cut_after_84_characters_at_most(tmp_path):
     fits, longer = [["a" * 41, "b" * last] for last in (42, 43)]
     both = [utterance(0, 1, " ".join(words), evenly_spoken(words)) for words in (fits, longer)]
-    found = cues(exported(tmp_path, [transcript_record(transcript=both)], "srt") / "srt/clip.mp4.srt")
+    found = cues(exported(tmp_path, [transcript_record(segments=both)], "srt") / "srt/clip.mp4.srt")
     assert sorted(words for _, _, words in found) == sorted([fits, longer[:1], longer[1:]])
 
 
@@ -89,7 +107,7 @@ def test_fast_speech_is_cut_after_84_characters_at_most(tmp_path):
 def test_no_cue_of_speech_is_too_long_and_no_word_is_lost(words, space, seconds):
     spoken = utterance(0, len(words) * seconds, space.join(words), evenly_spoken(words, seconds))
     with TemporaryDirectory() as folder:
-        found = cues(exported(Path(folder), [transcript_record(transcript=[spoken])], "srt") / "srt/clip.mp4.srt")
+        found = cues(exported(Path(folder), [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
     assert space.join(space.join(part) for _, _, part in found) == space.join(words)
     for start, end, part in found:
         assert (end - start <= 7.001 and len(" ".join(part)) <= 84) or seconds > 7
@@ -98,11 +116,11 @@ def test_no_cue_of_speech_is_too_long_and_no_word_is_lost(words, space, seconds)
 @pytest.mark.parametrize("words", [None, [], evenly_spoken(["not", "there"])])
 def test_long_speech_without_times_of_its_words_stays_whole(tmp_path, words):
     spoken = utterance(0, 30, "go left " * 20, words)
-    found = cues(exported(tmp_path, [transcript_record(transcript=[spoken])], "srt") / "srt/clip.mp4.srt")
+    found = cues(exported(tmp_path, [transcript_record(segments=[spoken])], "srt") / "srt/clip.mp4.srt")
     assert found == [(0, 30, ["go", "left"] * 20)]
 
 
 def test_short_speech_stays_whole(tmp_path):
     spoken = utterance(0.5, 7.5, "go left", evenly_spoken(["go", "left"]))
-    out = exported(tmp_path, [transcript_record(transcript=[spoken])], "srt")
+    out = exported(tmp_path, [transcript_record(segments=[spoken])], "srt")
     assert cues(out / "srt/clip.mp4.srt") == [(0.5, 7.5, ["go", "left"])]

@@ -12,14 +12,22 @@ from reelscribe.errors import UsageError
 from reelscribe.export.formats import FORMATS, export
 from support.exporting import (
     annotations,
+    both,
     exported,
     files,
     record,
     rows,
     transcript_record,
     utterance,
+    video,
 )
 from support.memory import peak_memory
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path):
+    """The models of the records, beside the files that a test writes."""
+    annotations(tmp_path, []).unlink()
 
 
 def test_one_record_is_in_memory_at_a_time(tmp_path):
@@ -36,14 +44,18 @@ def test_formats_that_are_named_twice_are_written_once(tmp_path):
     line = json.dumps(dict(reversed(record("/v/a.mp4", "x").items())), separators=(",", ":"))
     (tmp_path / "a.jsonl").write_text(line)
     written = export(tmp_path / "a.jsonl", tmp_path / "out", ["csv", "vtt", "csv"])
-    assert sorted(written) == [tmp_path / "out/captions.csv", tmp_path / "out/vtt/a.mp4.vtt"]
+    assert sorted(written) == [
+        tmp_path / "out/captions.csv",
+        tmp_path / "out/sources.csv",
+        tmp_path / "out/vtt/a.mp4.vtt",
+    ]
 
 
 def test_the_order_of_a_records_keys_changes_nothing(tmp_path):
-    value = record("/v/a.mp4", "a dog") | transcript_record("/v/a.mp4", "three")
+    value = both(record("/v/a.mp4", "a dog"), transcript_record("/v/a.mp4", "three"))
     expected = files(exported(tmp_path, [value], "csv", "vtt"))
     (tmp_path / "a.jsonl").write_text(json.dumps(dict(reversed(value.items())), separators=(",", ":")))
-    export(tmp_path / "a.jsonl", tmp_path / "again", ["csv", "vtt"])
+    export(tmp_path / "a.jsonl", tmp_path / "again", ["csv", "vtt"], "both")
     assert files(tmp_path / "again") == expected
 
 
@@ -56,21 +68,22 @@ BAD_LINES = {
 } | {
     name: json.dumps(value).encode()
     for name, value in {
-        "no segments": record(segments=None),
+        "no segments": record(caption_spans=None),
         "captions that are no list": record(captions=7),
-        "a text that is a number": record(segments=[{"start": 0, "end": 1, "text": 7}]),
-        "a time that is NaN": record(segments=[{"start": float("nan"), "end": 1, "text": "x"}]),
+        "a text that is a number": record(caption_spans=[{"start": 0, "end": 1, "text": 7}]),
+        "a time that is NaN": record(caption_spans=[{"start": float("nan"), "end": 1, "text": "x"}]),
         "an index that is too large": record(captions=[{"frame_index": 2**63, "pts_seconds": 0, "text": "x"}]),
-        "a transcript that is no list": transcript_record(transcript=7),
-        "an utterance that is a number": transcript_record(transcript=[7]),
-        "a language that is a number": transcript_record(transcript=[utterance(0, 1, "x") | {"language": 7}]),
-        "a probability above 1": transcript_record(transcript=[utterance(0, 1, "x") | {"no_speech_prob": 1.5}]),
+        "a transcript that is no list": transcript_record(segments=7),
+        "an utterance that is a number": transcript_record(segments=[7]),
+        "a language that is a number": transcript_record(segments=[utterance(0, 1, "x") | {"language": 7}]),
+        "a probability above 1": transcript_record(segments=[utterance(0, 1, "x") | {"no_speech_prob": 1.5}]),
         "a probability that is NaN": transcript_record(
-            transcript=[utterance(0, 1, "x") | {"no_speech_prob": float("nan")}]
+            segments=[utterance(0, 1, "x") | {"no_speech_prob": float("nan")}]
         ),
-        "words that are strings": transcript_record(transcript=[utterance(0, 1, "x", ["x"])]),
-        "no model": transcript_record(speech_model=None),
-        "audio without a start": transcript_record(audio={}),
+        "words that are strings": transcript_record(segments=[utterance(0, 1, "x", ["x"])]),
+        "no model": transcript_record(speech_settings="0123"),
+        "audio without a start": transcript_record(audio={"codec": "aac"}),
+        "a number of frames that is a text": record(media=video() | {"frames": "many"}),
     }.items()
 }
 
@@ -78,7 +91,7 @@ BAD_LINES = {
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("line", BAD_LINES.values(), ids=BAD_LINES)
 def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, kind):
-    good = json.dumps(record("a.mp4", "x") | transcript_record("a.mp4", "x")).encode()
+    good = json.dumps(both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))).encode()
     (tmp_path / "a.jsonl").write_bytes(good + b"\n" + line + b"\n")
     with pytest.raises(UsageError, match="line 2: expected a record") as error:
         export(tmp_path / "a.jsonl", tmp_path / "out", [kind])
@@ -86,11 +99,22 @@ def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, 
     assert files(tmp_path / "out").keys() <= {"vtt/a.mp4.vtt", "srt/a.mp4.srt"}
 
 
-def test_a_record_without_captions_and_transcript_is_refused(tmp_path):
-    value = record("a.mp4")
-    del value["captions"]
-    with pytest.raises(UsageError, match=r"line 1: expected a record .*neither captions nor a transcript"):
-        export(annotations(tmp_path, [value]), tmp_path / "out", ["csv"])
+def test_a_model_that_run_json_does_not_name_is_refused(tmp_path):
+    path = annotations(tmp_path, [record("a.mp4", caption_settings="0123")])
+    with pytest.raises(UsageError, match="line 1: expected a record"):
+        export(path, tmp_path / "out", ["csv"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "cannot be read: No such file .*keep both in one folder"), ("[]", "expected models")]
+)
+def test_records_without_their_settings_are_refused(tmp_path, content, reason):
+    path = annotations(tmp_path, [record("a.mp4", "x")])
+    (tmp_path / "run.json").unlink()
+    if content:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UsageError, match=rf"run.json.* {reason}"):
+        export(path, tmp_path / "out", ["csv"])
 
 
 def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
@@ -104,7 +128,7 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
         assert files(tmp_path / "out") == {}
         assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]
         (tmp_path / "out/vtt/a.vtt").unlink()
-    with pytest.raises(UsageError, match="expected cues out of captions, transcript, both, got 'all'"):
+    with pytest.raises(UsageError, match="expected cues out of auto, captions, transcript, both, got 'all'"):
         export(path, tmp_path / "out", ["vtt"], "all")
 
 

@@ -15,6 +15,7 @@ from reelscribe.export.formats import FORMATS, export
 from support.exporting import (
     TEXTS,
     annotations,
+    both,
     evenly_spoken,
     exported,
     files,
@@ -34,13 +35,17 @@ def reused(path):
     return value
 
 
+def unreadable(path):
+    return {"path": path, "bytes": None, "sha256": None, "missing": False}
+
+
 def test_a_csv_has_a_row_for_each_caption(tmp_path):
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), record("b.mp4"), record("c.mp4", 'one, "two"\nthree')], "csv")
     assert rows(out / "captions.csv") == [
-        ["source", "frame_index", "pts_seconds", "text", "reused_from"],
-        ["v/caf\\udce9.mp4", "0", "0.5", "a star", ""],
-        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0"],
-        ["c.mp4", "0", "0.0", 'one, "two"\nthree', ""],
+        ["source", "frame_index", "pts_seconds", "text", "reused_from", "avg_logprob"],
+        ["v/caf\\udce9.mp4", "0", "0.5", "a star", "", "-0.5"],
+        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0", "-0.5"],
+        ["c.mp4", "0", "0.0", 'one, "two"\nthree', "", "-0.5"],
     ]
     table = arrow_csv.read_csv(out / "captions.csv", parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
     assert table["reused_from"].to_pylist() == [None, 0, None]
@@ -48,14 +53,14 @@ def test_a_csv_has_a_row_for_each_caption(tmp_path):
 
 
 def test_a_csv_has_a_row_for_each_utterance(tmp_path):
-    unsure = transcript_record("=b.mp4", transcript=[utterance(0.5, 1, "-1 \ud800", evenly_spoken(["-1"]))])
+    unsure = transcript_record("=b.mp4", segments=[utterance(0.5, 1, "-1 \ud800", evenly_spoken(["-1"]))])
     out = exported(tmp_path, [transcript_record("v/caf\udce9.mp4", "three", 'a "b"\n', start=2), unsure], "csv")
-    assert sorted(files(out)) == ["transcript.csv"]
+    assert sorted(files(out)) == ["sources.csv", "transcript.csv"]
     assert rows(out / "transcript.csv") == [
-        ["source", "start", "end", "text", "language", "no_speech_prob"],
-        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "0.25"],
-        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "0.25"],
-        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", ""],
+        ["source", "start", "end", "text", "language", "avg_logprob", "no_speech_prob"],
+        ["v/caf\\udce9.mp4", "2.0", "3.0", "three", "en", "-0.5", "0.25"],
+        ["v/caf\\udce9.mp4", "3.0", "4.0", 'a "b"\n', "en", "-0.5", "0.25"],
+        ["'=b.mp4", "0.5", "1.0", "'-1 \\ud800", "", "", ""],
     ]
 
 
@@ -76,37 +81,45 @@ def test_a_source_that_is_named_like_a_formula_gets_an_apostrophe_in_csv_alone(t
 
 
 def test_a_parquet_file_has_types_and_exact_values(tmp_path):
-    unread = record("b.mp4", source={"path": "b.mp4", "bytes": None, "sha256": None}, media=None, status="error")
+    unread = record(
+        "b.mp4", source={"path": "b.mp4", "bytes": None, "sha256": None, "missing": False}, media=None, status="error"
+    )
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
     table = parquet.read_table(out / "captions.parquet")
-    types = [pa.string(), pa.int64(), pa.float64(), pa.string(), pa.int64(), pa.string(), pa.string(), pa.string()]
+    text, number, integer = pa.string(), pa.float64(), pa.int64()
+    types = [text, integer, number, text, integer, number, text, text, text]
     assert table.schema.types == types
-    assert [field.name for field in table.schema if field.nullable] == ["reused_from", "sha256"]
+    assert [field.name for field in table.schema if field.nullable] == ["reused_from", "avg_logprob", "sha256"]
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, "00ff", "some/model", "abc"),
-        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, "00ff", "some/model", "abc"),
-        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, -0.5, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, -0.5, "00ff", "some/model", "abc"),
+        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, -0.5, "00ff", "some/model", "abc"),
     ]
 
 
 def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
     words = [*evenly_spoken(["=three", "\udce9"])]
-    timed = transcript_record("b.mp4", transcript=[utterance(0, 1, "=three \udce9", words)])
-    unread = transcript_record("c", source={"path": "c", "bytes": None, "sha256": None}, audio=None, status="error")
+    timed = transcript_record("b.mp4", segments=[utterance(0, 1, "=three \udce9", words)])
+    unread = transcript_record(
+        "c", source={"path": "c", "bytes": None, "sha256": None, "missing": False}, audio=None, status="error"
+    )
     table = parquet.read_table(
         exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "transcript.parquet"
     )
     text, seconds = pa.string(), pa.float64()
-    word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text}))
-    assert table.schema.types == [text, seconds, seconds, text, text, seconds, word, text, text, text]
-    assert {field.name for field in table.schema if field.nullable} == {"language", "no_speech_prob", "words", "sha256"}
+    word = pa.list_(pa.struct({"start": seconds, "end": seconds, "text": text, "probability": seconds}))
+    assert table.schema.types == [text, seconds, seconds, text, text, seconds, seconds, word, text, text, text]
+    assert {field.name for field in table.schema if field.nullable} == {
+        *("language", "avg_logprob", "no_speech_prob", "words", "sha256")
+    }
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("a.mp4", 0, 1, "go", "en", 0.25, None, "00ff", "some/whisper", "def"),
+        ("a.mp4", 0, 1, "go", "en", -0.5, 0.25, None, "00ff", "some/whisper", "def"),
         (
             "b.mp4",
             0,
             1,
             "=three \\udce9",
+            None,
             None,
             None,
             [words[0], words[1] | {"text": "\\udce9"}],
@@ -126,15 +139,32 @@ def test_groups_of_a_parquet_file_hold_many_sources(tmp_path):
 
 def test_words_count_as_rows_in_the_size_of_a_group(tmp_path):
     spoken = utterance(0, 1, "a", evenly_spoken(["a"] * 15))
-    out = exported(tmp_path, [transcript_record(f"{k}", transcript=[spoken] * 1000) for k in range(9)], "parquet")
+    out = exported(tmp_path, [transcript_record(f"{k}", segments=[spoken] * 1000) for k in range(9)], "parquet")
     file = parquet.ParquetFile(out / "transcript.parquet")
     assert [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)] == [4096, 4096, 9000 - 2 * 4096]
 
 
 def test_without_any_record_there_are_tables_without_rows(tmp_path):
     out = exported(tmp_path, [], *FORMATS)
-    assert sorted(path.name for path in out.rglob("*")) == ["captions.csv", "captions.parquet"]
-    assert parquet.read_table(out / "captions.parquet").num_rows == 0
+    assert sorted(path.name for path in out.rglob("*")) == ["sources.csv", "sources.parquet"]
+    assert parquet.read_table(out / "sources.parquet").num_rows == 0
+
+
+def test_a_table_of_sources_has_a_row_for_each_with_its_error(tmp_path):
+    gone = unreadable("gone.mp4") | {"missing": True}
+    error = {"type": "MediaError", "message": "it cannot be read"}
+    failed = record("gone.mp4", source=gone, media=None, status="error", error=error, caption_settings=None)
+    good = both(record("a.mp4", "x", "y"), transcript_record("a.mp4", "three"))
+    table = parquet.read_table(exported(tmp_path, [good, failed], "parquet") / "sources.parquet").to_pylist()
+    assert [(row["source"], row["status"], row["error_type"], row["error_message"]) for row in table] == [
+        ("a.mp4", "ok", None, None),
+        ("gone.mp4", "error", "MediaError", "it cannot be read"),
+    ]
+    assert [(row["missing"], row["bytes"], row["frames"], row["audio_seconds"]) for row in table] == [
+        (False, 5, 40, 9.5),
+        (True, None, None, None),
+    ]
+    assert [(row["captions"], row["segments"]) for row in table] == [(2, 1), (None, None)]
 
 
 def test_there_is_a_table_for_each_kind_of_annotations_that_a_record_has(tmp_path):
@@ -146,21 +176,26 @@ def test_there_is_a_table_for_each_kind_of_annotations_that_a_record_has(tmp_pat
     ]:
         (tmp_path / name).mkdir()
         out = exported(tmp_path / name, records, "csv", "parquet")
-        assert sorted(files(out)) == [f"{kind}.{suffix}" for kind in kinds for suffix in ("csv", "parquet")]
+        tables = sorted(["sources", *kinds])
+        assert sorted(files(out)) == [f"{table}.{suffix}" for table in tables for suffix in ("csv", "parquet")]
 
 
 def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
-    value = record("a.mp4", "a dog") | transcript_record("a.mp4", "three")
+    value = both(record("a.mp4", "a dog"), transcript_record("a.mp4", "three"))
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
-    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", ""]
-    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "0.25"]
-    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [out / "captions.csv"]
+    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5"]
+    assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25"]
+    assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [
+        out / "captions.csv",
+        out / "sources.csv",
+    ]
 
 
-@pytest.mark.parametrize("table", ["captions", "transcript"])
+@pytest.mark.parametrize("table", ["sources", "captions", "transcript"])
 def test_every_column_is_documented(tmp_path, table):
-    out = exported(tmp_path, [record("a.mp4", "x") | transcript_record("a.mp4", "x")], "csv", "parquet")
+    out = exported(tmp_path, [both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))], "csv", "parquet")
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
-    tables = [re.findall(r"^\| `(\w+)`", section, re.M) for section in sections]
+    rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]
+    tables = [re.findall(r"`(\w+)`", " ".join(names)) for names in rows_of]
     assert parquet.read_schema(out / f"{table}.parquet").names in tables
     assert rows(out / f"{table}.csv")[0] in tables

@@ -17,7 +17,7 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import StartupError
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_blip, save_git
 from support.videos import read
 
@@ -62,15 +62,18 @@ def test_frames_one_by_one_many_at_once_and_scaled_have_their_true_captions(demo
         {"body": b"".join(wire.pack({"frames": np.stack(full)}))},
         {"body": pickle.dumps(scaled)},
     ]
-    answers = caption_handler.handle(rows, context)
-    assert answers == [truth[0], list(truth), list(truth)]
+    one, several, from_pickle = parsed(caption_handler.handle(rows, context))
+    assert one["text"] == truth[0]
+    assert [caption["text"] for caption in several] == list(truth)
+    assert [caption["text"] for caption in from_pickle] == list(truth)
+    assert all(-1 < caption["avg_logprob"] <= 0 for caption in [one, *several, *from_pickle])
 
 
 def test_describe_returns_what_a_client_needs(demo_model):
     context = load(demo_model, device_batch=7)
     context.headers = [{"describe": "True"}]
-    (answer,) = caption_handler.handle([{"body": b""}], context)
-    description = CaptionerDescription.from_json(json.loads(json.dumps(answer)))
+    (answer,) = parsed(caption_handler.handle([{"body": b""}], context))
+    description = CaptionerDescription.from_json(answer)
     assert description.name == demo_model
     assert description.revision.startswith("sha256:")
     assert description.input_size == InputSize(224, 224)
@@ -91,7 +94,7 @@ def test_other_families_give_what_transformers_gives(request, media, family, pro
     frames = [frame for _, _, frame in read(media / "old.avi", InputSize(640, 360), Sampling(every=40))]
     options = {"max_new_tokens": 8, "do_sample": False}
     captioner = Captioner(CaptionSettings(directory, prompt=prompt, generation=options), CPU)
-    got = captioner.caption([np.stack(frames)])
+    got = [caption.text for caption in captioner.caption([np.stack(frames)])]
 
     processor = AutoProcessor.from_pretrained(directory)
     model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
@@ -105,11 +108,35 @@ def test_other_families_give_what_transformers_gives(request, media, family, pro
     assert any(got)
 
 
+@pytest.mark.parametrize("family", ["blip2", "blip", "git"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"num_beams": 2, "length_penalty": 0.5}])
+def test_the_log_probability_of_a_caption_is_the_mean_of_its_tokens(request, demo_model, media, family, options):
+    directory = demo_model if family == "blip2" else request.getfixturevalue(family)
+    shown = [frame for _, _, frame in read(media / "old.avi", InputSize(64, 64), Sampling(every=30))]
+    frames = np.stack([*shown, *np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)])
+    options = {"max_new_tokens": 12, **options}
+    captioner = Captioner(CaptionSettings(directory, generation=options), CPU)
+    got = [caption.avg_logprob for caption in captioner.caption([frames])]
+
+    with torch.inference_mode():
+        inputs = captioner.encode([frames])
+        full = captioner.model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
+        language_model = {"blip2": "language_model", "blip": "text_decoder", "git": None}[family]
+        scoring = getattr(captioner.model, language_model) if language_model else captioner.model
+        beams = full.get("beam_indices")
+        scores = scoring.compute_transition_scores(full.sequences, full.scores, beams, normalize_logits=beams is None)
+    end = captioner.processor.tokenizer.eos_token_id if family == "blip2" else 3
+    for row, tokens, average in zip(scores, full.sequences[:, -scores.shape[1] :].tolist(), got, strict=True):
+        length = tokens.index(end) + 1 if end in tokens else len(tokens)
+        assert row[:length].mean().item() == pytest.approx(average, abs=1e-4)
+    assert len(set(got)) > 1
+
+
 def test_blip2_continues_a_prompt_without_repeating_it(demo_model, scenes):
     truth, frame = scenes[0]
     captioner = Captioner(CaptionSettings(demo_model, prompt="a large"), CPU)
-    (text,) = captioner.caption([frame[None]])
-    assert f"a large {text}" == truth
+    (caption,) = captioner.caption([frame[None]])
+    assert f"a large {caption.text}" == truth
 
 
 @pytest.mark.parametrize(
@@ -165,4 +192,5 @@ def test_a_worker_with_an_assigned_gpu_does_not_silently_use_the_cpu(demo_model,
 def test_other_dtypes(demo_model, scenes, dtype):
     captioner = Captioner(CaptionSettings(demo_model, dtype=dtype), CPU)
     assert captioner.description(1, 120).dtype == dtype
-    assert [captioner.caption([frame[None]]) for _, frame in scenes] == [[truth] for truth, _ in scenes]
+    captions = [caption for _, frame in scenes for caption in captioner.caption([frame[None]])]
+    assert [caption.text for caption in captions] == [truth for truth, _ in scenes]

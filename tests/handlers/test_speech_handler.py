@@ -1,7 +1,6 @@
 """The handler with the trained demo speech model."""
 
 import io
-import json
 import random
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from reelscribe import wire
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_wav2vec2
 from transcripts.settings import SpeechSettings
 
@@ -37,9 +36,9 @@ def load(model: str, **settings) -> FakeContext:
 def ask(context: FakeContext, body: bytes, **headers: str):
     """The answer to one request, as it arrives."""
     context.headers = [{f"X-Reelscribe-{name.replace('_', '-').title()}": value for name, value in headers.items()}]
-    (answer,) = speech_handler.handle([{"body": body}], context)
+    (answer,) = parsed(speech_handler.handle([{"body": body}], context))
     assert context.statuses == {}
-    return json.loads(json.dumps(answer))
+    return answer
 
 
 def packed(samples: list[np.ndarray], **options) -> bytes:
@@ -101,8 +100,8 @@ def test_a_chunk_has_the_same_transcript_in_every_batch(demo_speech, spoken):
 def test_describe_returns_what_a_client_needs(demo_speech):
     context = load(demo_speech, device_batch=7, max_chunks=9)
     context.headers = [{"describe": "True"}]
-    (answer,) = speech_handler.handle([{"body": b""}], context)
-    description = SpeechDescription.from_json(json.loads(json.dumps(answer)))
+    (answer,) = parsed(speech_handler.handle([{"body": b""}], context))
+    description = SpeechDescription.from_json(answer)
     assert (description.name, description.sample_rate, description.chunk_seconds) == (demo_speech, SAMPLE_RATE, 10)
     assert description.revision.startswith("sha256:")
     assert "en" in description.languages

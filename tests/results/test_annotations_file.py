@@ -1,97 +1,130 @@
-"""The file of records: it appears under its name only when it is whole."""
+"""The files of results in an output folder: the records, their settings, and the list of failures."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from reelscribe.contract.outcomes import Caption, SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
-from reelscribe.results.annotations import AnnotationsWriter, CaptionResult, Model, Record, TranscriptResult
+from reelscribe.results.annotations import check_folder, write_results
+from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record, TranscriptResult
 
-RECORD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
-LINE = "".join(RECORD.iter_json()) + "\n"
-
-
-def test_the_file_appears_when_it_is_whole_and_can_be_watched_before(tmp_path: Path):
-    path, partial = tmp_path / "annotations.jsonl", tmp_path / "annotations.jsonl.partial"
-    with AnnotationsWriter(tmp_path) as writer:
-        writer.write(RECORD)
-        assert not path.exists()
-        assert partial.read_text() == LINE
-        writer.write(RECORD)
-    assert path.read_text() == LINE * 2
-    assert list(tmp_path.iterdir()) == [path]
+SETTINGS = ModelSettings('{"x": 1}', Model("m", "r"), {"sampling": {"every": 1}})
+WHISPER = ModelSettings('{"y": 2}', Model("w", "s"), {"task": "transcribe"})
+RECORD = Record(Source("a.mp4"), CaptionResult(SETTINGS))
+FAILED = Record(Source("b\udce9 [1].mp4"), unreadable=SourceError("MediaError", "line one\nline two"))
 
 
-def test_an_older_file_is_replaced_when_the_new_one_is_whole(tmp_path: Path):
-    path = tmp_path / "annotations.jsonl"
-    path.write_text("older\n")
-    with AnnotationsWriter(tmp_path) as writer:
-        writer.write(RECORD)
-        assert path.read_text() == "older\n"
-    assert path.read_text() == LINE
+def lines(out: Path) -> list[str]:
+    return (out / "annotations.jsonl").read_text().splitlines()
 
 
-def test_after_an_error_the_older_file_and_the_partial_file_are_kept(tmp_path: Path):
-    path = tmp_path / "annotations.jsonl"
-    path.write_text("older\n")
-    with pytest.raises(RuntimeError), AnnotationsWriter(tmp_path) as writer:
-        writer.write(RECORD)
-        raise RuntimeError
-    assert path.read_text() == "older\n"
-    assert path.with_name("annotations.jsonl.partial").read_text() == LINE
+def test_each_record_is_a_line_and_nothing_else_is_left(tmp_path: Path):
+    write_results(tmp_path, [RECORD, RECORD])
+    first, second = lines(tmp_path)
+    assert first == second
+    assert {path.name for path in tmp_path.iterdir()} == {"annotations.jsonl", "run.json"}
 
 
-def test_the_partial_file_of_an_earlier_run_is_overwritten(tmp_path: Path):
-    (tmp_path / "annotations.jsonl.partial").write_text("left\n" * 100)
-    with AnnotationsWriter(tmp_path) as writer:
-        writer.write(RECORD)
-    assert (tmp_path / "annotations.jsonl").read_text() == LINE
+def test_models_and_settings_stand_once_under_the_id_that_records_have(tmp_path: Path):
+    write_results(tmp_path, [RECORD, RECORD, Record(Source("c.mp4"), transcript_result=TranscriptResult(WHISPER))])
+    settings = json.loads((tmp_path / "run.json").read_text())["settings"]
+    records = [json.loads(line) for line in lines(tmp_path)]
+    assert len(settings) == 2
+    assert settings[records[0]["caption_settings"]] == {
+        "model": {"name": "m", "revision": "r"},
+        "settings": {"sampling": {"every": 1}},
+    }
+    assert settings[records[2]["speech_settings"]]["model"] == {"name": "w", "revision": "s"}
 
 
-def test_a_path_that_is_not_utf_8_is_written_as_json_escapes(tmp_path: Path):
-    with AnnotationsWriter(tmp_path) as writer:
-        writer.write(Record(Source("caf\udce9.mp4"), RECORD.caption_result))
-    assert r'"path": "caf\udce9.mp4"' in (tmp_path / "annotations.jsonl").read_text()
+def test_failures_are_listed_one_a_line_until_there_are_none(tmp_path: Path):
+    write_results(tmp_path, [RECORD, FAILED])
+    assert (tmp_path / "failures.txt").read_bytes() == b"b\xe9 [1].mp4\tMediaError\tline one line two\n"
+    write_results(tmp_path, [RECORD])
+    assert not (tmp_path / "failures.txt").exists()
 
 
-def test_a_folder_in_the_place_of_the_file_is_refused_at_once(tmp_path: Path):
-    (tmp_path / "annotations.jsonl").mkdir()
-    with pytest.raises(OutputError, match="a folder; expected a file"), AnnotationsWriter(tmp_path):
-        pass
+def test_older_files_are_replaced_when_the_new_ones_are_whole(tmp_path: Path):
+    write_results(tmp_path, [RECORD])
+    before = lines(tmp_path)
+
+    def broken():
+        yield FAILED
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        write_results(tmp_path, broken())
+    assert lines(tmp_path) == before
+    write_results(tmp_path, [FAILED])
+    assert lines(tmp_path) != before
+
+
+def test_a_path_that_is_not_utf_8_is_text_that_every_reader_of_json_accepts(tmp_path: Path):
+    write_results(tmp_path, [FAILED])
+    text = (tmp_path / "annotations.jsonl").read_text()
+    assert json.loads(text)["source"]["path"] == r"b\udce9 [1].mp4"
+    assert r"\\udce9" in text
+
+
+def typed(record: dict) -> set[str]:
+    """The fields of a record that have a value which is neither null nor empty."""
+    return {name for name, value in record.items() if value not in (None, [])}
+
+
+def test_the_beginning_of_a_large_file_shows_every_field_that_it_has(tmp_path: Path):
+    text = "x" * 200_000
+    many = [Record(Source(f"{k:03}.mp4"), captioned(Caption(0, 0.0, text))) for k in range(100)]
+    late = [
+        Record(Source("100.mp4"), captioned(Caption(1, 0.0, "short", reused_from=0))),
+        Record(Source("101.mp4"), transcript_result=spoken(Utterance(0.0, 1.0, "word", "en", 0.5))),
+        FAILED,
+    ]
+    write_results(tmp_path, [*many, *late])
+    records = [json.loads(line) for line in lines(tmp_path)]
+    beginning = records[:4]
+    assert set().union(*map(typed, beginning)) == set().union(*map(typed, records))
+    assert any(caption["reused_from"] == 0 for record in beginning for caption in record["captions"])
+    rest = [record["source"]["path"] for record in records if record not in beginning]
+    assert rest == sorted(rest)
+    assert len(records) == 103
+
+
+def captioned(*captions: Caption) -> CaptionResult:
+    return CaptionResult(SETTINGS, results=lambda: captions)
+
+
+def spoken(*utterances: Utterance) -> TranscriptResult:
+    return TranscriptResult(WHISPER, results=lambda: utterances)
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path):
+    (tmp_path / "run.json").mkdir()
+    with pytest.raises(OutputError, match=r"run.json: a folder; expected a file"):
+        check_folder(tmp_path)
 
 
 def test_a_missing_folder_is_named(tmp_path: Path):
     with pytest.raises(OutputError, match=r"gone/annotations.jsonl: cannot be written: .*No such file"):
-        AnnotationsWriter(tmp_path / "gone").__enter__()
+        write_results(tmp_path / "gone", [])
 
 
 def test_a_full_disk_is_an_output_error_and_the_older_file_is_kept(tmp_path: Path):
-    path = tmp_path / "annotations.jsonl"
-    path.write_text("older\n")
+    (tmp_path / "annotations.jsonl").write_text("older\n")
     (tmp_path / "annotations.jsonl.partial").symlink_to("/dev/full")
-    full = pytest.raises(OutputError, match=r"annotations.jsonl: cannot be written: .*No space left")
-    with full, AnnotationsWriter(tmp_path) as writer:
-        writer.write(RECORD)
-    assert path.read_text() == "older\n"
+    with pytest.raises(OutputError, match=r"annotations.jsonl: cannot be written: .*No space left"):
+        write_results(tmp_path, [RECORD])
+    assert lines(tmp_path) == ["older"]
 
 
 def fail():
     raise KeyError("a bug")
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        Record(Source("a.mp4"), caption_result=CaptionResult(Model("m", "r"), {}, results=fail)),
-        Record(Source("a.mp4"), transcript_result=TranscriptResult(Model("m", "r"), {}, results=fail)),
-    ],
-)
-def test_an_error_while_reading_a_record_is_no_output_error(tmp_path: Path, record: Record):
-    with pytest.raises(KeyError), AnnotationsWriter(tmp_path) as writer:
-        writer.write(record)
-
-
-def test_an_error_of_the_block_is_no_output_error(tmp_path: Path):
-    with pytest.raises(FileNotFoundError), AnnotationsWriter(tmp_path):
-        (tmp_path / "gone").read_text()
+@pytest.mark.parametrize("result", [CaptionResult(SETTINGS, results=fail), TranscriptResult(WHISPER, results=fail)])
+def test_an_error_while_reading_a_record_is_no_output_error(tmp_path: Path, result):
+    record = {CaptionResult: "caption_result", TranscriptResult: "transcript_result"}[type(result)]
+    with pytest.raises(KeyError):
+        write_results(tmp_path, [Record(Source("a.mp4"), **{record: result})])

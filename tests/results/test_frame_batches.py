@@ -13,7 +13,7 @@ BATCHES = [
         0,
         4,
         2,
-        captions=[Caption(0, 0.0, "a star"), Caption(2, 0.2, "a moon")],
+        captions=[Caption(0, 0.0, "a star", avg_logprob=-0.125), Caption(2, 0.2, "a moon")],
         reused=[ReusedFrame(1, 0.1, 0)],
         failures=[Failure(3, 0.3, "x")],
     ),
@@ -30,8 +30,8 @@ def saved_and_restored(batch: SavedFrameBatch) -> SavedFrameBatch:
 
 def test_results_come_in_the_order_of_frames_and_reused_frames_have_the_caption_of_another():
     assert list(frame_results(BATCHES)) == [
-        Caption(0, 0.0, "a star"),
-        Caption(1, 0.1, "a star", reused_from=0),
+        Caption(0, 0.0, "a star", avg_logprob=-0.125),
+        Caption(1, 0.1, "a star", reused_from=0, avg_logprob=-0.125),
         Caption(2, 0.2, "a moon"),
         Failure(3, 0.3, "x"),
         Caption(4, 0.4, "a moon", reused_from=2),
@@ -65,7 +65,13 @@ def test_no_batches_have_no_results():
 
 
 def test_the_json_of_a_batch_has_a_list_for_each_frame():
-    assert BATCHES[0].results_to_json() == '[[[0,0.0,"a star"],[2,0.2,"a moon"]],[[1,0.1,0]],[[3,0.3,"x"]]]'
+    lists = '[[[0,0.0,"a star",-0.125],[2,0.2,"a moon",null]],[[1,0.1,0]],[[3,0.3,"x"]]]'
+    assert BATCHES[0].results_to_json() == lists
+
+
+def test_captions_that_were_saved_without_confidences_can_still_be_read():
+    batch = SavedFrameBatch.from_json(0, 1, 0, '[[[0,0.0,"a star"]],[],[]]')
+    assert batch.captions == [Caption(0, 0.0, "a star", avg_logprob=None)]
 
 
 def test_a_batch_is_equal_after_it_was_saved_and_restored():

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from support.fake_torchserve import SPEECH, FakeTorchServe
 
@@ -20,7 +21,7 @@ TRANSCRIPT = ChunkTranscript("after", "en", (SpeechSegment(0.0, 1.0, "after"),),
 
 
 async def caption(request):
-    return web.json_response(["after"] * len(request.names()))
+    return web.json_response([FrameCaption("after").to_json()] * len(request.names()))
 
 
 async def transcribe(request):
@@ -39,7 +40,7 @@ def select(out: Path, query: str) -> list:
 
 
 def texts(record: dict) -> tuple[list[str], list[str]]:
-    return [caption["text"] for caption in record["captions"]], [segment["text"] for segment in record["transcript"]]
+    return [caption["text"] for caption in record["captions"]], [segment["text"] for segment in record["segments"]]
 
 
 async def test_only_what_is_missing_is_done(out, media):
@@ -51,10 +52,11 @@ async def test_only_what_is_missing_is_done(out, media):
         assert await run.wait() == 0
         frames = sum(len(request.names()) for request in captioner.received)
         chunks = sum(len(request.names()) for request in speech.received)
-    records = [json.loads(line) for line in (out / "annotations.jsonl").read_text().splitlines()]
+    lines = (out / "annotations.jsonl").read_text().splitlines()
+    records = {Path(record["source"]["path"]).name: record for record in map(json.loads, lines)}
     # Saved were: two of the three chunks of phrases.ogg, which has no pictures; 80 of the 120 frames of spoken.mp4, and
     # its audio; all frames of old.avi, which has no audio.
-    assert [texts(record) for record in records] == [
+    assert [texts(records[name]) for name in SOURCES] == [
         ([], ["before"] * 2 + ["after"]),
         (["before"] * 80 + ["after"] * 40, ["before"]),
         (["before"] * 90, []),

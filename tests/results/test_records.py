@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from reelscribe.contract.outcomes import Caption, Failure, Segment, Silence, SourceError, SpeechFailure, Utterance
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import Word
-from reelscribe.results.annotations import CaptionResult, Model, Record, TranscriptResult
+from reelscribe.results.annotations import write_results
+from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record, TranscriptResult
 from support.memory import peak_memory
 
 FRAMES = [
@@ -21,9 +23,11 @@ FRAMES = [
     Caption(4, 0.4, "a moon"),
 ]
 
+CAPTIONER = ModelSettings('{"a": 1}', Model("some/model", "abc"), {"sampling": {"every": 2}})
+WHISPER = ModelSettings('{"b": 2}', Model("some/whisper", "def"), {"task": "transcribe"})
+
 CAPTIONED = CaptionResult(
-    Model("some/model", "abc"),
-    {"sampling": {"every": 2}},
+    CAPTIONER,
     video=VideoInfo(
         duration_seconds=2.0,
         width=640,
@@ -49,8 +53,7 @@ AUDIO = [
 ]
 
 TRANSCRIBED = TranscriptResult(
-    Model("some/whisper", "def"),
-    {"task": "transcribe"},
+    WHISPER,
     audio=AudioInfo("aac", 44100, 2, 0.5, 0.25, 43.0),
     decoded_seconds=42.5,
     results=lambda: AUDIO,
@@ -62,86 +65,87 @@ TRANSCRIPT = Record(SOURCE, transcript_result=TRANSCRIBED)
 BOTH = Record(SOURCE, CAPTIONED, TRANSCRIBED)
 
 EMPTY = SourceError("MediaError", "the file is empty")
-FAILED = Record(Source("x.mp4"), CaptionResult(Model("m", "r"), {}, error=EMPTY))
-FAILED_TRANSCRIPT = Record(Source("x.mp4"), transcript_result=TranscriptResult(Model("m", "r"), {}, error=EMPTY))
+UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
+
+FIELDS = [
+    *("source", "status", "error", "media", "audio"),
+    *("captions", "caption_spans", "caption_failures", "caption_settings"),
+    *("segments", "silences", "speech_failures", "speech_settings"),
+]
 
 
-def line(record: Record) -> str:
-    return "".join(record.iter_json())
+@pytest.fixture
+def line(tmp_path: Path) -> Callable[[Record], str]:
+    """Return the line of a record in annotations.jsonl."""
+
+    def line(record: Record) -> str:
+        write_results(tmp_path, [record])
+        return (tmp_path / "annotations.jsonl").read_text()
+
+    return line
 
 
 def with_frames(*frames: Caption | Failure, end_seconds: float = 9.0) -> CaptionResult:
     return replace(CAPTIONED, results=lambda: frames, end_seconds=end_seconds)
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        *(RECORD, TRANSCRIPT, BOTH, FAILED, FAILED_TRANSCRIPT),
-        Record(SOURCE, with_frames()),
-        Record(SOURCE, with_frames(Caption(0, 0.0, 'a "quote"\n'))),
-        Record(
-            SOURCE,
-            transcript_result=replace(TRANSCRIBED, results=lambda: [Utterance(0.0, 1.0, 'a "quote"\n', None, None)]),
-        ),
-    ],
-)
-def test_a_record_is_one_line_of_json_as_json_dumps_would_write_it(record):
+@pytest.mark.parametrize("record", [RECORD, TRANSCRIPT, BOTH, UNREADABLE, Record(SOURCE, with_frames())], ids=str)
+def test_every_record_is_one_line_with_every_field(line, record):
     text = line(record)
-    assert "\n" not in text
-    assert text == json.dumps(json.loads(text), ensure_ascii=False)
+    assert text.endswith("\n")
+    assert text.count("\n") == 1
+    assert list(json.loads(text)) == FIELDS
 
 
-def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_frames():
+def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_frames(line):
     value = json.loads(line(RECORD))
-    assert value["source"] == {"path": "vidéo.mp4", "bytes": 10, "sha256": "00ff"}
-    assert value["status"] == "ok"
+    assert value["source"] == {"path": "vidéo.mp4", "bytes": 10, "sha256": "00ff", "missing": False}
+    assert (value["status"], value["error"]) == ("ok", None)
     assert (value["media"]["frames"], value["media"]["video_codec"]) == (5, "h264")
-    assert value["captions"][:2] == [
-        {"frame_index": 0, "pts_seconds": 0.0, "text": "a star"},
-        {"frame_index": 1, "pts_seconds": 0.1, "text": "a star", "reused_from": 0},
+    assert [(c["frame_index"], c["pts_seconds"], c["text"], c["reused_from"]) for c in value["captions"][:2]] == [
+        (0, 0.0, "a star", None),
+        (1, 0.1, "a star", 0),
     ]
-    assert value["segments"][0] == {"start": 0.0, "end": 0.2, "text": "a star"}
-    assert value["failures"] == [{"frame_index": 3, "pts_seconds": 0.3, "error": "it cannot be decoded"}]
-    assert value["settings"] == {"sampling": {"every": 2}}
-    assert "error" not in value
+    assert value["caption_spans"][0] == {"start": 0.0, "end": 0.2, "text": "a star"}
+    assert value["caption_failures"] == [{"frame_index": 3, "pts_seconds": 0.3, "error": "it cannot be decoded"}]
+    assert (value["caption_settings"], value["speech_settings"]) == (CAPTIONER.id, None)
+    assert (value["audio"], value["segments"], value["silences"], value["speech_failures"]) == (None, [], [], [])
 
 
-def test_a_record_of_a_transcript_has_the_fields_of_its_audio():
+def test_a_record_of_a_transcript_has_the_fields_of_its_audio(line):
     value = json.loads(line(TRANSCRIPT))
     times = {"start_seconds": 0.5, "media_start_seconds": 0.25, "duration_seconds": 43.0, "seconds": 42.5}
     assert value["audio"] == {"codec": "aac", "sample_rate": 44100, "channels": 2, **times}
-    words = [{"start": 0.5, "end": 0.75, "text": "go"}, {"start": 1.0, "end": 2.0, "text": "left"}]
-    assert value["transcript"] == [
-        {"start": 0.5, "end": 2.0, "text": "go left", "language": "en", "no_speech_prob": 0.25, "words": words},
-        {"start": 41.0, "end": 42.0, "text": "stop", "language": None, "no_speech_prob": None},
+    first, second = value["segments"]
+    assert (first["start"], first["end"], first["text"], first["language"]) == (0.5, 2.0, "go left", "en")
+    assert [(word["start"], word["end"], word["text"]) for word in first["words"]] == [
+        (0.5, 0.75, "go"),
+        (1.0, 2.0, "left"),
     ]
+    assert (second["language"], second["no_speech_prob"], second["words"]) == (None, None, None)
     assert value["silences"] == [{"start": 2.0, "end": 30.0}]
-    assert value["transcript_failures"] == [{"start": 30.0, "end": 40.0, "error": "status 500: no luck"}]
-    assert value["speech_model"] == {"name": "some/whisper", "revision": "def"}
-    assert value["speech_settings"] == {"task": "transcribe"}
+    assert value["speech_failures"] == [{"start": 30.0, "end": 40.0, "error": "status 500: no luck"}]
+    assert (value["caption_settings"], value["speech_settings"]) == (None, WHISPER.id)
+    assert (value["media"], value["captions"], value["caption_spans"]) == (None, [], [])
 
 
-def test_a_record_has_the_fields_of_the_models_that_ran():
-    common = {"source", "status"}
-    captions, transcript, both = (set(json.loads(line(record))) - common for record in (RECORD, TRANSCRIPT, BOTH))
-    assert captions == {"media", "captions", "segments", "failures", "model", "settings"}
-    assert transcript == {
-        *("audio", "transcript", "silences", "transcript_failures"),
-        *("speech_model", "speech_settings"),
-    }
-    assert both == captions | transcript
-
-
-def test_a_failed_record_says_why():
-    value = json.loads(line(FAILED))
+def test_the_record_of_a_source_that_cannot_be_read_says_why(line):
+    value = json.loads(line(UNREADABLE))
     assert value["status"] == "error"
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
-    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None}
-    assert (value["media"], value["captions"], value["segments"], value["failures"]) == (None, [], [], [])
-    value = json.loads(line(FAILED_TRANSCRIPT))
+    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None, "missing": False}
+
+
+def test_a_source_that_cannot_be_read_any_more_keeps_its_results(line):
+    value = json.loads(line(replace(BOTH, unreadable=EMPTY, missing=True)))
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
-    assert (value["audio"], value["transcript"], value["silences"]) == (None, [], [])
+    assert value["source"]["missing"] is True
+    assert (len(value["captions"]), len(value["segments"])) == (4, 2)
+
+
+def test_a_record_can_be_cut_down_to_one_kind(line):
+    assert line(BOTH.only("captions")) == line(RECORD)
+    assert line(BOTH.only("transcript")) == line(TRANSCRIPT)
 
 
 NO_PICTURES = SourceError("NoPictures", "expected a video stream")
@@ -178,66 +182,64 @@ CUT = SourceError("MediaError", "cut short")
     ],
     ids=str,
 )
-def test_the_error_of_a_record_is_that_of_the_models_that_failed(errors, expected):
+def test_the_error_of_a_record_is_that_of_the_models_that_failed(line, errors, expected):
     record = Record(SOURCE)
     if "captions" in errors:
         record = replace(record, caption_result=replace(CAPTIONED, error=errors["captions"]))
     if "transcript" in errors:
         record = replace(record, transcript_result=replace(TRANSCRIBED, error=errors["transcript"]))
     assert (record.error, record.status) == (expected, "error" if expected else "ok")
-    assert json.loads(line(record)).get("error") == (expected and {"type": expected[0], "message": expected[1]})
+    assert json.loads(line(record))["error"] == (expected and {"type": expected[0], "message": expected[1]})
 
 
-def test_equal_captions_in_a_row_are_one_segment_until_the_next_different_frame():
-    assert list(CAPTIONED.segments()) == [
+def test_equal_captions_in_a_row_are_one_span_until_the_next_different_frame():
+    assert list(CAPTIONED.spans()) == [
         Segment(0.0, 0.2, "a star"),
         Segment(0.2, 0.3, "a moon"),
         Segment(0.4, 0.5, "a moon"),
     ]
 
 
-def test_the_last_segment_lasts_until_the_end_of_the_video():
-    assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=7.5).segments()) == [Segment(2.0, 7.5, "a star")]
+def test_the_last_span_lasts_until_the_end_of_the_video():
+    assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=7.5).spans()) == [Segment(2.0, 7.5, "a star")]
     # Also if the header says that the video ended before this frame.
-    assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=0.0).segments()) == [Segment(2.0, 2.0, "a star")]
+    assert list(with_frames(Caption(0, 2.0, "a star"), end_seconds=0.0).spans()) == [Segment(2.0, 2.0, "a star")]
 
 
-def test_frames_without_a_caption_or_with_an_empty_one_are_in_no_segment():
+def test_frames_without_a_caption_or_with_an_empty_one_are_in_no_span():
     frames = [Failure(0, 0.0, "x"), Caption(1, 1.0, ""), Caption(2, 2.0, "a star"), Caption(3, 3.0, "")]
-    assert list(with_frames(*frames).segments()) == [Segment(2.0, 3.0, "a star")]
-    assert list(with_frames(*frames[:2]).segments()) == []
+    assert list(with_frames(*frames).spans()) == [Segment(2.0, 3.0, "a star")]
+    assert list(with_frames(*frames[:2]).spans()) == []
 
 
-def test_a_record_of_very_many_captions_is_never_whole_in_memory():
+def test_a_record_of_very_many_captions_is_never_whole_in_memory(tmp_path):
     result = replace(CAPTIONED, results=lambda: (Caption(k, k / 10, f"caption {k}") for k in range(20_000)))
-    record = Record(SOURCE, result)
     with peak_memory() as peak:
-        written = sum(map(len, record.iter_json()))
-    assert written > 1_000_000
+        write_results(tmp_path, [Record(SOURCE, result)])
+    assert (tmp_path / "annotations.jsonl").stat().st_size > 1_000_000
     assert peak() < 100_000
 
 
-def test_a_record_of_very_many_utterances_is_never_whole_in_memory():
+def test_a_record_of_very_many_utterances_is_never_whole_in_memory(tmp_path):
     result = replace(TRANSCRIBED, results=lambda: (Utterance(k, k + 1, f"word {k}", "en", 0.25) for k in range(10_000)))
-    record = Record(SOURCE, transcript_result=result)
     with peak_memory() as peak:
-        written = sum(map(len, record.iter_json()))
-    assert written > 800_000
+        write_results(tmp_path, [Record(SOURCE, transcript_result=result)])
+    assert (tmp_path / "annotations.jsonl").stat().st_size > 800_000
     assert peak() < 100_000
 
 
 def field_names(value: object, prefix: str = "") -> set[str]:
     if isinstance(value, list):
         return set().union(*(field_names(item, prefix + "[].") for item in value))
-    if not isinstance(value, dict) or prefix in ("settings.", "speech_settings."):
+    if not isinstance(value, dict):
         return set()
     return {prefix + key for key in value}.union(*(field_names(v, f"{prefix}{k}.") for k, v in value.items()))
 
 
-def test_every_field_is_documented():
-    names = field_names(json.loads(line(replace(BOTH, caption_result=replace(CAPTIONED, error=EMPTY)))))
+def test_every_field_is_documented(line):
+    names = field_names(json.loads(line(replace(BOTH, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
+    text = text.partition("Every record has every field")[2].partition("## run.json")[0]
     rows = re.findall(r"^\| (`[^|]+`) \|", text, re.M)
-    documented = {name for row in rows for name in re.findall(r"`([\w.\[\]]+)`", row)}
-    assert written == {name for name in documented if not name.startswith(("settings.", "speech_settings."))}
+    assert written == {name for row in rows for name in re.findall(r"`([\w.\[\]]+)`", row)}

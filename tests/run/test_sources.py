@@ -1,9 +1,11 @@
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from reelscribe.contract.source import MEDIA_SUFFIXES
+from reelscribe.errors import UsageError
 from reelscribe.run.sources import find_sources
 
 
@@ -32,7 +34,29 @@ def test_where_sound_is_wanted_files_of_sound_alone_are_found_too(library):
     assert {str(library / "speech.WAV"), str(library / "deep" / "song.ogg")} <= set(found)
 
 
-def test_files_globs_and_what_is_not_there_stand_in_order_and_once(library):
-    text, missing = str(library / "notes.txt"), str(library / "missing.mp4")
-    found = find_sources([text, missing, str(library / "*.mp4"), str(library / "b.mp4")])
-    assert found == [text, missing, str(library / "b.mp4")]
+def test_files_and_globs_stand_in_order_and_once(library):
+    text = str(library / "notes.txt")
+    found = find_sources([text, str(library / "*.mp4"), str(library / "deep" / ".." / "b.mp4")])
+    assert found == [text, str(library / "b.mp4")]
+
+
+def test_a_glob_that_matches_folders_stands_for_the_media_in_them(library):
+    found = find_sources([str(library / "**")])
+    assert sorted(os.path.relpath(path, library) for path in found) == ["a.MKV", "b.mp4", "deep/er/c.webm", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("missing.mp4", "no such file or folder; check the path"),
+        ("empty", "expected media files in this folder, found none; media files end in .3gp"),
+        ("*.webm", "matches nothing; check it, and quote it"),
+        ("https://example.org/a.mp4", "on this machine, got an address; download it first"),
+        ("-", "cannot be read from standard input"),
+    ],
+)
+def test_a_name_that_matches_nothing_is_refused(library, monkeypatch, name, reason):
+    (library / "empty").mkdir()
+    monkeypatch.chdir(library)
+    with pytest.raises(UsageError, match=rf"^'{re.escape(name)}': .*{reason}"):
+        find_sources(["b.mp4", name])

@@ -7,7 +7,7 @@ import pytest
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions

@@ -28,43 +28,82 @@ MARKUP = [
 TEXTS = st.text() | st.lists(st.sampled_from([*MARKUP, "\n", "\r\n", "\n\n", " ", "a"]), max_size=6).map("".join)
 
 
+SETTINGS = {
+    "c0": {"model": {"name": "some/model", "revision": "abc"}, "settings": {}},
+    "50": {"model": {"name": "some/whisper", "revision": "def"}, "settings": {}},
+}
+"""What run.json says about the settings of the records below."""
+
+
 def record(path="clip.mp4", *captions, start=0.0, **changes):
     """A record of captions; each caption is shown for a second, from `start` on."""
-    rows = [{"frame_index": k, "pts_seconds": start + k, "text": text} for k, text in enumerate(captions)]
-    segments = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
+    rows = [
+        {"frame_index": k, "pts_seconds": start + k, "text": text, "reused_from": None, "avg_logprob": -0.5}
+        for k, text in enumerate(captions)
+    ]
+    spans = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
     return {
-        "source": {"path": path, "bytes": 5, "sha256": "00ff"},
+        "source": {"path": path, "bytes": 5, "sha256": "00ff", "missing": False},
         "status": "ok",
-        "media": {"start_seconds": start, "end_seconds": start + len(rows)},
+        "error": None,
+        "media": video(start),
+        "audio": None,
         "captions": rows,
-        "segments": segments,
-        "failures": [],
-        "model": {"name": "some/model", "revision": "abc"},
-        "settings": {},
+        "caption_spans": spans,
+        "caption_failures": [],
+        "caption_settings": "c0",
+        "segments": [],
+        "silences": [],
+        "speech_failures": [],
+        "speech_settings": None,
     } | changes
 
 
+def video(start=0.0):
+    """A video stream as a record has it."""
+    return {
+        "duration_seconds": 4.0,
+        "width": 64,
+        "height": 48,
+        "frames": 40,
+        "start_seconds": start,
+        "video_codec": "h264",
+        "audio_codec": None,
+    }
+
+
+def audio(start=0.0):
+    """An audio stream as a record has it."""
+    return {"codec": "aac", "sample_rate": 48000, "channels": 2, "media_start_seconds": start, "seconds": 9.5}
+
+
 def annotations(folder, records):
-    """A file of records, as a run writes it: bytes that are not UTF-8 are escaped, \\udc80 to \\udcff."""
+    """A file of records, as a run writes it: halves of surrogate pairs are text; with run.json beside it."""
     path = folder / "annotations.jsonl"
     lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in records)
-    path.write_text(lines, encoding="utf-8", errors="backslashreplace")
+    path.write_text(re.sub("[\ud800-\udfff]", lambda half: rf"\\u{ord(half[0]):x}", lines))
+    (folder / "run.json").write_text(json.dumps({"settings": SETTINGS}))
     return path
 
 
 def transcript_record(path="clip.mp4", *texts, start=0.0, **changes):
     """A record of a transcript; each text is spoken for a second, from `start` on."""
-    times = [{"start": start + k, "end": start + k + 1, "text": text} for k, text in enumerate(texts)]
-    return {
-        "source": {"path": path, "bytes": 5, "sha256": "00ff"},
-        "status": "ok",
-        "audio": {"codec": "aac", "sample_rate": 48000, "channels": 2, "media_start_seconds": start},
-        "transcript": [{**time, "language": "en", "no_speech_prob": 0.25} for time in times],
-        "silences": [],
-        "transcript_failures": [],
-        "speech_model": {"name": "some/whisper", "revision": "def"},
-        "speech_settings": {},
-    } | changes
+    speech = {
+        "media": None,
+        "audio": audio(start),
+        "caption_settings": None,
+        "segments": [
+            utterance(start + k, start + k + 1, text) | {"language": "en", "avg_logprob": -0.5, "no_speech_prob": 0.25}
+            for k, text in enumerate(texts)
+        ],
+        "speech_settings": "50",
+    }
+    return record(path, **speech) | changes
+
+
+def both(captions, transcript):
+    """One record that has what a record of captions and a record of a transcript have."""
+    return captions | {name: transcript[name] for name in ("audio", "segments", "speech_settings")}
 
 
 def exported(folder, records, *formats, cues="both"):
@@ -72,25 +111,30 @@ def exported(folder, records, *formats, cues="both"):
     before = set(folder.rglob("*"))
     written = export(annotations(folder, records), folder / "out", formats, cues)
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl"})
+    assert sorted(written) == sorted(set(files) - before - {folder / "annotations.jsonl", folder / "run.json"})
     return folder / "out"
 
 
 def record_of_both(captions, spoken, **changes):
     """A record with captions and a transcript, each from (start, end, text)."""
-    segments = [dict(zip(("start", "end", "text"), caption, strict=True)) for caption in captions]
-    return record(segments=segments) | transcript_record(transcript=[utterance(*times) for times in spoken]) | changes
+    spans = [dict(zip(("start", "end", "text"), caption, strict=True)) for caption in captions]
+    speech = transcript_record(segments=[utterance(*times) for times in spoken])
+    return both(record(caption_spans=spans), speech) | changes
 
 
 def utterance(start, end, text, words=None):
     """An utterance as a record has it."""
-    value = {"start": start, "end": end, "text": text, "language": None, "no_speech_prob": None}
-    return value if words is None else value | {"words": words}
+    times = {"start": start, "end": end, "text": text}
+    return {**times, "language": None, "no_speech_prob": None, "words": words, "avg_logprob": None}
 
 
 def evenly_spoken(words, seconds=0.5):
     """Words as a record has them; each is spoken for `seconds`, right after the one before."""
-    return [{"start": k * seconds, "end": (k + 1) * seconds, "text": word} for k, word in enumerate(words)]
+    times = [(k * seconds, (k + 1) * seconds) for k in range(len(words))]
+    return [
+        {"start": start, "end": end, "text": word, "probability": 0.75}
+        for (start, end), word in zip(times, words, strict=True)
+    ]
 
 
 def files(out):

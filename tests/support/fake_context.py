@@ -1,6 +1,13 @@
-"""A stand-in for the context that TorchServe passes to a handler."""
+"""A stand-in for the context that TorchServe passes to a handler, and a reader of what the handler answers."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
+
+
+def parsed(responses: Sequence[str] | None) -> list[Any]:
+    """The values of the responses of a call, which are JSON."""
+    return [json.loads(response) for response in responses or ()]
 
 
 class NoMetrics:

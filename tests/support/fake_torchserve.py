@@ -13,7 +13,7 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from reelscribe import wire
-from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 
@@ -77,7 +77,8 @@ Answer = Callable[[Received], Awaitable[web.Response]]
 
 async def captions(request: Received, *, headers: dict[str, str] | None = None) -> web.Response:
     """Respond like the caption handler; the caption of frame 7 is "frame 7"."""
-    return web.json_response([f"frame {name}" for name in request.names()], headers=headers)
+    answers = [FrameCaption(f"frame {name}", avg_logprob=-0.25).to_json() for name in request.names()]
+    return web.json_response(answers, headers=headers)
 
 
 def transcript(name: int) -> ChunkTranscript:

@@ -15,6 +15,7 @@ import stamina
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import RequestRefused
 from support.fake_torchserve import FakeTorchServe
 from support.patience import PATIENCE
@@ -48,9 +49,12 @@ async def connected(
             yield client
 
 
-def frame_numbers(result: Sequence[str | RequestRefused]) -> list[int | str]:
+def frame_numbers(result: Sequence[FrameCaption | RequestRefused]) -> list[int | str]:
     """The number of each frame that was captioned, and the error's message of each other one."""
-    return [int(text.removeprefix("frame ")) if isinstance(text, str) else str(text) for text in result]
+    return [
+        int(answer.text.removeprefix("frame ")) if isinstance(answer, FrameCaption) else str(answer)
+        for answer in result
+    ]
 
 
 class Messages(logging.Handler):

@@ -20,9 +20,8 @@ from reelscribe import CaptionClient, Server
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import OutputError
-from reelscribe.results.ledger import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.server.settings import read_properties
-
 
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 
@@ -84,6 +83,12 @@ class RunningServer(Serving):
             ) as response,
         ):
             return response.status, await response.text()
+
+
+def caption_texts(answer: str) -> str | list[str]:
+    """The text of the caption in an answer of a captioner, or the texts of a list of captions."""
+    value = json.loads(answer)
+    return [caption["text"] for caption in value] if isinstance(value, list) else value["text"]
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.results.annotations import CaptionResult, Model, Record
 from reelscribe.reporting.meter import Snapshot, TrackSnapshot
+from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
 
 FRAMES = TrackSnapshot(
     counts="frames",
@@ -33,9 +33,10 @@ SNAPSHOT = Snapshot(
     stall_longest_ms=20,
 )
 
-GOOD = Record(Source("a.mp4"), CaptionResult(Model("m", "r"), {}))
+GOOD = Record(Source("a.mp4"), CaptionResult(ModelSettings("{}", Model("m", "r"), {})))
 BAD = Record(
-    Source("b [1].mp4"), CaptionResult(Model("m", "r"), {}, error=SourceError("MediaError", "the [file] is empty"))
+    Source("b [1].mp4"),
+    CaptionResult(ModelSettings("{}", Model("m", "r"), {}), error=SourceError("MediaError", "the [file] is empty")),
 )
 
 

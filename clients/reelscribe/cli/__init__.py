@@ -18,7 +18,15 @@ app = typer.Typer(
 )
 app.add_typer(server.app, name="server")
 app.add_typer(models.app, name="models")
-for command in (runs.caption, runs.transcribe, runs.annotate, archive.archive, results.export, results.status):
+for command in (
+    runs.caption,
+    runs.transcribe,
+    runs.annotate,
+    archive.archive,
+    results.export,
+    results.status,
+    results.forget,
+):
     app.command()(command)
 
 

@@ -29,7 +29,12 @@ audio_option = partial(typer.Option, rich_help_panel="Speech")
 
 CaptionModel = Annotated[str, server_option(help="Name under which the server registered the captioner.")]
 SpeechModel = Annotated[str, server_option(help="Name under which the server registered the speech model.")]
-Cues = Annotated[str, typer.Option(help="What subtitles show: captions, transcript or both.")]
+Cues = Annotated[
+    str,
+    typer.Option(
+        help="What subtitles show: captions, transcript, both, or auto (the transcript where anybody speaks)."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

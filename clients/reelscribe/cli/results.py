@@ -1,7 +1,8 @@
-"""`reelscribe export` and `reelscribe status`, which read the output folder of a run."""
+"""`reelscribe export`, `status` and `forget`, which work with the output folder of a run."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Annotated
@@ -18,16 +19,46 @@ def export(
     formats: Annotated[
         list[str], typer.Option("--format", help="vtt, srt, csv or parquet. Repeat it for several formats.")
     ],
-    cues: Cues = "both",
+    cues: Cues = "auto",
 ) -> None:
-    """Export the captions and transcripts of a finished run as subtitles or tables."""
+    """Export the captions and transcripts of a run as subtitles or tables, also while it lasts."""
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
-        from reelscribe.results.annotations import NAME
+        from reelscribe.results.folder import current_annotations
 
-        for path in export_annotations(out / NAME, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
-            typer.echo(f"wrote {path}")
+        with current_annotations(out) as annotations:
+            for path in export_annotations(annotations, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
+                typer.echo(f"wrote {path}")
+
+
+def forget(
+    out: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, folders or globs, also of files that are gone from the disk."),
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Forget all sources that were gone when the last run ended.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be forgotten, and change nothing.")
+    ] = False,
+) -> None:
+    """Delete the results of sources from the ledger and from annotations.jsonl.
+
+    Without this command nothing disappears: the records of sources that a later run does not name, or that are gone
+    from the disk, stay.
+    """
+    with errors_as_one_line():
+        from reelscribe.results.folder import forget as forget_sources
+
+        if not sources and not missing:
+            raise UsageError("forget: expected SOURCES or --missing, got neither")
+        forgotten = asyncio.run(forget_sources(out, sources or [], missing=missing, dry_run=dry_run))
+        for source in forgotten:
+            typer.echo(source.name)
+        typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} sources", err=True)
 
 
 def status(

@@ -66,7 +66,7 @@ def annotate(
     speech_key_file: Annotated[
         list[Path] | None, server_option(help="Key file for --speech-server, like --key-file for --server.")
     ] = None,
-    cues: Cues = "both",
+    cues: Cues = "auto",
 ) -> None:
     """Caption and transcribe in one pass; write one JSON line for each source to OUT/annotations.jsonl.
 

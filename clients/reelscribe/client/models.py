@@ -14,7 +14,7 @@ from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import Permit
-from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
@@ -196,7 +196,7 @@ class ModelClient(ABC, Generic[Description]):
 class CaptionClient(ModelClient[CaptionerDescription]):
     """A captioner on one or several servers. Use it as an asynchronous context manager."""
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[str | RequestRefused]:
+    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
         """Caption frames in one request.
 
         A request that kills workers is halved until the frames that kill them are found.
@@ -265,10 +265,15 @@ def _pack_frames(frames: FrameArray) -> list[wire.Segment]:
     return wire.pack({"frames": frames})
 
 
-def _parse_captions(value: Any, count: int) -> list[str]:
-    if not isinstance(value, list) or [type(text) for text in value] != [str] * count:
-        raise ValueError(f"expected a list of {count} texts")
-    return value
+def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
+    if isinstance(value, list) and value and all(isinstance(caption, str) for caption in value):
+        raise ValueError(
+            'expected captions with "text" and "avg_logprob", but the archive of the model is of an older version of'
+            " reelscribe, which sends bare texts; build the archive again"
+        )
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f'expected a list of {count} captions with "text" and "avg_logprob"')
+    return [FrameCaption.from_json(caption) for caption in value]
 
 
 def _parse_transcripts(value: Any, count: int) -> list[ChunkTranscript]:

@@ -1,14 +1,16 @@
-"""Frames as arrays, and the input size of a captioner."""
+"""Frames as arrays, the input size of a captioner, and a captioner's answer for one frame."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from reelscribe.contract.confidence import read_confidence
 
 FrameArray = NDArray[np.uint8]
 """One frame, (H, W, 3), or several, (N, H, W, 3): uint8 RGB."""
@@ -124,3 +126,35 @@ def input_size_from_json(value: Mapping[str, Any]) -> InputSize | PixelBudget:
     if size.resample not in get_args(Resample):
         raise ValueError(f"resample: expected one of {', '.join(get_args(Resample))}, got {size.resample!r}")
     return size
+
+
+@dataclass(frozen=True)
+class FrameCaption:
+    """A captioner's answer for one frame."""
+
+    text: str
+    """The caption."""
+    avg_logprob: float | None = None
+    """Average natural-log probability of its tokens and of the token that ends it (at most 0); None if unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that a handler sends."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Make a caption from the JSON that a handler sent.
+
+        Args:
+            value: The parsed JSON.
+
+        Returns:
+            The caption.
+
+        Raises:
+            TypeError: The JSON is not the caption of a frame.
+            KeyError: A field is missing.
+        """
+        if not isinstance(value, dict) or not isinstance(value["text"], str):
+            raise TypeError('a caption: expected an object with "text" and "avg_logprob"')
+        return cls(value["text"], read_confidence("avg_logprob", value["avg_logprob"]))

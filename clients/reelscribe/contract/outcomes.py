@@ -25,6 +25,8 @@ class Caption:
     """Text of the caption."""
     reused_from: int | None = None
     """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
+    avg_logprob: float | None = None
+    """Average natural-log probability of the caption's tokens, at most 0; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Utterance:
     """Probability (0 to 1) that its chunk has no speech, as Whisper defines it; None if the model computes none."""
     words: tuple[Word, ...] | None = None
     """The words with their presentation times; None unless word times were requested."""
+    avg_logprob: float | None = None
+    """Average natural-log probability of its tokens, at most 0; None if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe.contract.confidence import read_confidence
+
 SampleArray = NDArray[np.int16]
 """Mono audio: (N,) int16 samples, full scale from -32768 to 32767."""
 
@@ -44,6 +46,8 @@ class Word:
     """Time at which the word ends, in seconds."""
     text: str
     """The word, with its punctuation."""
+    probability: float | None = None
+    """Mean probability (0 to 1) of its tokens; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ class SpeechSegment:
     """What is spoken."""
     words: tuple[Word, ...] | None = None
     """The words with their times; None if the request did not ask for them."""
+    avg_logprob: float | None = None
+    """Average natural-log probability of its tokens, at most 0; None if it is not known. Whisper's is that of all that
+    was decoded at once, with the token that ends it, as openai-whisper has it."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,13 @@ class ChunkTranscript:
         return cls(**{**value, "segments": segments})
 
 
-def _segment(start: float, end: float, text: str, words: list[Any] | None) -> SpeechSegment:
-    timed = None if words is None else tuple(Word(float(w["start"]), float(w["end"]), str(w["text"])) for w in words)
-    return SpeechSegment(float(start), float(end), str(text), timed)
+def _segment(
+    start: float, end: float, text: str, words: list[Any] | None, avg_logprob: float | None = None
+) -> SpeechSegment:
+    # Before there were confidences, saved batches had none.
+    timed = None if words is None else tuple(_word(**word) for word in words)
+    return SpeechSegment(float(start), float(end), str(text), timed, read_confidence("avg_logprob", avg_logprob))
+
+
+def _word(start: float, end: float, text: str, probability: float | None = None) -> Word:
+    return Word(float(start), float(end), str(text), read_confidence("probability", probability))

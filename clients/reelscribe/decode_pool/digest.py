@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 from collections.abc import Callable
 
-from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
+from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 
 
@@ -26,13 +25,8 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
     """
     digest = hashlib.sha256()
     try:
-        if os.path.isdir(path):  # a run replaces folders by the media files in them, so this one has none
-            os.listdir(path)  # raises an error that says more, if the folder cannot be read
-            video, audio = (", ".join(sorted(names)) for names in (VIDEO_SUFFIXES, MEDIA_SUFFIXES - VIDEO_SUFFIXES))
-            raise MediaError(
-                f"a folder without media; expected files that end in {video}, or, if what is said in them is wanted,"
-                f" {audio}"
-            )
+        if os.path.isdir(path):  # a run replaces folders by the media files in them, unless it cannot read a folder
+            os.listdir(path)
         if os.path.exists(path) and not os.path.isfile(path):
             raise MediaError("expected a regular file")
         with open(path, "rb") as file:
@@ -41,7 +35,4 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
                 heartbeat()
             return Source(path, file.tell(), digest.hexdigest())
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
-        # A run replaces patterns by the files that match, so no file matches this one.
-        if isinstance(error, FileNotFoundError) and glob.has_magic(path):
-            raise MediaError("nothing matches this pattern") from None
         raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None

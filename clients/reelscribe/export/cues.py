@@ -12,8 +12,10 @@ from reelscribe.contract.outcomes import Segment, Utterance
 from reelscribe.contract.speech import Word
 from reelscribe.export.reader import AnnotatedSource
 
-CueSource = Literal["captions", "transcript", "both"]
-"""The annotations that cues are made from; "both" means all that a record has."""
+CueSource = Literal["auto", "captions", "transcript", "both"]
+"""The annotations that cues are made from. "both" means all that a record has; "auto" means its transcript if anybody
+speaks in it, or else its captions.
+"""
 
 _LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
 # Broadcasters' rules for what viewers can read at once: two lines of 42 characters, for 7 seconds.
@@ -55,10 +57,12 @@ def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
     Returns:
         The cues in the order of `start`; captions and speech may overlap.
     """
+    if made_from == "auto":
+        made_from = "transcript" if source.transcript and source.transcript.utterances else "captions"
     captions = source.captions if made_from != "transcript" else None
     transcript = source.transcript if made_from != "captions" else None
     beside_speech = captions is not None and transcript is not None
-    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in captions.segments] if captions else []
+    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in captions.spans] if captions else []
     for utterance in transcript.utterances if transcript else []:
         cues += [_cue(segment, source.start_seconds) for segment in _readable_segments(utterance)]
     return sorted((cue for cue in cues if cue), key=lambda cue: cue.start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -17,9 +18,9 @@ from typing import Any, get_args
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.cues import Cue, CueSource
 from reelscribe.export.folder import ExportFolder
-from reelscribe.export.reader import Kind, annotated_source, read_lines, source_path
+from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.subtitles import common_folder_of, subrip, subtitle_writer, webvtt
-from reelscribe.export.tables import TABLES, Table, WriteSource, csv_writer, parquet_writer
+from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ CUE_SOURCES: tuple[CueSource, ...] = get_args(CueSource)
 """The annotations that the cues of subtitles can be made from."""
 
 
-def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "both") -> list[Path]:
+def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto") -> list[Path]:
     """Export the annotations of a run.
 
     A file is called `<name>.partial` until it is whole; then it replaces an older file.
@@ -80,24 +81,24 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource
     if cues not in CUE_SOURCES:
         raise UsageError(f"export: expected cues out of {', '.join(CUE_SOURCES)}, got {brief(cues)}")
     _check_file(annotations)
+    models = read_models(annotations)
     folder = ExportFolder(out)
     subtitles = _subtitle_writers(annotations, folder, formats, cues)
     with ExitStack() as stack:
-        tables: dict[Kind, list[WriteSource]] = {}
+        tables: dict[TableName, list[WriteSource]] = {}
 
-        def open_tables(kind: Kind) -> None:
-            tables[kind] = [stack.enter_context(table) for table in _table_writers(kind, folder, formats)]
+        def open_tables(name: TableName) -> None:
+            tables[name] = [stack.enter_context(table) for table in _table_writers(name, folder, formats)]
 
-        for source in read_lines(annotations, annotated_source):
+        open_tables("sources")
+        for source in read_lines(annotations, partial(annotated_source, models=models)):
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
-            for write in chain(subtitles, *(tables[kind] for kind in source.kinds)):
+            for write in chain(subtitles, tables["sources"], *(tables[kind] for kind in source.kinds)):
                 write(source)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        if not tables:
-            open_tables("captions")
-        elif subtitles and cues != "both" and cues not in tables:
+        if subtitles and (cues == "captions" or cues == "transcript") and cues not in tables:
             raise _no_cues(annotations, cues)
     return folder.written
 
@@ -137,24 +138,24 @@ def _subtitle_writers(
 
 
 def _table_writers(
-    kind: Kind, folder: ExportFolder, formats: Sequence[str]
+    name: TableName, folder: ExportFolder, formats: Sequence[str]
 ) -> list[AbstractContextManager[WriteSource]]:
-    """Return a context manager that writes the table of a kind, for each chosen format of tables."""
-    chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _TableFormat)}
-    return [_table_writer(each, folder, f"{kind}.{name}", TABLES[kind]) for name, each in chosen.items()]
+    """Return a context manager that writes a table, for each chosen format of tables."""
+    chosen = {suffix: each for suffix, each in _FORMATS.items() if suffix in formats and isinstance(each, _TableFormat)}
+    return [_table_writer(each, folder, f"{name}.{suffix}", TABLES[name]) for suffix, each in chosen.items()]
 
 
 @contextmanager
 def _table_writer(
     table_format: _TableFormat, folder: ExportFolder, name: str, table: Table[Any]
 ) -> Iterator[WriteSource]:
-    with folder.file(name) as partial, table_format.writer(partial, table) as write:
+    with folder.file(name) as path, table_format.writer(path, table) as write:
         yield write
 
 
 def _no_cues(annotations: Path, cues: CueSource) -> UsageError:
     return UsageError(
-        f"export: expected records with {cues} to make cues from, and {annotations} has none; use --cues both for the"
+        f"export: expected records with {cues} to make cues from, and {annotations} has none; use --cues auto for the"
         f" annotations that are there, or make {cues} with"
         f" `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or `reelscribe annotate` first"
     )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from reelscribe.contract.outcomes import Caption, Segment, Utterance
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
-from reelscribe.results.annotations import Model
-
-Kind = Literal["captions", "transcript"]
-"""The two kinds of annotations that a record may hold."""
+from reelscribe.results.annotations import SETTINGS_NAME
+from reelscribe.results.records import Kind, Model
 
 T = TypeVar("T")
+
+_HEAD = re.compile(r'\{"source": *')
+_ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class Captions:
     model: Model
     frames: list[Caption]
     """The caption of each frame that has one, in the order of the frames."""
-    segments: list[Segment]
-    """Equal captions in a row as one segment, in the order of time."""
+    spans: list[Segment]
+    """Equal captions in a row as one span, in the order of time."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +42,79 @@ class Transcript:
 
 
 @dataclass(frozen=True)
+class VideoStream:
+    """The part of `media` that is exported."""
+
+    duration_seconds: float
+    width: int
+    height: int
+    frames: int
+    codec: str
+
+
+@dataclass(frozen=True)
+class AudioStream:
+    """The part of `audio` that is exported."""
+
+    seconds: float
+    codec: str
+
+
+@dataclass(frozen=True)
 class AnnotatedSource:
-    """The part of a record that is exported. It has captions, a transcript or both."""
+    """The part of a record that is exported."""
 
     path: str
     """Path of the source as it was given to the run."""
+    bytes: int | None
+    """Size in bytes; None if it could not be read."""
     sha256: str | None
     """Digest of the source in hexadecimal digits; None if it could not be read."""
+    missing: bool
+    """Whether the source was gone from the disk when the last run into the folder ended."""
+    error: tuple[str, str] | None
+    """Type and message of the error; None if the source has none."""
     start_seconds: float
     """Presentation time at which players start the file, in seconds: that of its first frame or audio."""
+    video: VideoStream | None
+    """None if the record has none."""
+    audio: AudioStream | None
+    """None if the record has none."""
     captions: Captions | None
-    """None if the run made no captions."""
+    """None if no captions were made."""
     transcript: Transcript | None
-    """None if the run made no transcripts."""
+    """None if no transcript was made."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds of annotations that the record has, even if they are empty."""
         kinds: tuple[tuple[Kind, Any], ...] = (("captions", self.captions), ("transcript", self.transcript))
         return tuple(kind for kind, value in kinds if value is not None)
+
+
+def read_models(annotations: Path) -> dict[str, Model]:
+    """Read the models that made the annotations, by the ids that records have for them.
+
+    Args:
+        annotations: Path of annotations.jsonl. The models are in run.json beside it.
+
+    Raises:
+        UsageError: The file is missing or is not as docs/records.md describes it.
+    """
+    path = annotations.with_name(SETTINGS_NAME)
+    try:
+        settings = json.loads(path.read_bytes())["settings"]
+        return {key: _model(value["model"]) for key, value in settings.items()}
+    except OSError as error:
+        raise UsageError(
+            f"export: {path} cannot be read: {error.strerror or error}; it belongs to {annotations.name}, so keep both"
+            " in one folder"
+        ) from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"export: {path}: expected models and settings as docs/records.md describes them"
+            f" ({type(error).__name__}: {error}); was it written by this version?"
+        ) from None
 
 
 def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
@@ -99,68 +155,84 @@ def source_path(line: bytes) -> str:
     Raises:
         KeyError, TypeError, ValueError or RecursionError: The line is not a record.
     """
-    text, head = line.decode(), '{"source": '
-    source = json.JSONDecoder().raw_decode(text, len(head))[0] if text.startswith(head) else json.loads(text)["source"]
-    return _text(source["path"])
+    text = line.decode()
+    head = _HEAD.match(text)
+    source = json.JSONDecoder().raw_decode(text, head.end())[0] if head else json.loads(text)["source"]
+    return _path(source["path"])
 
 
-def annotated_source(line: bytes) -> AnnotatedSource:
+def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSource:
     """Parse the part of a record that is exported.
 
     Args:
         line: A line of annotations.jsonl.
+        models: The models, from `read_models`.
 
     Raises:
         KeyError, TypeError, ValueError or RecursionError: The line is not a record.
     """
     value = json.loads(line.decode())
-    source = value["source"]
-    starts = []
-    for kind, media, start in (("captions", "media", "start_seconds"), ("transcript", "audio", "media_start_seconds")):
-        if kind in value and value[media] is not None:
-            starts.append(_seconds(value[media][start]))
-    if "captions" not in value and "transcript" not in value:
-        raise ValueError("neither captions nor a transcript")
+    source, media, audio, error = value["source"], value["media"], value["audio"], value["error"]
+    starts = [_seconds(media["start_seconds"])] if media else []
+    starts += [_seconds(audio["media_start_seconds"])] if audio else []
     return AnnotatedSource(
-        path=_text(source["path"]),
+        path=_path(source["path"]),
+        bytes=None if source["bytes"] is None else _index(source["bytes"]),
         sha256=None if source["sha256"] is None else _text(source["sha256"]),
+        missing=bool(source["missing"]),
+        error=None if error is None else (_text(error["type"]), _text(error["message"])),
         start_seconds=min(starts, default=0.0),
-        captions=_captions(value) if "captions" in value else None,
-        transcript=_transcript(value) if "transcript" in value else None,
+        video=_video(media) if media else None,
+        audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,
+        captions=None if value["caption_settings"] is None else _captions(value, models),
+        transcript=None if value["speech_settings"] is None else _transcript(value, models),
     )
 
 
-def _captions(value: Any) -> Captions:
+def _video(media: Any) -> VideoStream:
+    return VideoStream(
+        _seconds(media["duration_seconds"]),
+        _index(media["width"]),
+        _index(media["height"]),
+        _index(media["frames"]),
+        _text(media["video_codec"]),
+    )
+
+
+def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
     return Captions(
-        model=_model(value["model"]),
+        model=models[value["caption_settings"]],
         frames=[
             Caption(
                 _index(item["frame_index"]),
                 _seconds(item["pts_seconds"]),
                 _text(item["text"]),
-                _index(item["reused_from"]) if "reused_from" in item else None,
+                None if item["reused_from"] is None else _index(item["reused_from"]),
+                _logprob(item["avg_logprob"]),
             )
             for item in value["captions"]
         ],
-        segments=[
-            Segment(_seconds(item["start"]), _seconds(item["end"]), _text(item["text"])) for item in value["segments"]
+        spans=[
+            Segment(_seconds(item["start"]), _seconds(item["end"]), _text(item["text"]))
+            for item in value["caption_spans"]
         ],
     )
 
 
-def _transcript(value: Any) -> Transcript:
+def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
     return Transcript(
-        model=_model(value["speech_model"]),
+        model=models[value["speech_settings"]],
         utterances=[
             Utterance(
                 _seconds(item["start"]),
                 _seconds(item["end"]),
                 _text(item["text"]),
                 language=None if item["language"] is None else _text(item["language"]),
-                no_speech_prob=None if item["no_speech_prob"] is None else _probability(item["no_speech_prob"]),
-                words=tuple(map(_word, item["words"])) if "words" in item else None,
+                no_speech_prob=_probability(item["no_speech_prob"]),
+                words=None if item["words"] is None else tuple(map(_word, item["words"])),
+                avg_logprob=_logprob(item["avg_logprob"]),
             )
-            for item in value["transcript"]
+            for item in value["segments"]
         ],
     )
 
@@ -169,8 +241,15 @@ def _model(value: Any) -> Model:
     return Model(_text(value["name"]), _text(value["revision"]))
 
 
+def _path(value: Any) -> str:
+    """Return a path with the bytes that are not UTF-8 as Python keeps them; records have them as text."""
+    return _ESCAPED_BYTE.sub(lambda escape: chr(int(escape[1], 16)), _text(value))
+
+
 def _word(value: Any) -> Word:
-    return Word(_seconds(value["start"]), _seconds(value["end"]), _text(value["text"]))
+    return Word(
+        _seconds(value["start"]), _seconds(value["end"]), _text(value["text"]), _probability(value["probability"])
+    )
 
 
 def _text(value: Any) -> str:
@@ -181,7 +260,7 @@ def _text(value: Any) -> str:
 
 def _index(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise TypeError(f"expected the number of a frame, got {brief(value)}")
+        raise TypeError(f"expected a whole number from 0, got {brief(value)}")
     return value
 
 
@@ -191,7 +270,17 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _probability(value: Any) -> float:
+def _probability(value: Any) -> float | None:
+    if value is None:
+        return None
     if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise TypeError(f"expected a probability, got {brief(value)}")
+        raise TypeError(f"expected a probability or null, got {brief(value)}")
+    return float(value)
+
+
+def _logprob(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not -1e12 < value <= 0:
+        raise TypeError(f"expected the logarithm of a probability or null, got {brief(value)}")
     return float(value)

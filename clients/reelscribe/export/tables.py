@@ -1,4 +1,4 @@
-"""Tables: one of captions and one of transcripts, as CSV and Parquet files.
+"""Tables: one of sources, one of captions and one of transcripts, as CSV and Parquet files.
 
 `TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
 column means).
@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from reelscribe.contract.outcomes import Caption, Utterance
-from reelscribe.export.reader import AnnotatedSource, Kind
-from reelscribe.results.annotations import Model
+from reelscribe.export.reader import AnnotatedSource, Captions, Transcript
+from reelscribe.results.records import Kind
 
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or its subtitle file."""
 
-Item = TypeVar("Item", Caption, Utterance)
+Item = TypeVar("Item", AnnotatedSource, Caption, Utterance)
+
+TableName = Literal["sources"] | Kind
+"""The tables, by the names of their files."""
 
 _MAX_GROUP_VALUES = 2**16  # rows and words in a row group of Parquet: many for fast reading, few for little memory
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
@@ -32,9 +35,9 @@ class Column(Generic[Item]):
     """A column of a table."""
 
     name: str
-    type: Literal["text", "integer", "number", "words"]
-    value: Callable[[AnnotatedSource, Model, Item], Any]
-    """Returns the value for a source, the model that annotated it, and the caption or utterance of the row."""
+    type: Literal["text", "integer", "number", "boolean", "words"]
+    value: Callable[[AnnotatedSource, Item], Any]
+    """Returns the value for a source, and its caption or utterance of the row, or again the source."""
     nullable: bool = False
     """Whether a value may be None."""
     in_csv: bool = True
@@ -43,61 +46,93 @@ class Column(Generic[Item]):
 
 @dataclass(frozen=True)
 class Table(Generic[Item]):
-    """A table with a row for each caption, or for each utterance, of all sources."""
+    """A table with a row for each source, or for each caption or utterance of all sources."""
 
-    items: Callable[[AnnotatedSource], tuple[Model, Sequence[Item]]]
-    """Returns the model and the captions or utterances of a source that has this kind of annotations."""
+    items: Callable[[AnnotatedSource], Sequence[Item]]
+    """Returns what the rows of a source are about, if it has this kind of annotations."""
     columns: tuple[Column[Item], ...]
 
     def rows(self, source: AnnotatedSource, columns: Sequence[Column[Item]]) -> Iterator[list[Any]]:
         """Yield the values of these columns for each row of a source."""
-        model, items = self.items(source)
-        for item in items:
-            yield [column.value(source, model, item) for column in columns]
+        for item in self.items(source):
+            yield [column.value(source, item) for column in columns]
 
 
-def _captions(source: AnnotatedSource) -> tuple[Model, Sequence[Caption]]:
+def _captions(source: AnnotatedSource) -> Captions:
     assert source.captions
-    return source.captions.model, source.captions.frames
+    return source.captions
 
 
-def _utterances(source: AnnotatedSource) -> tuple[Model, Sequence[Utterance]]:
+def _transcript(source: AnnotatedSource) -> Transcript:
     assert source.transcript
-    return source.transcript.model, source.transcript.utterances
+    return source.transcript
 
 
-_SOURCE: Column[Any] = Column("source", "text", lambda source, model, item: source.path)
-_ORIGIN: tuple[Column[Any], ...] = (
-    Column("sha256", "text", lambda source, model, item: source.sha256, nullable=True, in_csv=False),
-    Column("model_name", "text", lambda source, model, item: model.name, in_csv=False),
-    Column("model_revision", "text", lambda source, model, item: model.revision, in_csv=False),
-)
+def _of(field: str, name: str) -> Callable[[AnnotatedSource, AnnotatedSource], Any]:
+    """Return a function that returns an attribute of `video` or `audio` of a source; None if it has no such stream."""
+    return lambda source, _: getattr(getattr(source, field), name, None)
 
-TABLES: Mapping[Kind, Table[Any]] = {
-    "captions": Table(
-        _captions,
+
+_SOURCE: Column[Any] = Column("source", "text", lambda source, item: source.path)
+_SHA256: Column[Any] = Column("sha256", "text", lambda source, item: source.sha256, nullable=True, in_csv=False)
+
+TABLES: Mapping[TableName, Table[Any]] = {
+    "sources": Table(
+        lambda source: [source],
         (
             _SOURCE,
-            Column("frame_index", "integer", lambda source, model, caption: caption.frame_index),
-            Column("pts_seconds", "number", lambda source, model, caption: caption.pts_seconds),
-            Column("text", "text", lambda source, model, caption: caption.text),
-            Column("reused_from", "integer", lambda source, model, caption: caption.reused_from, nullable=True),
-            *_ORIGIN,
+            Column("status", "text", lambda source, item: "error" if source.error else "ok"),
+            Column("error_type", "text", lambda source, item: source.error and source.error[0], nullable=True),
+            Column("error_message", "text", lambda source, item: source.error and source.error[1], nullable=True),
+            Column("missing", "boolean", lambda source, item: source.missing),
+            Column("bytes", "integer", lambda source, item: source.bytes, nullable=True),
+            Column("duration_seconds", "number", _of("video", "duration_seconds"), nullable=True),
+            Column("width", "integer", _of("video", "width"), nullable=True),
+            Column("height", "integer", _of("video", "height"), nullable=True),
+            Column("frames", "integer", _of("video", "frames"), nullable=True),
+            Column("video_codec", "text", _of("video", "codec"), nullable=True),
+            Column("audio_seconds", "number", _of("audio", "seconds"), nullable=True),
+            Column("audio_codec", "text", _of("audio", "codec"), nullable=True),
+            Column(
+                "captions", "integer", lambda source, item: item.captions and len(item.captions.frames), nullable=True
+            ),
+            Column(
+                "segments",
+                "integer",
+                lambda source, item: item.transcript and len(item.transcript.utterances),
+                nullable=True,
+            ),
+            _SHA256,
+        ),
+    ),
+    "captions": Table(
+        lambda source: _captions(source).frames,
+        (
+            _SOURCE,
+            Column("frame_index", "integer", lambda source, caption: caption.frame_index),
+            Column("pts_seconds", "number", lambda source, caption: caption.pts_seconds),
+            Column("text", "text", lambda source, caption: caption.text),
+            Column("reused_from", "integer", lambda source, caption: caption.reused_from, nullable=True),
+            Column("avg_logprob", "number", lambda source, caption: caption.avg_logprob, nullable=True),
+            _SHA256,
+            Column("model_name", "text", lambda source, item: _captions(source).model.name, in_csv=False),
+            Column("model_revision", "text", lambda source, item: _captions(source).model.revision, in_csv=False),
         ),
     ),
     "transcript": Table(
-        _utterances,
+        lambda source: _transcript(source).utterances,
         (
             _SOURCE,
-            Column("start", "number", lambda source, model, utterance: utterance.start),
-            Column("end", "number", lambda source, model, utterance: utterance.end),
-            Column("text", "text", lambda source, model, utterance: utterance.text),
-            Column("language", "text", lambda source, model, utterance: utterance.language, nullable=True),
-            Column(
-                "no_speech_prob", "number", lambda source, model, utterance: utterance.no_speech_prob, nullable=True
-            ),
-            Column("words", "words", lambda source, model, utterance: utterance.words, nullable=True, in_csv=False),
-            *_ORIGIN,
+            Column("start", "number", lambda source, utterance: utterance.start),
+            Column("end", "number", lambda source, utterance: utterance.end),
+            Column("text", "text", lambda source, utterance: utterance.text),
+            Column("language", "text", lambda source, utterance: utterance.language, nullable=True),
+            Column("avg_logprob", "number", lambda source, utterance: utterance.avg_logprob, nullable=True),
+            Column("no_speech_prob", "number", lambda source, utterance: utterance.no_speech_prob, nullable=True),
+            Column("words", "words", lambda source, utterance: utterance.words, nullable=True, in_csv=False),
+            _SHA256,
+            Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),
+            Column("model_revision", "text", lambda source, item: _transcript(source).model.revision, in_csv=False),
         ),
     ),
 }
@@ -185,7 +220,8 @@ def _parquet_schema(table: Table[Any]) -> Any:
         "text": text,
         "integer": pa.int64(),
         "number": number,
-        "words": pa.list_(pa.struct({"start": number, "end": number, "text": text})),
+        "boolean": pa.bool_(),
+        "words": pa.list_(pa.struct({"start": number, "end": number, "text": text, "probability": number})),
     }
     return pa.schema([pa.field(column.name, types[column.type], nullable=column.nullable) for column in table.columns])
 
@@ -193,7 +229,7 @@ def _parquet_schema(table: Table[Any]) -> Any:
 def _parquet_value(value: Any) -> Any:
     """Return a value that pyarrow accepts. Text that is not valid UTF-8 is escaped as in annotations.jsonl."""
     if isinstance(value, tuple):
-        return [(word.start, word.end, _parquet_value(word.text)) for word in value]
+        return [(word.start, word.end, _parquet_value(word.text), word.probability) for word in value]
     if not isinstance(value, str):
         return value
     try:

@@ -18,7 +18,7 @@ from reelscribe.errors import UsageError
 from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 
 ADDRESS = "127.0.0.1"
 """Address at which the metrics are served."""

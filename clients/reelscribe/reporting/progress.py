@@ -20,7 +20,7 @@ from rich.text import Text
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.words import describe_clock, describe_time_left, json_event, printable
-from reelscribe.results.annotations import Record
+from reelscribe.results.records import Record
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""

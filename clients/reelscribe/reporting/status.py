@@ -14,8 +14,9 @@ from rich.text import Text
 
 from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
-from reelscribe.reporting.summary import FAILURES, failure_texts
+from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.words import describe_clock, describe_duration, printable
+from reelscribe.results.annotations import FAILURES_NAME
 
 RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]
 
@@ -99,9 +100,10 @@ class RunStatus:
             parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
             parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
         if now.sources_failed:
-            parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failure_texts(now.failures)]
+            texts = failure_texts(now.failures)
+            parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in texts]
             if self.exit_status:
-                parts.append(Text(f"all of them: {out / FAILURES}; again: --retry-failed", overflow="fold"))
+                parts.append(Text(f"all of them: {out / FAILURES_NAME}; again: --retry-failed", overflow="fold"))
         return Group(*parts)
 
     def _figures(self) -> Table:

@@ -12,9 +12,7 @@ from rich.text import Text
 
 from reelscribe.reporting.meter import Snapshot, TrackSnapshot
 from reelscribe.reporting.words import describe_duration, printable
-
-FAILURES = "failures.txt"
-"""Name of the file in the folder of a run that lists all failed sources, with the reasons."""
+from reelscribe.results.annotations import FAILURES_NAME, NAME
 
 Line = tuple[str, str]
 """A number with its unit, and what it counts."""
@@ -98,7 +96,7 @@ def summary_table(
         hidden = snapshot.sources_failed - len(failures)
         parts.append(Text(f"Failed{f' (first {len(failures)})' if hidden > 0 else ''}:"))
         parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
-        parts.append(Text(f"All failed sources: {out / FAILURES}", overflow="fold"))
+        parts.append(Text(f"All failed sources: {out / FAILURES_NAME}", overflow="fold"))
         parts.append(Text("To try them again, add --retry-failed to the same command."))
     parts += [Text(f"Wrote {path}", overflow="fold") for path in exported]
     parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, bool(exported))]
@@ -110,6 +108,6 @@ def _next_steps(out: Path, interrupted: bool, exported: bool) -> Iterator[str]:
         yield f"Results so far: {out}"
         yield "To continue, run the same command again."
         return
-    yield f"Results: {out / 'annotations.jsonl'}"
+    yield f"Results: {out / NAME}"
     if not exported:
         yield f"Subtitles and tables: reelscribe export {out} --format srt --format csv"

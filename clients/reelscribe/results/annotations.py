@@ -1,241 +1,201 @@
-"""`annotations.jsonl`: a record of everything that a run knows about a source is one line of it.
+"""The files of results in an output folder, each written anew from the records that the ledger has.
 
-docs/records.md describes every field. The results of a source may be too large for memory, so a record reads them
-from the ledger while it is written, and yields its line in pieces.
+    annotations.jsonl   a line of JSON for each record
+    run.json            the models and settings that made the results, under the ids by which records name them
+    failures.txt        a line for each record with an error; no file if there is none
+
+The same content of the ledger always gives the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import IO, Any, NamedTuple
 
 from reelscribe._files import atomic_file
-from reelscribe.contract.outcomes import (
-    AudioResult,
-    Caption,
-    Failure,
-    FrameResult,
-    Segment,
-    Silence,
-    SourceError,
-    SpeechFailure,
-    Utterance,
-)
-from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.errors import OutputError
+from reelscribe.results.records import ModelSettings, Record
 
 NAME = "annotations.jsonl"
-"""Name of the file of records in the folder of a run."""
+"""Name of the file of records in an output folder."""
+SETTINGS_NAME = "run.json"
+"""Name of the file of models and settings in an output folder."""
+FAILURES_NAME = "failures.txt"
+"""Name of the list of failed sources in an output folder."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_COPIED_BYTES = 2**20
+_INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
+
+
+class _Line(NamedTuple):
+    """Where a line is in the file, and which of its fields, at every depth, have a value that shows their type."""
+
+    start: int
+    stop: int
+    typed: frozenset[str]
+
+
+def escape_surrogates(text: str) -> str:
+    """Return text that is valid Unicode, as the files of results have it.
+
+    Python keeps bytes of a path that are not UTF-8 as halves of surrogate pairs, which no reader of JSON accepts. Each
+    becomes a backslash, `u` and four digits, which stand in the text as such.
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True)
-class Model:
-    """The model that made the annotations of a record."""
+class WrittenResults:
+    """What `write_results` has written."""
 
-    name: str
-    """Name on the hub, or directory of the weights."""
-    revision: str
-    """Commit on the hub, or a digest of the weights' own bytes."""
-
-
-@dataclass(frozen=True)
-class CaptionResult:
-    """The results of a captioner for one source. Each method calls `results` and so reads them again."""
-
-    model: Model
-    settings: Mapping[str, Any]
-    """Everything except the model that decides the captions, as JSON."""
-    video: VideoInfo | None = None
-    """None if the source could not be opened as a video."""
-    end_seconds: float = 0.0
-    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
-    error: SourceError | None = None
-    """The error that the captioning of this source ended with; None if it went well."""
-    results: Callable[[], Iterable[FrameResult]] = field(default=tuple, repr=False)
-    """Reads the result of each chosen frame, in the order of the frames."""
-
-    def captions(self) -> Iterator[Caption]:
-        """Yield the captions, in the order of their frames."""
-        return (result for result in self.results() if isinstance(result, Caption))
-
-    def failures(self) -> Iterator[Failure]:
-        """Yield the failures, in the order of their frames."""
-        return (result for result in self.results() if isinstance(result, Failure))
-
-    def segments(self) -> Iterator[Segment]:
-        """Yield equal captions in a row as one segment, which lasts until the next different frame or the end.
-
-        Frames with an empty caption, or with none, are in no segment.
-        """
-        start, text = 0.0, ""
-        for result in self.results():
-            next_text = result.text if isinstance(result, Caption) else ""
-            if next_text != text:
-                if text:
-                    yield Segment(start, result.pts_seconds, text)
-                start, text = result.pts_seconds, next_text
-        if text:
-            yield Segment(start, max(start, self.end_seconds), text)
-
-    def iter_json_fields(self) -> Iterator[str]:
-        """Yield pieces of JSON: the record's fields from the captioner, each with a comma before it."""
-        yield f', "media": {_json(asdict(self.video) if self.video else None)}'
-        yield from _iter_json_array("captions", map(_caption_to_json, self.captions()))
-        yield from _iter_json_array("segments", map(vars, self.segments()))
-        yield from _iter_json_array("failures", map(vars, self.failures()))
-        yield f', "model": {_json(asdict(self.model))}'
-        yield f', "settings": {_json(self.settings)}'
+    sources: int
+    """Number of records."""
+    failed: int
+    """Number of records with an error."""
 
 
-@dataclass(frozen=True)
-class TranscriptResult:
-    """The results of a speech model for one source. Each method calls `results` and so reads them again."""
-
-    model: Model
-    settings: Mapping[str, Any]
-    """Everything except the model that decides the transcript, as JSON."""
-    audio: AudioInfo | None = None
-    """None if the source has no audio or could not be opened."""
-    decoded_seconds: float = 0.0
-    """Duration of the decoded audio, in seconds; if decoding failed, of the audio before the first gap."""
-    error: SourceError | None = None
-    """The error that the transcription of this source ended with; None if it went well."""
-    results: Callable[[], Iterable[AudioResult]] = field(default=tuple, repr=False)
-    """Reads the results of the audio, in the order of time."""
-
-    def utterances(self) -> Iterator[Utterance]:
-        """Yield the segments of speech, in the order of time."""
-        return (result for result in self.results() if isinstance(result, Utterance))
-
-    def silences(self) -> Iterator[Silence]:
-        """Yield the stretches of audio that were silent, in the order of time."""
-        return (result for result in self.results() if isinstance(result, Silence))
-
-    def failures(self) -> Iterator[SpeechFailure]:
-        """Yield the stretches of audio that have no transcript because of an error, in the order of time."""
-        return (result for result in self.results() if isinstance(result, SpeechFailure))
-
-    def iter_json_fields(self) -> Iterator[str]:
-        """Yield pieces of JSON: the record's fields from the speech model, each with a comma before it."""
-        audio = {**asdict(self.audio), "seconds": self.decoded_seconds} if self.audio else None
-        yield f', "audio": {_json(audio)}'
-        yield from _iter_json_array("transcript", map(_utterance_to_json, self.utterances()))
-        yield from _iter_json_array("silences", map(vars, self.silences()))
-        yield from _iter_json_array("transcript_failures", map(vars, self.failures()))
-        yield f', "speech_model": {_json(asdict(self.model))}'
-        yield f', "speech_settings": {_json(self.settings)}'
+def check_folder(out: Path) -> None:
+    """Raise OutputError if the files of results cannot be put into the folder `out`, which exists."""
+    for name in (NAME, SETTINGS_NAME, FAILURES_NAME):
+        if (out / name).is_dir():
+            raise OutputError(f"{out / name}: a folder; expected a file or nothing there")
 
 
-@dataclass(frozen=True)
-class Record:
-    """Everything that a run knows about one source."""
+def write_results(out: Path, records: Iterable[Record]) -> WrittenResults:
+    """Write annotations.jsonl, run.json and failures.txt, and replace older ones.
 
-    source: Source
-    caption_result: CaptionResult | None = None
-    """None if the run makes no captions."""
-    transcript_result: TranscriptResult | None = None
-    """None if the run makes no transcripts."""
+    Lines keep the order of the records, with one exception. Readers such as DuckDB and Hugging Face datasets infer the
+    types of all fields from the beginning of a file. So in a file of more than 8 MiB, the smallest line that shows the
+    type of a field comes before all others, for each field that has a value anywhere.
 
-    @property
-    def status(self) -> Literal["ok", "error"]:
-        """Return "ok" if the record has no error."""
-        return "error" if self.error else "ok"
+    Args:
+        out: Folder to write to, which exists.
+        records: The records, in a stable order.
 
-    @property
-    def error(self) -> SourceError | None:
-        """Return the error of the source, if it has one.
-
-        In a run with both models, a source may lack one of the two streams; in a run with a speech model alone, it may
-        be a video without audio. Neither is an error. Two different errors become one, with the type of the first.
-        """
-        all_errors = [result.error for result in self._results() if result.error]
-        errors = [error for error in all_errors if not error.is_missing_stream]
-        if not errors and (len(all_errors) == 2 or not self.transcript_result):
-            errors = all_errors
-        if len(set(errors)) < 2:
-            return errors[0] if errors else None
-        video_error, audio_error = errors
-        return SourceError(video_error.type, f"pictures: {video_error.message}; sound: {audio_error.message}")
-
-    def iter_json(self) -> Iterator[str]:
-        """Yield pieces of one line of JSON, without the line feed at its end. Equal records give equal lines."""
-        source = {**asdict(self.source), "sha256": self.source.sha256 or None}
-        yield f'{{"source": {_json(source)}'
-        yield f', "status": {_json(self.status)}'
-        for result in self._results():
-            yield from result.iter_json_fields()
-        if self.error:
-            yield f', "error": {_json(self.error._asdict())}'
-        yield "}"
-
-    def _results(self) -> list[CaptionResult | TranscriptResult]:
-        return [result for result in (self.caption_result, self.transcript_result) if result]
+    Raises:
+        OutputError: A file cannot be written.
+    """
+    lines: list[_Line] = []
+    failures: list[bytes] = []
+    settings: dict[str, ModelSettings] = {}
+    with _output_errors(out / NAME), atomic_file(out / NAME, durable=True) as partial:
+        with partial.open("w+b") as file:
+            for record in records:
+                lines.append(_write_line(file, record))
+                settings |= {used.id: used for used in _settings_of(record)}
+                if record.error:
+                    failures.append(_failure(record))
+        if lines and lines[-1].stop > _INFERRED_BYTES:
+            _reorder(partial, lines)
+    _write_small(out / SETTINGS_NAME, _settings_to_json(settings).encode("utf-8", "backslashreplace"))
+    _write_small(out / FAILURES_NAME, b"".join(failures))
+    return WrittenResults(len(lines), len(failures))
 
 
-def _caption_to_json(caption: Caption) -> dict[str, Any]:
-    value = dict(vars(caption))
-    if caption.reused_from is None:
-        del value["reused_from"]
-    return value
+def _write_line(file: IO[bytes], record: Record) -> _Line:
+    start, typed = file.tell(), set[str]()
+    for piece in _iter_line(record, typed):
+        file.write(piece.encode())
+    return _Line(start, file.tell(), frozenset(typed))
 
 
-def _utterance_to_json(utterance: Utterance) -> dict[str, Any]:
-    value = dict(vars(utterance))
-    words = value.pop("words")
-    return value if words is None else {**value, "words": [*map(vars, words)]}
+def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
+    """Yield pieces of the line of a record, and add the names of its fields with a type to `typed`."""
+    separator = "{"
+    for name, value in record.fields():
+        yield f'{separator}"{name}":'
+        if isinstance(value, Iterator):
+            yield from _iter_array(name, value, typed)
+        else:
+            typed.update(_typed_fields(name, value))
+            yield _json(value)
+        separator = ","
+    yield "}\n"
+
+
+def _iter_array(name: str, values: Iterator[dict[str, Any]], typed: set[str]) -> Iterator[str]:
+    separator = "["
+    for value in values:
+        typed.update(_typed_fields(name, value))
+        yield separator + _json(value)
+        separator = ","
+    yield "[]" if separator == "[" else "]"
+
+
+def _typed_fields(name: str, value: Any) -> Iterator[str]:
+    """Yield the names of the fields of a JSON value that show their type; null and an empty array show none."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _typed_fields(f"{name}.{key}", item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _typed_fields(name, item)
+    elif value is not None:
+        yield name
+
+
+def _reorder(path: Path, lines: list[_Line]) -> None:
+    """Move the smallest line that shows each field to the beginning of the file."""
+    smallest: dict[str, _Line] = {}
+    for line in sorted(lines, key=lambda line: (line.stop - line.start, line.start)):
+        for name in line.typed - smallest.keys():
+            smallest[name] = line
+    first = {line.start for line in smallest.values()}
+    ordered = path.with_name(f"{path.name}.ordered")
+    try:
+        with path.open("rb") as source, ordered.open("wb") as target:
+            for line in sorted(lines, key=lambda line: line.start not in first):  # sorting is stable
+                source.seek(line.start)
+                _copy(source, target, line.stop - line.start)
+        ordered.replace(path)
+    finally:
+        ordered.unlink(missing_ok=True)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
+    while count > 0:
+        block = source.read(min(count, _COPIED_BYTES))
+        target.write(block)
+        count -= len(block)
+
+
+def _settings_of(record: Record) -> Iterator[ModelSettings]:
+    return (result.settings for result in (record.caption_result, record.transcript_result) if result)
+
+
+def _settings_to_json(settings: dict[str, ModelSettings]) -> str:
+    values = {key: {"model": vars(settings[key].model), "settings": settings[key].settings} for key in sorted(settings)}
+    return json.dumps({"settings": values}, ensure_ascii=False, indent=2) + "\n"
+
+
+def _failure(record: Record) -> bytes:
+    """Return a line of failures.txt: path, type and message, with tabs between them."""
+    assert record.error
+    path, kind, message = (cell.translate({9: " ", 10: " ", 13: " "}) for cell in (record.source.path, *record.error))
+    return os.fsencode(path) + f"\t{kind}\t{message}\n".encode("utf-8", "backslashreplace")
+
+
+def _write_small(path: Path, content: bytes) -> None:
+    """Write a file, or remove it if it would be empty."""
+    with _output_errors(path):
+        if not content:
+            path.unlink(missing_ok=True)
+            return
+        with atomic_file(path) as partial:
+            partial.write_bytes(content)
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _iter_json_array(name: str, values: Iterable[Any]) -> Iterator[str]:
-    separator = ""
-    yield f', "{name}": ['
-    for value in values:
-        yield separator + _json(value)
-        separator = ", "
-    yield "]"
-
-
-class AnnotationsWriter:
-    """Writes records as they come. Use it as a context manager; every method raises OutputError.
-
-    The lines are written to `annotations.jsonl.partial`, where they can be read meanwhile. When the block ends without
-    an exception, this file becomes `annotations.jsonl` and replaces an older one; otherwise it stays as it is.
-    """
-
-    def __init__(self, out: Path) -> None:
-        """Prepare to write into the folder `out`, which must exist when the block begins."""
-        self._path = out / NAME
-
-    def __enter__(self) -> Self:
-        with _output_errors(self._path), ExitStack() as stack:
-            if self._path.is_dir():
-                raise OutputError(f"{self._path}: a folder; expected a file or nothing there")
-            partial = stack.enter_context(atomic_file(self._path, durable=True))
-            # The path of a source need not be UTF-8.
-            self._file = stack.enter_context(partial.open("w", encoding="utf-8", errors="backslashreplace"))
-            self._stack = stack.pop_all()
-        return self
-
-    def write(self, record: Record) -> None:
-        """Write the line of a record. This reads all results of the source from the ledger."""
-        with _output_errors(self._path):
-            self._file.writelines(record.iter_json())
-            self._file.write("\n")
-            self._file.flush()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _output_errors(self._path):
-            self._stack.__exit__(kind, error, trace)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # In JSON, a backslash that stands in the text as such is written twice.
+    return text if text.isascii() else _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 
 UNDECODABLE = "it cannot be decoded"
 """The reason that the ledger and the records give for a frame that the decoder could not decode."""
@@ -70,7 +70,9 @@ class SavedFrameBatch(SavedBatch):
     failures: Sequence[Failure] = ()
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        captions = [(caption.frame_index, caption.pts_seconds, caption.text) for caption in self.captions]
+        captions = [
+            (caption.frame_index, caption.pts_seconds, caption.text, caption.avg_logprob) for caption in self.captions
+        ]
         failures = [(failure.frame_index, failure.pts_seconds, failure.error) for failure in self.failures]
         return captions, self.reused, failures
 
@@ -89,10 +91,15 @@ class SavedFrameBatch(SavedBatch):
             first,
             stop,
             anchor,
-            captions=[Caption(*row) for row in captions],
+            captions=[_caption(*row) for row in captions],
             reused=[ReusedFrame(*row) for row in reused],
             failures=[Failure(*row) for row in failures],
         )
+
+
+def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None = None) -> Caption:
+    """Return a saved caption. Ledgers of earlier versions have no `avg_logprob`."""
+    return Caption(frame_index, pts_seconds, text, avg_logprob=avg_logprob)
 
 
 class FrameTimeline:
@@ -114,7 +121,12 @@ class FrameTimeline:
         if not isinstance(result, ReusedFrame):
             return result
         if self._last and self._last.frame_index == result.reused_from:
-            return Caption(result.frame_index, result.pts_seconds, self._last.text, result.reused_from)
+            return replace(
+                self._last,
+                frame_index=result.frame_index,
+                pts_seconds=result.pts_seconds,
+                reused_from=result.reused_from,
+            )
         error = f"nearly equal to frame {result.reused_from}, which has no caption"
         return Failure(result.frame_index, result.pts_seconds, error)
 
@@ -227,5 +239,8 @@ def _utterance(chunk: TimedTranscript, segment: SpeechSegment) -> Utterance:
         chunk.transcript.no_speech_prob,
         None
         if words is None
-        else tuple(Word(presentation_time(word.start), presentation_time(word.end), word.text) for word in words),
+        else tuple(
+            replace(word, start=presentation_time(word.start), end=presentation_time(word.end)) for word in words
+        ),
+        segment.avg_logprob,
     )

@@ -5,6 +5,7 @@ A content is the bytes of a file, whatever its path; its SHA-256 identifies it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -72,9 +73,37 @@ class Job:
     done: bool
     """Whether nothing is left to do, whether it went well or not."""
     error: SourceError | None
-    """The error that the job ended with; None if it ended well or is not done."""
+    """The error that the job ended with, also while it is tried again; None if it ended well or was never done."""
     missing: Sequence[Span]
     """The frames or samples that have no saved result yet, in order."""
+
+
+def job_from_row(
+    number: int,
+    opened: str | None,
+    total: int | None,
+    done: int,
+    error: str | None,
+    saved: Iterable[tuple[int, int, int | None]],
+) -> Job:
+    """Return a job from a row of the ledger.
+
+    Args:
+        number: Number of the job.
+        opened: What is known about the source, as JSON.
+        total: Number of its chosen frames or samples.
+        done: Whether nothing is left to do.
+        error: The error that it ended with, as JSON.
+        saved: First number, number after the last, and anchor of each saved batch, in order.
+    """
+    return Job(
+        number,
+        opened=None if opened is None else saved_source_from_json(json.loads(opened)),
+        total=total,
+        done=bool(done),
+        error=None if error is None else SourceError(*json.loads(error)),
+        missing=missing_spans(saved, total),
+    )
 
 
 def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | None) -> list[Span]:

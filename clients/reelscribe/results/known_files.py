@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reelscribe.results.ledger import LedgerReader, open_to_read, output_errors
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key
 
 _FILES = "SELECT path, stat, sha256 FROM files"
 _DURATIONS = "SELECT path, stat, seconds FROM durations"
@@ -44,7 +44,7 @@ def earlier_run_state(out: Path) -> dict[str, Any] | None:
     Raises:
         OutputError: The ledger cannot be read.
     """
-    if not (out / "ledger.sqlite").exists():
+    if not (out / NAME).exists():
         return None
     with LedgerReader(out) as reader:
         return reader.run_state()
@@ -66,7 +66,7 @@ class KnownFiles:
         self._digests: dict[bytes, tuple[str, str]] = {}
         self._durations: dict[bytes, tuple[str, float | None]] = {}
         self._jobs: list[dict[str, KnownJob]] = [{} for _ in settings]
-        path = out / "ledger.sqlite"
+        path = out / NAME
         if not path.exists():
             return
         with output_errors(path, "read"), closing(open_to_read(path)) as database:
@@ -80,12 +80,12 @@ class KnownFiles:
 
     def digest(self, path: str, stat: str) -> str | None:
         """Return the SHA-256 of a file; None if it was never read, or was written to since."""
-        known_stat, sha256 = self._digests.get(_key(path), ("", ""))
+        known_stat, sha256 = self._digests.get(path_key(path), ("", ""))
         return sha256 if known_stat == stat else None
 
     def duration(self, path: str, stat: str) -> tuple[bool, float | None]:
         """Return whether the header of a file was read before, and the duration in seconds if it states one."""
-        known_stat, seconds = self._durations.get(_key(path), ("", None))
+        known_stat, seconds = self._durations.get(path_key(path), ("", None))
         return (True, seconds) if known_stat == stat else (False, None)
 
     def job(self, sha256: str, model: int) -> KnownJob | None:
@@ -96,7 +96,3 @@ class KnownFiles:
 def _jobs(database: sqlite3.Connection, settings: Mapping[str, Any]) -> Iterator[tuple[str, KnownJob]]:
     for sha256, total, done, error, saved in database.execute(_JOBS, [json.dumps(settings, sort_keys=True)]):
         yield sha256, KnownJob(total, saved or 0, bool(done), json.loads(error)[0] if error else None)
-
-
-def _key(path: str) -> bytes:
-    return os.fsencode(os.path.abspath(path))

@@ -11,24 +11,33 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.reporting.meter import Meter
-from reelscribe.results.annotations import Record
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.records import Record
 from reelscribe.run.track import Stopped, Track, source_error
 
 
 class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
-    def __init__(self, tracks: Sequence[Track[Any, Any, Any, Any, Any]], *, ledger: Ledger, meter: Meter) -> None:
+    def __init__(
+        self,
+        tracks: Sequence[Track[Any, Any, Any, Any, Any]],
+        *,
+        ledger: Ledger,
+        reader: LedgerReader,
+        meter: Meter,
+    ) -> None:
         """Create an annotator.
 
         Args:
             tracks: One for each model. Their `begin` has been called.
-            ledger: Where digests and jobs are saved.
+            ledger: Where digests, jobs and finished sources are saved.
+            reader: An open reader of the same ledger, from which records are read.
             meter: Counts finished sources.
         """
-        self._tracks, self._ledger, self._meter = tracks, ledger, meter
+        self._tracks, self._ledger, self._reader, self._meter = tracks, ledger, reader, meter
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
@@ -44,7 +53,8 @@ class Annotator:
     async def annotate(self, path: str) -> Record:
         """Caption and transcribe a source, except for what the ledger already holds, and return its record.
 
-        If the source cannot be read, or a model refuses its content, the record holds the error.
+        The record has the results of this run's models alone. If the source cannot be read, or a model refuses its
+        content, it holds the error.
 
         Args:
             path: The source file.
@@ -61,15 +71,14 @@ class Annotator:
             lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source, stat)
+            await self._ledger.save_source(
+                source, {track.kind: job.id for track, job in zip(self._tracks, jobs, strict=True)}
+            )
         except MediaError as error:
             self._first_track.raise_if_stopping()
-            record = Record(Source(path))
-            for track in self._tracks:
-                record = track.add_error(record, source_error(error))
-        else:
-            record = Record(source)
-            for track, job in zip(self._tracks, jobs, strict=True):
-                record = track.add_to(record, job)
+            await self._ledger.save_unreadable(path, source_error(error))
+        record = await asyncio.to_thread(self._reader.record, path)
+        record = record.only(*(track.kind for track in self._tracks))
         self._meter.finished(record.source, record.error)
         return record
 

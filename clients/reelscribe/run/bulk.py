@@ -1,8 +1,8 @@
-"""The main path of a run: many sources are annotated at once, and their records are written in order.
+"""The main path of a run: many sources are annotated at once, and then all records are written.
 
 Read it from `BulkRun.run` downwards. Each source has an asyncio task (annotating.py), in which each track decodes it,
-sends it to a model batch by batch, and saves the answers in the ledger (track.py). The record of a source is written
-when the records of all earlier sources have been written.
+sends it to a model batch by batch, and saves the answers in the ledger (track.py). At the end of the run, the records
+of all sources that the ledger has are written.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress, Silent
 from reelscribe.reporting.summary import summary_lines
-from reelscribe.results.annotations import AnnotationsWriter, Record
+from reelscribe.results.annotations import check_folder, write_results
 from reelscribe.results.known_files import earlier_run_state
-from reelscribe.results.ledger import Ledger, LedgerReader
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.plan import Outlooks, Plan, make_plan
@@ -37,8 +39,8 @@ from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
 
 OPEN_SOURCES = 1024
-"""Largest number of sources that have a task and no written record yet. It bounds memory. It is large because a video
-of many hours holds back the records of all sources after it, and their tasks should go on meanwhile.
+"""Largest number of sources that have a task and whose record has not been passed on yet. It bounds memory. It is large
+because a video of many hours holds back the records of all sources after it, and their tasks should go on meanwhile.
 """
 
 SNAPSHOT_SECONDS = 1.0
@@ -86,8 +88,8 @@ class BulkRun:
             tracks: One for each model, at least one. Their clients must stay open until the run has ended.
             out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
             progress: Shows the progress of the run; by default nothing is shown.
-            on_record: Called with each record after it has been written, in the order of the sources. The results of
-                a record are read from the ledger, which is possible until the run ends.
+            on_record: Called with the record of each source that is done, in the order of the sources. It has the
+                results of this run's models, which are read from the ledger; this is possible until the run ends.
             exclude: Globs; sources whose path or file name fits one of them are left out.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
         """
@@ -130,9 +132,9 @@ class BulkRun:
             return outlooks.outlook()
 
     async def run(self, names: Sequence[str]) -> Summary:
-        """Annotate sources, and write their records to annotations.jsonl in the output folder.
+        """Annotate sources, and write the files of results in the output folder.
 
-        Results that an earlier run has saved in the same folder are used again.
+        Results that an earlier run has saved in the same folder are used again, and records of its other sources stay.
 
         Args:
             names: Files, folders and globs.
@@ -141,7 +143,7 @@ class BulkRun:
             The outcome, also if `stop` has ended the run early.
 
         Raises:
-            UsageError: A model does not support the options.
+            UsageError: A name matches no source, or a model does not support the options.
             OutputError: The folder is in use by another run, or cannot be written to.
             ServerError: No server can be used.
         """
@@ -150,6 +152,7 @@ class BulkRun:
             for track in self._tracks:
                 await stack.enter_async_context(track)
             stack.enter_context(FolderLock(self._out))
+            check_folder(self._out)
             ledger = await stack.enter_async_context(Ledger(self._out))
             reader = stack.enter_context(LedgerReader(self._out))
             plan = await self._plan(paths)
@@ -157,15 +160,15 @@ class BulkRun:
             outlooks = Outlooks(plan, self._tracks, meter)
             stack.enter_context(self._progress)
             for track in self._tracks:
-                await track.begin(ledger, reader)
-            annotator = self._annotator = Annotator(self._tracks, ledger=ledger, meter=meter)
+                await track.begin(ledger)
+            annotator = self._annotator = Annotator(self._tracks, ledger=ledger, reader=reader, meter=meter)
             if self._stopped:
                 annotator.stop()
             tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger)
             background = [asyncio.create_task(task) for task in tasks]
             stack.push_async_callback(_cancel, background)
             try:
-                await self._write_records(plan.paths, annotator)
+                await self._annotate(plan.paths, annotator)
                 state = "done"
             except Stopped:
                 state = "interrupted"
@@ -173,7 +176,10 @@ class BulkRun:
                 state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
                 with suppress(OutputError):  # the error that ended the run matters more
                     await ledger.save_run_state(self._run_state(state, meter))
+                    if isinstance(error, ReelscribeError):
+                        await self._write_results(ledger, reader)
                 raise
+            await self._write_results(ledger, reader)
             self._progress.show(meter.snapshot())
             await ledger.save_run_state(self._run_state(state, meter))
             replaced = sum(track.pool.failures for track in self._tracks)
@@ -200,14 +206,15 @@ class BulkRun:
         await outlooks.find_durations(ledger)
         self._progress.announce(outlooks.outlook())
 
-    async def _write_records(self, paths: Sequence[str], annotator: Annotator) -> None:
-        with AnnotationsWriter(self._out) as writer:
-            async with aclosing(_records_in_order(paths, annotator)) as records:
-                async for record in records:
-                    # In a thread, because it reads all results of the source from the ledger.
-                    await asyncio.to_thread(writer.write, record)
-                    self._progress.finished(record)
-                    self._on_record(record)
+    async def _annotate(self, paths: Sequence[str], annotator: Annotator) -> None:
+        async with aclosing(_records_in_order(paths, annotator)) as records:
+            async for record in records:
+                self._progress.finished(record)
+                self._on_record(record)
+
+    async def _write_results(self, ledger: Ledger, reader: LedgerReader) -> None:
+        await ledger.mark_missing()
+        await asyncio.to_thread(write_results, self._out, reader.records())
 
     def _run_state(self, state: str, meter: Meter) -> dict[str, Any]:
         """Return what `reelscribe status` and the next run want to know, as JSON."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.decode.video import VideoTask
@@ -16,9 +15,9 @@ from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, Re
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.limits import Counts
-from reelscribe.results.annotations import CaptionResult, Record
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.records import Kind
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -27,12 +26,13 @@ UNDECODABLE_SHARE = 0.02
 frame now and then. A file with more of them is damaged.
 """
 
-Captions = list[str | RequestRefused]
+Captions = list[FrameCaption | RequestRefused]
 
 
 class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, Captions, SavedFrameBatch]):
     """Captions the chosen frames of sources."""
 
+    kind: ClassVar[Kind] = "captions"
     counts: ClassVar[Counts] = "frames"
     items: ClassVar[str] = "frames"
     items_per_count = 1.0
@@ -47,23 +47,6 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         self.options = options or CaptionOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._captioner = client  # `_client`, with the type that has `caption`
-
-    def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with the captions of a job that is done."""
-        video = job.opened if isinstance(job.opened, SavedVideo) else None
-        result = CaptionResult(
-            self.model,
-            self.settings,
-            video=video.info if video else None,
-            end_seconds=video.end_seconds if video else 0.0,
-            error=job.error,
-            results=partial(self._reader.frame_results, job.id),
-        )
-        return replace(record, caption_result=result)
-
-    def add_error(self, record: Record, error: SourceError) -> Record:
-        """Return the record with the error of a source that cannot be read."""
-        return replace(record, caption_result=CaptionResult(self.model, self.settings, error=error))
 
     @property
     def choice(self) -> str:
@@ -98,8 +81,16 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
 
     def _to_save(self, batch: DecodedFrameBatch, answers: Captions) -> SavedFrameBatch:
         rows = list(zip(batch.frame_indices, batch.pts_seconds, answers, strict=True))
-        captions = [Caption(index, seconds, text) for index, seconds, text in rows if isinstance(text, str)]
-        failures = [Failure(index, seconds, str(text)) for index, seconds, text in rows if not isinstance(text, str)]
+        captions = [
+            Caption(index, seconds, answer.text, avg_logprob=answer.avg_logprob)
+            for index, seconds, answer in rows
+            if isinstance(answer, FrameCaption)
+        ]
+        failures = [
+            Failure(index, seconds, str(answer))
+            for index, seconds, answer in rows
+            if isinstance(answer, RequestRefused)
+        ]
         failures += [Failure(index, seconds, UNDECODABLE) for index, seconds in batch.undecodable]
         failures.sort(key=lambda failure: failure.frame_index)
         reused = [ReusedFrame(*frame) for frame in batch.reused]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
-from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
@@ -138,7 +138,8 @@ async def caption_frames(client: CaptionClient, frames: FrameArray) -> list[str 
         for first in range(0, len(frames), batch_size)
     ]
     answers = await asyncio.gather(*map(client.caption, batches))
-    return [caption for answer in answers for caption in answer]
+    captions = [caption for answer in answers for caption in answer]
+    return [caption.text if isinstance(caption, FrameCaption) else caption for caption in captions]
 
 
 async def transcribe_samples(

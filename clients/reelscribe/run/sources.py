@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
+from reelscribe.errors import UsageError
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 
 def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXES) -> list[str]:
@@ -14,23 +18,46 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
 
     Args:
         names: Files, folders and globs. A folder stands for all files below it whose names end in one of `suffixes`,
-            sorted; a glob for its matches, sorted. Any other name stands for itself even if there is no such file, and
-            so does a folder or glob without media: its record then holds an error.
+            sorted; a glob for its matches, sorted; folders that it matches are searched, too.
         suffixes: Endings of media files in lower case, such as ".mp4".
 
     Returns:
-        Paths in the order of the names, each once.
+        Paths in the order of the names, each file once, by the first of its paths.
+
+    Raises:
+        UsageError: A name stands for no file.
     """
-    paths: dict[str, None] = {}
+    paths: dict[str, str] = {}
     for name in names:
-        if os.path.isdir(name):
-            found = sorted(_media_below(name, suffixes))
-        elif os.path.exists(name):
-            found = [name]
-        else:
-            found = sorted(glob.glob(name, recursive=True))
-        paths.update(dict.fromkeys(found or [name]))
-    return list(paths)
+        found = _find(name, suffixes)
+        if not found:
+            raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
+        for path in found:
+            paths.setdefault(os.path.abspath(path), path)
+    return list(paths.values())
+
+
+def _find(name: str, suffixes: Collection[str]) -> list[str]:
+    if os.path.isdir(name):
+        return sorted(_media_below(name, suffixes))
+    if os.path.lexists(name):
+        return [name]
+    matches = sorted(glob.glob(name, recursive=True))
+    return [path for match in matches for path in ([match] if not os.path.isdir(match) else _find(match, suffixes))]
+
+
+def _why_nothing(name: str, suffixes: Collection[str]) -> str:
+    """Return why a name stands for no file, and what to do."""
+    if name == "-":
+        return "expected files, folders or globs, as media cannot be read from standard input; write it to a file first"
+    if _ADDRESS.match(name):
+        return "expected files, folders or globs on this machine, got an address; download it first"
+    if os.path.isdir(name):
+        endings = " ".join(sorted(suffixes))
+        return f"expected media files in this folder, found none; media files end in {endings} and are not hidden"
+    if glob.has_magic(name):
+        return "expected a glob that matches a file, but it matches nothing; check it, and quote it for the shell"
+    return "no such file or folder; check the path, or whether its disk is mounted"
 
 
 def _media_below(folder: str, suffixes: Collection[str]) -> Iterator[str]:

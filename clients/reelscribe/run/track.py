@@ -31,10 +31,10 @@ from reelscribe.errors import MediaError, ServerError, ServerUnreachable
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.limits import Counts, Load
 from reelscribe.reporting.meter import Meter, TrackMeter
-from reelscribe.results.annotations import Model, Record
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
-from reelscribe.results.ledger import Ledger, LedgerReader
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.records import Kind, Model
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -59,6 +59,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
     no server answers, and UsageError if the model does not support the options.
     """
 
+    kind: ClassVar[Kind]
+    """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
     items: ClassVar[str]
@@ -118,14 +120,13 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         )
         self._client.on_answer = self._count
 
-    async def begin(self, ledger: Ledger, reader: LedgerReader) -> None:
+    async def begin(self, ledger: Ledger) -> None:
         """Connect the track to the ledger of a run. Call it once, after `count_in`.
 
         Args:
             ledger: The open ledger in which results are saved.
-            reader: An open reader of the same ledger, from which records read their results.
         """
-        self._ledger, self._reader = ledger, reader
+        self._ledger = ledger
         self._settings_id = await ledger.settings_id(self.job_settings)
 
     @property
@@ -235,13 +236,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         return request
 
     @abstractmethod
-    def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with the results of a job that is done."""
-
-    @abstractmethod
-    def add_error(self, record: Record, error: SourceError) -> Record:
-        """Return the record with the error of a source that cannot be read."""
-
     @property
     @abstractmethod
     def choice(self) -> str:

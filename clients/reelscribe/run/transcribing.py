@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.in_flight import Permit
@@ -16,9 +14,9 @@ from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, Re
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.reporting.limits import Counts
-from reelscribe.results.annotations import Record, TranscriptResult
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
+from reelscribe.results.records import Kind
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -28,6 +26,7 @@ Transcripts = list[ChunkTranscript | RequestRefused]
 class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, Transcripts, SavedAudioBatch]):
     """Transcribes the audio of sources."""
 
+    kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of sound"
     items: ClassVar[str] = "chunks"
 
@@ -41,24 +40,6 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, T
         self.options = options or SpeechOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._speech = client  # `_client`, with the type that has `transcribe`
-
-    def add_to(self, record: Record, job: Job) -> Record:
-        """Return the record with the transcript of a job that is done."""
-        # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
-        samples = job.missing[0].first if job.total is None else job.total
-        result = TranscriptResult(
-            self.model,
-            self.settings,
-            audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
-            decoded_seconds=samples / self._description.sample_rate,
-            error=job.error,
-            results=partial(self._reader.audio_results, job.id),
-        )
-        return replace(record, transcript_result=result)
-
-    def add_error(self, record: Record, error: SourceError) -> Record:
-        """Return the record with the error of a source that cannot be read."""
-        return replace(record, transcript_result=TranscriptResult(self.model, self.settings, error=error))
 
     @property
     def choice(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from runtime.second_stage import TensorTree
 from transcripts.chunks import round_seconds
@@ -21,7 +22,7 @@ from transcripts.settings import SpeechSettings
 from transcripts.whisper.decoder import WhisperDecoder
 from transcripts.whisper.segments import TokenSegment, split_segments
 from transcripts.whisper.windows import TranscribedWindow, Window
-from transcripts.whisper.word_alignment import token_times
+from transcripts.whisper.word_alignment import align_tokens
 from transcripts.whisper.words import time_words
 
 MIN_TOKENS = 10
@@ -172,9 +173,8 @@ class WindowTranscriber:
             text="",
             language=encoded.language,
             segments=(),
-            # Devices do not agree on more digits.
-            no_speech_prob=round(encoded.no_speech_prob, 3),
-            avg_logprob=round(result.avg_logprob, 3),
+            no_speech_prob=round_confidence(encoded.no_speech_prob),
+            avg_logprob=round_confidence(result.avg_logprob),
             compression_ratio=round(result.compression_ratio, 3),
             temperature=result.temperature,
         )
@@ -184,7 +184,9 @@ class WindowTranscriber:
         texts = [self._text(segment.tokens) for segment in segments]
         words = self._words(encoded, segments) if encoded.window.options.word_times else [None] * len(segments)
         speech_segments = tuple(
-            SpeechSegment(round_seconds(segment.start), round_seconds(segment.end), text.strip(), timed)
+            SpeechSegment(
+                round_seconds(segment.start), round_seconds(segment.end), text.strip(), timed, empty.avg_logprob
+            )
             for segment, text, timed in zip(segments, texts, words, strict=True)
             if text.strip()
         )
@@ -195,8 +197,8 @@ class WindowTranscriber:
         """The words of each segment, with their times."""
         tokens = [token for segment in segments for token in segment.tokens]
         prompt = self._decoder.prompt(encoded.language, encoded.window.options.task, timestamps=False)
-        times = token_times(self._model, encoded.states, prompt, tokens, encoded.window.duration)
-        return time_words(self._tokenizer, segments, times, encoded.language)
+        aligned = align_tokens(self._model, encoded.states, prompt, tokens, encoded.window.duration)
+        return time_words(self._tokenizer, segments, aligned, encoded.language)
 
     def _text(self, tokens: list[int]) -> str:
         """The text of tokens without timestamps. It may start with a space."""

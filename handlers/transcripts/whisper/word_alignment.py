@@ -6,7 +6,7 @@ smoothed and averaged to a matrix of tokens over time. The path of highest atten
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,17 @@ STATES_PER_SECOND = 50
 """Encoder states for each second of audio."""
 
 
-def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int], duration: float) -> list[float]:
-    """Time the tokens of a window.
+class AlignedTokens(NamedTuple):
+    """When the N text tokens of a window are spoken, and how probable they are."""
+
+    times: list[float]
+    """When each token starts, and when the last one ends, N + 1 times in seconds from the start of the window."""
+    probabilities: list[float]
+    """The probability of each token after those before it, among all text tokens, as in openai/whisper."""
+
+
+def align_tokens(model: Any, states: Tensor, prompt: list[int], tokens: list[int], duration: float) -> AlignedTokens:
+    """Align the text tokens of a window with its audio.
 
     Args:
         model: A Whisper; its encoder is not needed.
@@ -30,10 +39,11 @@ def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int]
         duration: Length of the window's audio, in seconds.
 
     Returns:
-        When each of `tokens` starts, and when the last one ends, in seconds from the start of the window.
+        The times and the probabilities of `tokens`.
     """
-    ids = torch.tensor([[*prompt, *tokens, model.config.eos_token_id]], device=states.device)
-    attention = _alignment_heads(model, states, ids)
+    end = model.config.eos_token_id
+    ids = torch.tensor([[*prompt, *tokens, end]], device=states.device)
+    attention, logits = _run(model, states, ids)
     length = max(1, min(attention.shape[-1], round(duration * STATES_PER_SECOND)))
     weights = attention[:, len(prompt) - 1 : -1, :length].float()
     # Normalised over the tokens: which token attends to a position more than the other tokens do.
@@ -42,11 +52,13 @@ def token_times(model: Any, states: Tensor, prompt: list[int], tokens: list[int]
     rows, columns = dynamic_time_warping(-matrix.cpu().double().numpy())
     first_cells = np.flatnonzero(np.diff(rows, prepend=-1))  # where the path enters the row of each token
     times: list[float] = (columns[first_cells] / STATES_PER_SECOND).tolist()
-    return times
+    probabilities = logits[len(prompt) - 1 :][: len(tokens), :end].float().softmax(-1)  # text tokens precede `end`
+    chosen = probabilities[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.long)]
+    return AlignedTokens(times, chosen.tolist())
 
 
-def _alignment_heads(model: Any, states: Tensor, ids: Tensor) -> Tensor:
-    """Cross-attention of the alignment heads for each token, (heads, tokens, T)."""
+def _run(model: Any, states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-attention of the alignment heads for each token, (heads, tokens, T), and the logits, (tokens, V)."""
     implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the only implementation that returns attention
     try:
@@ -54,7 +66,7 @@ def _alignment_heads(model: Any, states: Tensor, ids: Tensor) -> Tensor:
     finally:
         model.set_attn_implementation(implementation)
     heads = model.generation_config.alignment_heads
-    return torch.stack([outputs.cross_attentions[layer][0, head] for layer, head in heads])
+    return torch.stack([outputs.cross_attentions[layer][0, head] for layer, head in heads]), outputs.logits[0]
 
 
 def _median_filter(weights: Tensor, width: int) -> Tensor:

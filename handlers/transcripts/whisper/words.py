@@ -5,11 +5,14 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
+from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import Word
 from transcripts.chunks import LANGUAGES_WITHOUT_SPACES, round_seconds
 from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.word_alignment import AlignedTokens
 
 _OPENING = "\"'“¿([{-"
 """Punctuation that belongs to the next word, as in openai/whisper."""
@@ -30,14 +33,14 @@ class TokenWord(NamedTuple):
 
 
 def time_words(
-    tokenizer: Any, segments: Sequence[TokenSegment], times: Sequence[float], language: str | None
+    tokenizer: Any, segments: Sequence[TokenSegment], aligned: AlignedTokens, language: str | None
 ) -> list[tuple[Word, ...]]:
     """Make the words of each segment, with their times.
 
     Args:
         tokenizer: The tokenizer of the Whisper.
         segments: The segments of a window, in order.
-        times: When each token of all segments starts, and when the last one ends, in seconds.
+        aligned: The times and the probabilities of the tokens of all segments.
         language: Code of the language, which decides where words start.
 
     Returns:
@@ -47,13 +50,18 @@ def time_words(
     for segment in segments:
         parts = split_words(tokenizer, segment.tokens, language)
         ends = [first + count for count in accumulate(part.token_count for part in parts)]
-        bounds = [times[at] for at in (first, *ends)]
+        places = [first, *ends]
+        bounds = [aligned.times[at] for at in places]
+        confidences = [fmean(aligned.probabilities[a:b]) for a, b in pairwise(places)]
         # The alignment assigns silence before and after a segment to its words; the segment's times do not.
         bounds[0] = min(max(bounds[0], segment.start), bounds[1])
         bounds[-1] = max(min(bounds[-1], segment.end), bounds[-2])
-        spelled = [(part.text.strip(), span) for part, span in zip(parts, pairwise(bounds), strict=True)]
         words.append(
-            tuple(Word(round_seconds(start), round_seconds(end), text) for text, (start, end) in spelled if text)
+            tuple(
+                Word(round_seconds(start), round_seconds(end), text, round_confidence(confidence))
+                for part, (start, end), confidence in zip(parts, pairwise(bounds), confidences, strict=True)
+                if (text := part.text.strip())
+            )
         )
         first = ends[-1]
     return words

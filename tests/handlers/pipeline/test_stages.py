@@ -26,7 +26,7 @@ from reelscribe.errors import StageFailed, StartupError, WireError
 from runtime.device_batches import DeviceBatches
 from runtime.second_stage import TensorTree
 from speech_handler import SpeechHandler
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 from support.patience import PATIENCE
 from support.stage_processes import Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
@@ -45,7 +45,7 @@ def answer_calls(pipe: Connection, kind: str, settings: dict) -> None:
     pipe.send("loaded")
     while True:
         rows, context.headers = pipe.recv()
-        pipe.send(HANDLERS[kind].handle(rows, context))
+        pipe.send(parsed(HANDLERS[kind].handle(rows, context)))
 
 
 def answers_of_one_process(kind: str, settings: dict, calls: list) -> list:
@@ -53,7 +53,7 @@ def answers_of_one_process(kind: str, settings: dict, calls: list) -> list:
     HANDLERS[kind].handle(None, context)
     answers = []
     for rows, context.headers in calls:
-        answers.append(HANDLERS[kind].handle(rows, context))
+        answers.append(parsed(HANDLERS[kind].handle(rows, context)))
     return answers
 
 
@@ -72,7 +72,7 @@ def answers_of_two_processes(kind: str, settings: dict, calls: list) -> list:
         *answers, (described,) = [stages.ask(call) for call in [*calls, DESCRIBE]]
     *expected, (alone,) = expected
     assert answers == expected
-    assert (described["stages"], described["devices"]) == (2, ("cpu", "cpu"))
+    assert (described["stages"], described["devices"]) == (2, ["cpu", "cpu"])
     assert identity_of(described) == identity_of(alone)
     read = CaptionerDescription.from_json if kind == "caption" else SpeechDescription.from_json
     assert read(described).stages == 2

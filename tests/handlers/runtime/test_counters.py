@@ -5,7 +5,7 @@ import pytest
 
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
-from reelscribe.contract.frames import InputSize
+from reelscribe.contract.frames import FrameCaption, InputSize
 from reelscribe.errors import OutOfDeviceMemory
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
@@ -50,7 +50,7 @@ def test_requests_and_errors_by_type_are_counted_but_not_requests_for_the_descri
     context = FakeContext(headers=[{}, {}, {}, {"describe": "True"}])
     rows = [frame, {"body": b"noise"}, frame, {"body": b""}]
     requests = RequestBatch(rows, context, FrameReader(FrameLimits(6, 100), InputSize(8, 8)), counters)
-    requests.responses([["a caption"], OutOfDeviceMemory("too large")], {})
+    requests.responses([[FrameCaption("a caption")], OutOfDeviceMemory("too large")], {})
     sums = counters.take()
     assert sums.pop(("preprocess_seconds", "")) > 0
     assert sums == {("requests", ""): 3, ("errors", "WireError"): 1, ("errors", "OutOfDeviceMemory"): 1}

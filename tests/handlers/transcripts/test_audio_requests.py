@@ -8,7 +8,7 @@ import soundfile
 
 from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader
 from worker.request_batch import RequestBatch
 
@@ -65,9 +65,8 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
         [RATE],
         [RATE],
     ]
-    answers = requests.responses(
-        [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "def"]], {}
-    )
+    results = [[transcript("a")], [transcript("b"), transcript("c")], *[[transcript(text)] for text in "def"]]
+    answers = parsed(requests.responses(results, {}))
     texts = [[part["text"] for part in answer] if isinstance(answer, list) else answer["text"] for answer in answers]
     assert texts == ["a", ["b", "c"], "d", "e", "f"]
     assert set(context.content_types.values()) == {"application/json"}
@@ -171,7 +170,7 @@ NAN = np.array([0, np.nan, 0.1], np.float32)
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
     requests = RequestBatch([row(TONE), bad, row(TONE)], context, reader())
-    first, error, last = requests.responses([[transcript("a")], [transcript("b")]], {})
+    first, error, last = parsed(requests.responses([[transcript("a")], [transcript("b")]], {}))
     assert (first["text"], last["text"]) == ("a", "b")
     assert context.statuses == {1: status}
     assert error["error"]["type"] == kind
@@ -180,7 +179,7 @@ def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, ki
 
 def test_a_header_with_an_unknown_value_is_refused():
     context = FakeContext(headers=[{"X-Reelscribe-Word-Times": "maybe"}])
-    (answer,) = RequestBatch([row(TONE)], context, reader()).responses([], {})
+    (answer,) = parsed(RequestBatch([row(TONE)], context, reader()).responses([], {}))
     assert context.statuses == {0: 422}
     assert "word_times: expected true or false, got 'maybe'" in answer["error"]["message"]
 
@@ -196,7 +195,7 @@ def test_a_header_with_an_unknown_value_is_refused():
 def test_options_that_a_model_does_not_support_are_refused(option, reason):
     context = FakeContext()
     modest = Model(languages=(), tasks=("transcribe",), word_times=False)
-    (answer,) = RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {})
+    (answer,) = parsed(RequestBatch([chunks(TONE, **option)], context, reader(modest)).responses([], {}))
     assert context.statuses == {0: 422}
     assert reason in answer["error"]["message"]
 
@@ -212,6 +211,6 @@ def test_a_call_takes_as_much_audio_as_one_request_may_hold_and_refuses_the_rest
         [chunks([np.tile(TONE, 4)] * 3), chunks([np.tile(TONE, 5)] * 2), row(TONE)], context, reader()
     )
     assert [len(items) for items in requests.items] == [3, 1]
-    answers = requests.responses([[transcript("a")] * 3, [transcript("b")]], {})
+    answers = parsed(requests.responses([[transcript("a")] * 3, [transcript("b")]], {}))
     assert context.statuses == {1: 503}
     assert answers[1]["error"]["type"] == "CallFull"

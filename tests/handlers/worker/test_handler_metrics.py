@@ -10,7 +10,7 @@ import caption_handler
 import speech_handler
 from reelscribe import wire
 from runtime.metrics import COUNTER_NAMES, Counters, MetricsReporter, metric_name
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 
 METRICS = Path(__file__).parents[3] / "handlers" / "metrics.yaml"
 
@@ -80,13 +80,13 @@ def test_a_captioner_counts_frames_and_the_tokens_of_their_captions(demo_model):
     context.metrics = FakeMetrics(*ALL)
     handler.handle(None, context)
     body = b"".join(wire.pack(np.zeros((3, 50, 50, 3), np.uint8)))
-    ((caption, *_),) = handler.handle([{"body": body}], context)
+    ((caption, *_),) = parsed(handler.handle([{"body": body}], context))
     handler.handle([{"body": b"noise"}], context)
     reported = {name: value for (name, _, _, *_), value in context.metrics.reported.items()}
     assert reported["reelscribe_frames_total"] == reported["reelscribe_device_items_total"] == 3
     assert reported["reelscribe_requests_total"] == 2
     assert reported["reelscribe_device_batches_total"] == reported["reelscribe_errors_total"] == 1
-    assert reported["reelscribe_tokens_total"] >= 3 * len(caption.split())
+    assert reported["reelscribe_tokens_total"] >= 3 * len(caption["text"].split())
     assert reported["reelscribe_device_seconds_total"] > 0
     assert reported["reelscribe_preprocess_seconds_total"] > 0
 
@@ -114,5 +114,5 @@ def test_a_call_that_fails_counts_as_an_error_of_each_of_its_requests(demo_model
 def test_a_worker_answers_without_declared_metrics(demo_model):
     handler, context = caption_handler.CaptionHandler(), FakeContext({"model": demo_model})
     handler.handle(None, context)
-    (answer,) = handler.handle([{"body": b"".join(wire.pack(np.zeros((50, 50, 3), np.uint8)))}], context)
-    assert answer == "a plain black background"
+    (answer,) = parsed(handler.handle([{"body": b"".join(wire.pack(np.zeros((50, 50, 3), np.uint8)))}], context))
+    assert answer["text"] == "a plain black background"

@@ -8,9 +8,9 @@ from PIL import Image
 from captions import frame_requests
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
-from reelscribe.contract.frames import InputSize
+from reelscribe.contract.frames import FrameCaption, InputSize
 from reelscribe.errors import OutOfDeviceMemory
-from support.fake_context import FakeContext
+from support.fake_context import FakeContext, parsed
 from worker.request_batch import RequestBatch
 
 ONE = np.zeros((4, 6, 3), np.uint8)
@@ -23,6 +23,14 @@ def reader() -> FrameReader:
     return FrameReader(LIMITS, InputSize(8, 8))
 
 
+def captions(*texts: str) -> list[FrameCaption]:
+    return [FrameCaption(text, -0.5) for text in texts]
+
+
+def json_of(*texts: str) -> list[dict]:
+    return [{"text": text, "avg_logprob": -0.5} for text in texts]
+
+
 def row(tree) -> dict[str, bytes]:
     return {"body": b"".join(wire.pack(tree))}
 
@@ -32,9 +40,10 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
     rows = [row({"frames": ONE}), row(MANY), {"data": pickle.dumps(ONE)}, {"body": bytearray(pickle.dumps(MANY))}]
     requests = RequestBatch(rows, context, reader())
     assert [frames.shape for frames in requests.items] == [(1, 4, 6, 3), (2, 4, 6, 3)] * 2
-    answers = requests.responses([["a"], ["b", "c"], ["d"], ["e", "f"]], {})
-    assert answers == ["a", ["b", "c"], "d", ["e", "f"]]
-    assert context.content_types == dict(enumerate(["text/plain; charset=utf-8", "application/json"] * 2))
+    results = [captions("a"), captions("b", "c"), captions("d"), captions("e", "f")]
+    answers = parsed(requests.responses(results, {}))
+    assert answers == [*json_of("a"), json_of("b", "c"), *json_of("d"), json_of("e", "f")]
+    assert set(context.content_types.values()) == {"application/json"}
     assert context.statuses == {}
 
 
@@ -63,8 +72,8 @@ def test_requests_are_answered_in_the_shape_of_what_was_sent():
 def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, kind, reason):
     context = FakeContext()
     requests = RequestBatch([row(ONE), bad, row(MANY)], context, reader())
-    first, error, last = requests.responses([["a"], ["b", "c"]], {})
-    assert (first, last) == ("a", ["b", "c"])
+    first, error, last = parsed(requests.responses([captions("a"), captions("b", "c")], {}))
+    assert [first, last] == [*json_of("a"), json_of("b", "c")]
     assert context.statuses == {1: status}
     assert error["error"]["type"] == kind
     assert reason in error["error"]["message"]
@@ -72,7 +81,7 @@ def test_a_bad_request_has_its_own_error_and_its_neighbours_none(bad, status, ki
 
 def test_a_result_may_be_an_error():
     context = FakeContext()
-    (answer,) = RequestBatch([row(ONE)], context, reader()).responses([OutOfDeviceMemory("too large")], {})
+    (answer,) = parsed(RequestBatch([row(ONE)], context, reader()).responses([OutOfDeviceMemory("too large")], {}))
     assert context.statuses == {0: 507}
     assert answer == {"error": {"type": "OutOfDeviceMemory", "message": "too large"}}
 
@@ -82,7 +91,7 @@ def test_a_call_takes_as_many_frames_as_one_request_may_hold_and_refuses_the_res
     rows = [row(MANY), row(MANY), row(np.zeros((3, 4, 6, 3), np.uint8)), row(ONE), row(ONE), row(ONE)]
     requests = RequestBatch(rows, context, reader())
     assert [len(frames) for frames in requests.items] == [2, 2, 1, 1]
-    answers = requests.responses([["a", "b"], ["c", "d"], ["e"], ["f"]], {})
+    answers = parsed(requests.responses([captions("a", "b"), captions("c", "d"), captions("e"), captions("f")], {}))
     assert context.statuses == {2: 503, 5: 503}
     assert answers[5]["error"] == {
         "type": "CallFull",
@@ -97,7 +106,7 @@ def test_the_pixels_of_stills_in_a_call_are_limited(monkeypatch):
     context = FakeContext()
     requests = RequestBatch([{"body": file.getvalue()}] * 3, context, reader())
     assert [frames.shape for frames in requests.items] == [(1, 8, 8, 3)] * 2
-    assert requests.responses([["a"], ["b"]], {})[:2] == ["a", "b"]
+    assert parsed(requests.responses([captions("a"), captions("b")], {}))[:2] == json_of("a", "b")
     assert context.statuses == {2: 503}
 
 
@@ -105,4 +114,9 @@ def test_describe_is_answered_among_other_requests():
     context = FakeContext(headers=[{}, {"Describe": "True"}])
     requests = RequestBatch([row(ONE), {"body": b""}], context, reader())
     assert len(requests.items) == 1
-    assert requests.responses([["a"]], {"name": "m"}) == ["a", {"name": "m"}]
+    assert parsed(requests.responses([captions("a")], {"name": "m"})) == [*json_of("a"), {"name": "m"}]
+
+
+def test_each_caption_is_in_a_line_of_its_own():
+    (answer,) = RequestBatch([row(MANY)], FakeContext(), reader()).responses([captions("a", "b")], {})
+    assert answer.splitlines() == ['[{"text": "a", "avg_logprob": -0.5},', ' {"text": "b", "avg_logprob": -0.5}]']

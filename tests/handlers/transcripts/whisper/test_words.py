@@ -1,5 +1,6 @@
 from reelscribe.contract.speech import Word
 from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.word_alignment import AlignedTokens
 from transcripts.whisper.words import split_words, time_words
 
 
@@ -48,11 +49,13 @@ def test_opening_punctuation_at_the_end_is_a_word():
 def test_words_have_the_times_of_their_tokens():
     pieces = Pieces(b" re", b"d", b" star", b" go")
     segments = [TokenSegment(0.5, 2.0, [0, 1, 2]), TokenSegment(3.0, 4.0, [3])]
-    words = time_words(pieces, segments, [0.0, 0.9, 1.2, 2.6, 4.5], "en")
+    words = time_words(pieces, segments, AlignedTokens([0.0, 0.9, 1.2, 2.6, 4.5], [0.5, 1.0, 0.25, 0.125]), "en")
     # Within their segment: the path through the silence around it is no part of a word.
-    assert words == [(Word(0.5, 1.2, "red"), Word(1.2, 2.0, "star")), (Word(3.0, 4.0, "go"),)]
+    assert words == [(Word(0.5, 1.2, "red", 0.75), Word(1.2, 2.0, "star", 0.25)), (Word(3.0, 4.0, "go", 0.125),)]
 
 
 def test_times_of_words_stay_in_order_where_a_segment_contradicts_them():
-    words = time_words(Pieces(b" a", b" b"), [TokenSegment(2.0, 2.1, [0, 1])], [0.0, 0.5, 1.0], "en")
-    assert words == [(Word(0.5, 0.5, "a"), Word(0.5, 1.0, "b"))]
+    words = time_words(
+        Pieces(b" a", b" b"), [TokenSegment(2.0, 2.1, [0, 1])], AlignedTokens([0.0, 0.5, 1.0], [1.0, 1.0]), "en"
+    )
+    assert words == [(Word(0.5, 0.5, "a", 1.0), Word(0.5, 1.0, "b", 1.0))]

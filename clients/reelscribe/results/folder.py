@@ -1,0 +1,95 @@
+"""What is done with an output folder outside of a run: bring its files up to date, and forget sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from reelscribe._files import FolderLock, is_locked
+from reelscribe.errors import OutputError, UsageError
+from reelscribe.results.annotations import NAME as ANNOTATIONS
+from reelscribe.results.annotations import write_results
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.records import KnownSource
+from reelscribe.results.schema import NAME as LEDGER
+from reelscribe.results.schema import open_ledger, output_errors, path_key
+
+
+@contextmanager
+def current_annotations(out: Path) -> Iterator[Path]:
+    """Provide an annotations.jsonl that has all that the ledger of a folder knows now.
+
+    The files of results in the folder are written anew. While a run is writing there, other files are made for the
+    duration of the block, with the sources that are done so far. A folder without a ledger keeps its files as they are.
+
+    Args:
+        out: The folder of a run.
+
+    Yields:
+        The path of the file, with the other files of results beside it.
+
+    Raises:
+        OutputError: The ledger cannot be read, or the files cannot be written.
+    """
+    if not (out / LEDGER).exists():
+        yield out / ANNOTATIONS
+    elif is_locked(out):
+        with TemporaryDirectory(prefix="reelscribe-") as folder, LedgerReader(out) as reader:
+            write_results(Path(folder), reader.records())
+            yield Path(folder) / ANNOTATIONS
+    else:
+        with FolderLock(out):
+            with output_errors(out / LEDGER, "written"):
+                open_ledger(out / LEDGER).close()  # makes the tables of this version if an earlier one wrote it
+            with LedgerReader(out) as reader:
+                write_results(out, reader.records())
+        yield out / ANNOTATIONS
+
+
+async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_run: bool = False) -> list[KnownSource]:
+    """Delete everything that the ledger of a folder knows about sources, and write the files of results anew.
+
+    Args:
+        out: The folder of a run.
+        names: Files, folders and globs; those need not be on the disk any more.
+        missing: Whether to forget all sources, too, that were gone from the disk when the last run ended.
+        dry_run: Whether to find the sources without deleting anything.
+
+    Returns:
+        The forgotten sources, in the order of their paths.
+
+    Raises:
+        UsageError: A name matches no source that the ledger knows.
+        OutputError: There is no ledger, a run is writing to the folder, or the disk refuses.
+    """
+    if not (out / LEDGER).exists():
+        raise OutputError(f"{out / LEDGER}: no such file; expected the folder of a run")
+    with FolderLock(out):
+        async with Ledger(out) as ledger:
+            with LedgerReader(out) as reader:
+                known = reader.sources()
+                chosen = {source.path for name in names for source in _matches(name, known)}
+                chosen |= {source.path for source in known if missing and source.missing}
+                forgotten = [source for source in known if source.path in chosen]
+                if not dry_run:
+                    await ledger.forget_sources(forgotten)
+                    write_results(out, reader.records())
+    return forgotten
+
+
+def _matches(name: str, known: Iterable[KnownSource]) -> list[KnownSource]:
+    """Return the known sources that a file, a folder or a glob stands for. Raises UsageError if there is none."""
+    key, pattern = path_key(name), os.path.abspath(name)
+    found = [
+        source
+        for source in known
+        if source.path == key or source.path.startswith(key + b"/") or fnmatchcase(os.fsdecode(source.path), pattern)
+    ]
+    if not found:
+        raise UsageError(f"{name!r}: expected a file, folder or glob that matches a known source, but none matches")
+    return found

@@ -1,0 +1,159 @@
+"""Reads the ledger: the records of its sources, and the state of the latest run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from reelscribe.contract.outcomes import AudioResult, FrameResult, SourceError
+from reelscribe.contract.source import Source
+from reelscribe.errors import OutputError
+from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, audio_results, frame_results
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
+from reelscribe.results.records import CaptionResult, KnownSource, Model, ModelSettings, Record, TranscriptResult
+from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key
+
+_BATCHES_READ_AT_ONCE = 16
+_SOURCES_READ_AT_ONCE = 1024
+
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
+_FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
+_SOURCE_COLUMNS = "SELECT path, name, bytes, sha256, error, missing FROM sources"
+_FIND_SOURCE = f"{_SOURCE_COLUMNS} WHERE path = ?"
+_FIND_SOURCES = f"{_SOURCE_COLUMNS} WHERE path > ? ORDER BY path LIMIT ?"
+_FIND_NAMES = "SELECT path, name, sha256, missing FROM sources ORDER BY path"
+# A file that was changed keeps no result of its earlier content.
+_FIND_RESULTS = """
+    SELECT kind, settings.value, jobs.id, opened, total, done, error
+    FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    WHERE results.path = ? AND jobs.sha256 = ?
+"""
+_FIND_RUN_STATE = "SELECT state FROM run"
+
+
+class LedgerReader:
+    """Reads a ledger, also while a run is writing it. Use it as a context manager; every method raises OutputError.
+
+    Any thread may use an open reader: a lock lets in one query at a time. Results are read a few batches at a time, so
+    they take little memory. No query is left open meanwhile, so several iterations may take turns, and each sees all
+    batches that were saved before its next query.
+    """
+
+    def __init__(self, out: Path) -> None:
+        """Prepare to read the ledger in the folder `out`; it is opened when the block begins."""
+        self._path = out / NAME
+        self._lock = Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        if not self._path.exists():
+            raise OutputError(f"{self._path}: no such file; expected the folder of a run")
+        with output_errors(self._path, "read"):
+            self._database = open_to_read(self._path)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._closed = True
+            self._database.close()
+
+    def frame_results(self, job: int) -> Iterator[FrameResult]:
+        """Yield the result of each chosen frame of a captioner's job, in the order of the frames."""
+        return frame_results(SavedFrameBatch.from_json(*row) for row in self._batches(job))
+
+    def audio_results(self, job: int) -> Iterator[AudioResult]:
+        """Yield the results of the audio of a speech model's job, in the order of time."""
+        return audio_results(SavedAudioBatch.from_json(*row) for row in self._batches(job))
+
+    def sources(self) -> list[KnownSource]:
+        """Return all sources that runs have finished, in the order of their absolute paths."""
+        rows = self._select(_FIND_NAMES)
+        return [KnownSource(path, os.fsdecode(name), sha256, bool(missing)) for path, name, sha256, missing in rows]
+
+    def records(self) -> Iterator[Record]:
+        """Yield the record of each source that runs have finished, in the order of the absolute paths."""
+        last = b""
+        while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
+            for row in rows:
+                yield self._record(*row)
+            last = rows[-1][0]
+
+    def record(self, path: str) -> Record:
+        """Return the record of a source. Raises KeyError if no run has finished it."""
+        rows = self._select(_FIND_SOURCE, path_key(path))
+        if not rows:
+            raise KeyError(path)
+        return self._record(*rows[0])
+
+    def run_state(self) -> dict[str, Any] | None:
+        """Return the state that the latest run saved last; None if no run has saved any."""
+        rows = self._select(_FIND_RUN_STATE)
+        return json.loads(rows[0][0]) if rows else None
+
+    def _record(
+        self, key: bytes, name: bytes, size: int | None, sha256: str | None, error: str | None, missing: int
+    ) -> Record:
+        record = Record(
+            Source(os.fsdecode(name), size, sha256 or ""),
+            unreadable=SourceError(*json.loads(error)) if error else None,
+            missing=bool(missing),
+        )
+        for kind, settings, job_id, *row in self._select(_FIND_RESULTS, key, sha256):
+            opened, total, done, job_error = row
+            job = job_from_row(job_id, opened, total, done, job_error, self._select(_FIND_SPANS, job_id))
+            if kind == "captions":
+                record = replace(record, caption_result=self._caption_result(settings, job))
+            else:
+                record = replace(record, transcript_result=self._transcript_result(settings, job))
+        return record
+
+    def _caption_result(self, settings: str, job: Job) -> CaptionResult:
+        video = job.opened if isinstance(job.opened, SavedVideo) else None
+        return CaptionResult(
+            _model_settings(settings),
+            video=video.info if video else None,
+            end_seconds=video.end_seconds if video else 0.0,
+            error=job.error,
+            results=partial(self.frame_results, job.id),
+        )
+
+    def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:
+        model_settings = _model_settings(settings)
+        # If decoding failed before the end, the length is unknown, and the part before the first gap counts.
+        samples = job.missing[0].first if job.total is None else job.total
+        return TranscriptResult(
+            model_settings,
+            audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
+            decoded_seconds=samples / model_settings.settings["sample_rate"],
+            error=job.error,
+            results=partial(self.audio_results, job.id),
+        )
+
+    def _batches(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
+        """Yield first, stop, anchor and results of each batch, in order."""
+        last = -1
+        while rows := self._select(_FIND_BATCHES, job, last, _BATCHES_READ_AT_ONCE):
+            yield from rows
+            last = rows[-1][0]
+
+    def _select(self, statement: str, *values: Any) -> list[Any]:
+        with output_errors(self._path, "read"), self._lock:
+            if self._closed:
+                raise OutputError(f"{self._path}: closed; read the results of a record before its run ends")
+            return self._database.execute(statement, values).fetchall()
+
+
+@lru_cache
+def _model_settings(text: str) -> ModelSettings:
+    """Return the model and the settings that `Ledger.settings_id` was given."""
+    settings = json.loads(text)
+    return ModelSettings(text, Model(*settings.pop("model")), settings)

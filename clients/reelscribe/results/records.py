@@ -1,0 +1,212 @@
+"""A record: everything that the ledger knows about one source. It is one line of `annotations.jsonl`.
+
+docs/records.md describes every field. The results of a source may be too large for memory, so a record reads them from
+the ledger whenever they are asked for, one after the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from reelscribe.contract.outcomes import (
+    AudioResult,
+    Caption,
+    Failure,
+    FrameResult,
+    Segment,
+    Silence,
+    SourceError,
+    SpeechFailure,
+    Utterance,
+)
+from reelscribe.contract.source import AudioInfo, Source, VideoInfo
+
+Kind = Literal["captions", "transcript"]
+"""A kind of annotations."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model that made the annotations of a record."""
+
+    name: str
+    """Name on the hub, or directory of the weights."""
+    revision: str
+    """Commit on the hub, or a digest of the weights' own bytes."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A model with everything else that decides its results."""
+
+    text: str
+    """The JSON under which the ledger keeps them. Its keys are sorted, so equal settings have equal texts."""
+    model: Model
+    settings: Mapping[str, Any]
+    """Everything except the model, as JSON."""
+
+    @cached_property
+    def id(self) -> str:
+        """Return what records and `run.json` call them: 12 hexadecimal digits of the SHA-256 of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class CaptionResult:
+    """The results of a captioner for one source. Each method calls `results` and so reads them again."""
+
+    settings: ModelSettings
+    video: VideoInfo | None = None
+    """None if the source could not be opened as a video."""
+    end_seconds: float = 0.0
+    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
+    error: SourceError | None = None
+    """The error that the captioning of this source ended with; None if it went well."""
+    results: Callable[[], Iterable[FrameResult]] = field(default=tuple, repr=False)
+    """Reads the result of each chosen frame, in the order of the frames."""
+
+    def captions(self) -> Iterator[Caption]:
+        """Yield the captions, in the order of their frames."""
+        return (result for result in self.results() if isinstance(result, Caption))
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield the failures, in the order of their frames."""
+        return (result for result in self.results() if isinstance(result, Failure))
+
+    def spans(self) -> Iterator[Segment]:
+        """Yield equal captions in a row as one span, which lasts until the next different frame or the end.
+
+        Frames with an empty caption, or with none, are in no span.
+        """
+        start, text = 0.0, ""
+        for result in self.results():
+            next_text = result.text if isinstance(result, Caption) else ""
+            if next_text != text:
+                if text:
+                    yield Segment(start, result.pts_seconds, text)
+                start, text = result.pts_seconds, next_text
+        if text:
+            yield Segment(start, max(start, self.end_seconds), text)
+
+
+@dataclass(frozen=True)
+class TranscriptResult:
+    """The results of a speech model for one source. Each method calls `results` and so reads them again."""
+
+    settings: ModelSettings
+    audio: AudioInfo | None = None
+    """None if the source has no audio or could not be opened."""
+    decoded_seconds: float = 0.0
+    """Duration of the decoded audio, in seconds; if decoding failed, of the audio before the first gap."""
+    error: SourceError | None = None
+    """The error that the transcription of this source ended with; None if it went well."""
+    results: Callable[[], Iterable[AudioResult]] = field(default=tuple, repr=False)
+    """Reads the results of the audio, in the order of time."""
+
+    def utterances(self) -> Iterator[Utterance]:
+        """Yield the segments of speech, in the order of time."""
+        return (result for result in self.results() if isinstance(result, Utterance))
+
+    def silences(self) -> Iterator[Silence]:
+        """Yield the stretches of audio that were silent, in the order of time."""
+        return (result for result in self.results() if isinstance(result, Silence))
+
+    def failures(self) -> Iterator[SpeechFailure]:
+        """Yield the stretches of audio that have no transcript because of an error, in the order of time."""
+        return (result for result in self.results() if isinstance(result, SpeechFailure))
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that the ledger knows about one source."""
+
+    source: Source
+    caption_result: CaptionResult | None = None
+    """None if no captions were made."""
+    transcript_result: TranscriptResult | None = None
+    """None if no transcript was made."""
+    unreadable: SourceError | None = None
+    """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
+    missing: bool = False
+    """Whether the source was gone from the disk when the last run into the folder ended."""
+
+    @property
+    def status(self) -> Literal["ok", "error"]:
+        """Return "ok" if the record has no error."""
+        return "error" if self.error else "ok"
+
+    @property
+    def error(self) -> SourceError | None:
+        """Return the error of the source, if it has one.
+
+        Where there are captions and a transcript, a source may lack one of the two streams; where there is a transcript
+        alone, it may be a video without audio. Neither is an error. Two different errors become one, with the type of
+        the first.
+        """
+        if self.unreadable:
+            return self.unreadable
+        all_errors = [result.error for result in (self.caption_result, self.transcript_result) if result]
+        failed = [error for error in all_errors if error]
+        errors = [error for error in failed if not error.is_missing_stream]
+        if not errors and (len(failed) == 2 or not self.transcript_result):
+            errors = failed
+        if len(set(errors)) < 2:
+            return errors[0] if errors else None
+        video_error, audio_error = errors
+        return SourceError(video_error.type, f"pictures: {video_error.message}; sound: {audio_error.message}")
+
+    def only(self, *kinds: Kind) -> Record:
+        """Return the record without the results of other kinds."""
+        return replace(
+            self,
+            caption_result=self.caption_result if "captions" in kinds else None,
+            transcript_result=self.transcript_result if "transcript" in kinds else None,
+        )
+
+    def fields(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the value of each field. Every record has every field.
+
+        A value is JSON, or an iterator over objects of JSON that may be too many for memory.
+        """
+        captions = self.caption_result
+        transcript = self.transcript_result
+        audio = transcript.audio if transcript else None
+        yield "source", {**asdict(self.source), "sha256": self.source.sha256 or None, "missing": self.missing}
+        yield "status", self.status
+        yield "error", self.error and self.error._asdict()
+        yield "media", asdict(captions.video) if captions and captions.video else None
+        yield "audio", {**asdict(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
+        yield "captions", map(_object, captions.captions() if captions else ())
+        yield "caption_spans", map(_object, captions.spans() if captions else ())
+        yield "caption_failures", map(_object, captions.failures() if captions else ())
+        yield "caption_settings", captions.settings.id if captions else None
+        yield "segments", map(_utterance, transcript.utterances() if transcript else ())
+        yield "silences", map(_object, transcript.silences() if transcript else ())
+        yield "speech_failures", map(_object, transcript.failures() if transcript else ())
+        yield "speech_settings", transcript.settings.id if transcript else None
+
+
+class KnownSource(NamedTuple):
+    """A source that a run has finished, without its results."""
+
+    path: bytes
+    """Absolute path, which identifies the source in the ledger."""
+    name: str
+    """Path as it was last given to a run."""
+    sha256: str | None
+    """Digest of its content; None if it could never be read."""
+    missing: bool
+    """Whether it was gone from the disk when the last run into the folder ended."""
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return dict(vars(value))
+
+
+def _utterance(utterance: Utterance) -> dict[str, Any]:
+    words = utterance.words
+    return {**vars(utterance), "words": None if words is None else [*map(_object, words)]}

@@ -1,0 +1,157 @@
+"""The tables of the ledger, and how a ledger of an earlier version becomes one of this version.
+
+files      The digest of each file, with the `file_stat` that the file had before it was read. A path is stored as
+           the bytes of its absolute name.
+durations  The duration in seconds that the header of each file states, with its `file_stat`; NULL if it has none.
+settings   Each model with its settings, as JSON with sorted keys.
+jobs       One row for each content and settings: what is known of the opened source (JSON), its total number of
+           chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
+parts      The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
+           see batches.py).
+sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be
+           read (JSON), and whether it was gone from the disk when the last run ended.
+results    For each source and each kind of annotations, the newest job that is done.
+run        A single row: the state of the latest run, as JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from reelscribe.errors import OutputError
+
+NAME = "ledger.sqlite"
+"""Name of the ledger in an output folder."""
+
+VERSION = 3
+"""Version of a ledger with these tables, as SQLite's `user_version`."""
+
+_log = logging.getLogger(__name__)
+
+_VERSION_2 = """
+CREATE TABLE files (path BLOB PRIMARY KEY, stat TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE);
+CREATE TABLE jobs (
+    id INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, settings INTEGER NOT NULL REFERENCES settings,
+    opened TEXT, total INTEGER, done INTEGER NOT NULL DEFAULT 0, error TEXT, UNIQUE (sha256, settings)
+);
+CREATE TABLE parts (
+    job INTEGER NOT NULL REFERENCES jobs, first INTEGER NOT NULL, stop INTEGER NOT NULL, anchor INTEGER,
+    results TEXT NOT NULL, PRIMARY KEY (job, first)
+) WITHOUT ROWID;
+CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
+"""
+
+_NEW_IN_VERSION_3 = """
+CREATE TABLE durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID;
+CREATE TABLE sources (
+    path BLOB PRIMARY KEY, name BLOB NOT NULL, bytes INTEGER, sha256 TEXT, error TEXT,
+    missing INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX sources_by_content ON sources (sha256);
+CREATE TABLE results (
+    path BLOB NOT NULL, kind TEXT NOT NULL, job INTEGER NOT NULL REFERENCES jobs, PRIMARY KEY (path, kind)
+) WITHOUT ROWID;
+"""
+
+# Version 2 did not keep which sources it had finished. These are the files whose content has a job that is done.
+_FILL_FROM_VERSION_2 = """
+INSERT INTO sources (path, name, bytes, sha256)
+    SELECT path, path, CAST(stat AS INTEGER), sha256 FROM files
+    WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.sha256 = files.sha256 AND done);
+INSERT OR REPLACE INTO results (path, kind, job)
+    SELECT path, CASE WHEN json_extract(value, '$.sampling') IS NULL THEN 'transcript' ELSE 'captions' END, jobs.id
+    FROM sources JOIN jobs USING (sha256) JOIN settings ON settings.id = jobs.settings WHERE done ORDER BY jobs.id;
+"""
+
+
+def open_ledger(path: Path) -> sqlite3.Connection:
+    """Open a ledger to write to it; it is created if it is missing, and brought up to date if it is older.
+
+    Args:
+        path: The ledger.
+
+    Raises:
+        OutputError: It is of a version that this program does not know.
+        sqlite3.Error: It cannot be opened.
+    """
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        version = version_of(database, path)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if version == 2:
+            _set_aside(path.with_name("annotations.jsonl"))
+        if version < VERSION:
+            statements = _VERSION_2 if version == 0 else ""
+            statements += _NEW_IN_VERSION_3 + (_FILL_FROM_VERSION_2 if version else "")
+            database.executescript(f"BEGIN; {statements} PRAGMA user_version = {VERSION}; COMMIT;")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a ledger to read it, also in a folder or on a file system that cannot be written to.
+
+    SQLite refuses to read a database with a write-ahead log where it cannot create the log's files. Where there is no
+    log, nobody writes, so the database is opened as one that does not change.
+
+    Args:
+        path: The ledger.
+
+    Raises:
+        OutputError: It is of a version that this program does not know.
+        sqlite3.Error: It cannot be read.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        address += "&immutable=1"
+    database = sqlite3.connect(address, uri=True, check_same_thread=False)
+    try:
+        version_of(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _set_aside(annotations: Path) -> None:
+    """Keep the records that a run with the earlier version wrote, because they will be written anew in another form."""
+    kept = annotations.with_name("annotations.version-2.jsonl")
+    if annotations.exists() and not kept.exists():
+        annotations.rename(kept)
+        _log.info("%s: the records that an earlier version wrote are kept as %s", annotations.parent, kept.name)
+
+
+def version_of(database: sqlite3.Connection, path: Path) -> int:
+    """Return the version of a ledger, which is 0 for a new one. Raises OutputError for one that is not known."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, 2, VERSION):
+        raise OutputError(f"{path}: expected a ledger of version 2 or {VERSION}, got {version}; choose another --out")
+    return int(version)
+
+
+@contextmanager
+def output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[None]:
+    """Turn an error of the disk or of SQLite into an OutputError that says what to do."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if type(error) is sqlite3.DatabaseError:  # SQLite raises it for a file that is damaged or no database
+            advice = "choose another --out"
+        else:
+            advice = "what was saved before is kept; run the same command again to continue"
+        raise OutputError(f"{path}: cannot be {action}: {error}; {advice}") from error
+
+
+def path_key(path: str) -> bytes:
+    """Return what identifies a file in the ledger: the bytes of its absolute path."""
+    return os.fsencode(os.path.abspath(path))

@@ -1,0 +1,96 @@
+"""Generates the tokens of captions, and tells how probable the model found them.
+
+The average log-probability of a caption includes the token that ends it, as in openai/whisper. With greedy search and
+sampling, it is recorded step by step, so that no logits of earlier steps are kept. Beam search computes it itself, and
+keeps the scores of all steps for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from runtime.second_stage import TensorTree
+
+
+def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
+    """Generate the tokens of captions: the second stage of a captioner.
+
+    Args:
+        model: A whole model, or the second stage of a BLIP-2.
+        options: Options of transformers' `generate`.
+        inputs: What `Captioner.encode` returned.
+
+    Returns:
+        {"tokens": a list of token IDs for each frame, "avg_logprobs": the average log-probability of each caption}.
+    """
+    config = _language_model(model).generation_config
+    beams = (options.get("num_beams") or config.num_beams or 1) > 1
+    with torch.inference_mode():
+        if beams:
+            output = model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
+            penalty = options.get("length_penalty", config.length_penalty)
+            tokens, averages = output.sequences, _beam_averages(output, 1.0 if penalty is None else penalty)
+        else:
+            recorder = _LogprobRecorder()
+            tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
+            averages = recorder.averages(tokens, _end_tokens(model, options))
+        # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
+        # stage (pipeline/link.py).
+        return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
+
+
+class _LogprobRecorder(LogitsProcessor):
+    """Records the log-probability of each token that `generate` appends, and changes no scores.
+
+    Processors of the caller run after those that forbid or force tokens, and before those that reshape the distribution
+    to sample from it.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: list[Tensor] = []  # (B,) for each token but the last
+        self._next: Tensor | None = None  # (B, V) for the token that comes next
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self._next is not None:
+            self._recorded.append(_at(self._next, input_ids[:, -1]))
+        self._next = scores.float().log_softmax(-1)
+        return scores
+
+    def averages(self, sequences: Tensor, ends: list[int]) -> Tensor:
+        """Return the average log-probability of each sequence, (B,), up to its first token of `ends`."""
+        assert self._next is not None, "generate appends at least one token"
+        logprobs = torch.stack([*self._recorded, _at(self._next, sequences[:, -1])], 1)
+        ended = torch.isin(sequences[:, -logprobs.shape[1] :], torch.tensor(ends, device=sequences.device)).long()
+        counted = ended.cumsum(1) - ended == 0  # what follows the first end token is padding
+        return logprobs.where(counted, 0.0).sum(1) / counted.sum(1)
+
+
+def _at(logprobs: Tensor, tokens: Tensor) -> Tensor:
+    """The log-probability of one token in each row: (B, V), (B,) -> (B,)."""
+    return logprobs.gather(1, tokens[:, None])[:, 0]
+
+
+def _beam_averages(output: Any, length_penalty: float) -> Tensor:
+    """The average log-probabilities, (B,), of what beam search found."""
+    # The score of a sequence is the sum of its log-probabilities / length ** length_penalty.
+    lengths = (output.beam_indices >= 0).sum(1)
+    averages: Tensor = output.sequences_scores * lengths.float() ** (length_penalty - 1)
+    return averages
+
+
+def _end_tokens(model: Any, options: dict[str, Any]) -> list[int]:
+    """The IDs of the tokens that end a caption."""
+    if model.config.model_type == "blip":
+        return [model.config.text_config.sep_token_id]  # BLIP's `generate` sets it
+    ends = options.get("eos_token_id", _language_model(model).generation_config.eos_token_id)
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
+def _language_model(model: Any) -> Any:
+    """The part of the model whose `generate` makes the tokens; its settings apply."""
+    parts = (getattr(model, name, None) for name in ("language_model", "text_decoder"))
+    return next((part for part in parts if part is not None), model)

@@ -1,0 +1,119 @@
+"""Runs into one folder: what one has done, no other makes disappear."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.errors import ServerError, UsageError
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.options import SpeechOptions
+from reelscribe.run.transcribing import TranscriptTrack
+from support.fake_torchserve import SPEECH, FakeTorchServe, captions, transcripts
+
+
+@pytest.fixture
+def library(media, tmp_path) -> Path:
+    """Two videos and a recording; old.avi has no audio, and phrases.ogg no video."""
+    for name in ("old.avi", "spoken.mp4", "phrases.ogg"):
+        shutil.copy(media / name, tmp_path)
+    return tmp_path
+
+
+async def caption(out: Path, *names: Path) -> int:
+    """Caption sources; return how many of them failed."""
+    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        summary = await BulkRun([CaptionTrack(client)], out).run([str(name) for name in names])
+    return summary.failed
+
+
+async def transcribe(out: Path, *names: Path) -> int:
+    """Transcribe sources; return how many of them failed."""
+    server = FakeTorchServe(transcripts, description=SPEECH)
+    async with server, SpeechClient([Server(server.url)], "speech") as client:
+        run = BulkRun([TranscriptTrack(client, SpeechOptions(silence_db=None))], out)
+        return (await run.run([str(name) for name in names])).failed
+
+
+def records(out: Path) -> dict[str, dict]:
+    lines = (out / "annotations.jsonl").read_text().splitlines()
+    return {Path(record["source"]["path"]).name: record for record in map(json.loads, lines)}
+
+
+def has(record: dict) -> tuple[bool, bool]:
+    """Whether a record has captions, and whether it has a transcript."""
+    return bool(record["captions"]), bool(record["segments"])
+
+
+async def test_captions_stay_when_a_transcript_is_made_later(library, tmp_path):
+    out = tmp_path / "out"
+    await caption(out, library / "spoken.mp4")
+    await transcribe(out, library / "spoken.mp4", library / "phrases.ogg")
+    assert {name: has(record) for name, record in records(out).items()} == {
+        "spoken.mp4": (True, True),
+        "phrases.ogg": (False, True),
+    }
+
+
+async def test_the_order_of_runs_changes_no_byte(library, tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    await caption(one, library / "old.avi", library / "spoken.mp4")
+    await transcribe(one, library / "spoken.mp4")
+    await transcribe(other, library / "spoken.mp4")
+    await caption(other, library / "spoken.mp4")
+    await caption(other, library / "old.avi")
+    for name in ("annotations.jsonl", "run.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+async def test_other_sources_stay_also_when_they_are_gone_from_the_disk(library, tmp_path):
+    out = tmp_path / "out"
+    await caption(out, library / "old.avi", library / "spoken.mp4")
+    (library / "old.avi").unlink()
+    await caption(out, library / "spoken.mp4")
+    found = records(out)
+    assert {name: (has(record)[0], record["source"]["missing"]) for name, record in found.items()} == {
+        "old.avi": (True, True),
+        "spoken.mp4": (True, False),
+    }
+
+
+async def test_names_that_match_nothing_change_nothing(library, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UsageError, match="no such file or folder"):
+        await caption(out, library / "old.avi", library / "typo")
+    assert not out.exists()
+    await caption(out, library / "old.avi")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UsageError, match="no such file or folder"):
+        await caption(out, library / "typo")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+async def test_a_run_has_the_failures_of_its_own_kind_alone(library, tmp_path):
+    out = tmp_path / "out"
+    assert await caption(out, library / "phrases.ogg") == 1
+    assert await transcribe(out, library / "phrases.ogg") == 0
+    record = records(out)["phrases.ogg"]
+    assert (record["status"], record["error"]) == ("ok", None)
+
+
+async def test_what_is_done_is_written_when_the_server_fails(library, tmp_path):
+    out = tmp_path / "out"
+
+    async def forbidden(request):
+        return web.json_response({"type": "InvalidKeyException", "message": "wrong token"}, status=403)
+
+    await caption(out, library / "old.avi")
+    server = FakeTorchServe(forbidden)
+    async with server, CaptionClient([Server(server.url)], "captioner", outage_seconds=0.1) as client:
+        (out / "annotations.jsonl").unlink()
+        run = BulkRun([CaptionTrack(client)], out)
+        with pytest.raises(ServerError):
+            await run.run([str(library / "spoken.mp4")])
+    assert list(records(out)) == ["old.avi"]
