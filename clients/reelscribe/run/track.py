@@ -235,7 +235,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
 
-    @abstractmethod
     @property
     @abstractmethod
     def choice(self) -> str:
