@@ -34,11 +34,11 @@ PRIOR_SOURCES = 20
 LIKELY = 1.64
 """Standard deviations in the stated uncertainty: 90 % of outcomes lie within it, if they are normally distributed."""
 
-LEAST_ERROR = 0.05
+LEAST_ERROR = 0.1
 """Relative standard deviation that every forecast has at least."""
 
 FIRST_ERROR = 0.5
-"""Relative standard deviation of the cost of a source, before two of its kind have been observed."""
+"""Relative standard deviation of the cost of a source, before two sources of its kind have been observed."""
 
 _FEATURES = 3
 _SUBSETS = [list(subset) for size in (1, 2, 3) for subset in combinations((1, 2, 0), size)]
@@ -80,11 +80,18 @@ class OpenCost(NamedTuple):
     """Time for which it has occupied a process, in seconds."""
 
 
+def _extent(features: Vector) -> float:
+    """Return by what the variance of a cost grows: its duration, and a second for the file itself."""
+    return float(features[0] + features[1])
+
+
 class _Observations:
-    """The costs of sources of one kind, as the sums that a least-squares fit needs."""
+    """The costs of sources of one kind, as the sums that a least-squares fit needs, weighted by 1 / extent."""
 
     def __init__(self) -> None:
         self.count = 0.0
+        self.extent = 0.0
+        """Sum of the extents."""
         self.square = 0.0
         """Sum of the squares of the costs."""
         self.by_feature = np.zeros(_FEATURES)
@@ -93,20 +100,23 @@ class _Observations:
         """Sum of feature x feature."""
 
     def add(self, features: Vector, cost: float) -> None:
+        extent = _extent(features)
         self.count += 1
-        self.square += cost * cost
-        self.by_feature = self.by_feature + cost * features
-        self.by_features = self.by_features + np.outer(features, features)
+        self.extent += extent
+        self.square += cost * cost / extent
+        self.by_feature = self.by_feature + cost / extent * features
+        self.by_features = self.by_features + np.outer(features, features) / extent
 
     def scaled(self, factor: float) -> _Observations:
         scaled = _Observations()
-        scaled.count, scaled.square = factor * self.count, factor * self.square
+        scaled.count, scaled.extent, scaled.square = factor * self.count, factor * self.extent, factor * self.square
         scaled.by_feature, scaled.by_features = factor * self.by_feature, factor * self.by_features
         return scaled
 
     def fit(self) -> tuple[Vector, float]:
-        """Return the cost for each feature, and the relative standard deviation of the cost of a source."""
-        best, least, deviation = np.zeros(_FEATURES), np.inf, FIRST_ERROR
+        """Return the cost for each feature, and the variance of a cost for each second of its extent."""
+        best, least = np.zeros(_FEATURES), np.inf
+        variance = FIRST_ERROR**2 * self.square / max(self.count, 1.0)
         for subset in _SUBSETS:
             squares = self.by_features[np.ix_(subset, subset)]
             if not np.diag(squares).all() or len(subset) > max(1.0, self.count - 1):
@@ -115,17 +125,18 @@ class _Observations:
             solution = np.linalg.solve(squares + ridge, self.by_feature[subset])
             error = max(0.0, self.square - float(self.by_feature[subset] @ solution))
             # An additional feature must explain more than chance would.
-            score = (error + 1e-4 * self.square) * (1 + 2 * len(subset) / self.count)
-            if (solution >= 0).all() and score < least:
+            score = (error + 1e-3 * self.square) * (1 + 2 * len(subset) / self.count)
+            if (solution >= 0).all() and score < 0.999 * least:
                 best, least = np.zeros(_FEATURES), score
                 best[subset] = solution
                 if self.count >= len(subset) + 1:
-                    deviation = sqrt(error / (self.count - len(subset)) / max(self.square / self.count, 1e-12))
-        return best, deviation if self.count >= 2 else FIRST_ERROR
+                    variance = error / (self.count - len(subset))
+        return best, variance
 
     def to_json(self) -> dict[str, Any]:
         return {
             "count": self.count,
+            "extent": self.extent,
             "square": self.square,
             "by_feature": self.by_feature.tolist(),
             "by_features": self.by_features.tolist(),
@@ -134,7 +145,8 @@ class _Observations:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         observations = cls()
-        observations.count, observations.square = float(value["count"]), float(value["square"])
+        observations.count, observations.extent = float(value["count"]), float(value["extent"])
+        observations.square = float(value["square"])
         observations.by_feature = np.array(value["by_feature"], np.float64)
         observations.by_features = np.array(value["by_features"], np.float64)
         return observations
@@ -164,12 +176,12 @@ class Costs:
         return copy
 
     def fit(self, kind: Kind) -> tuple[Vector, float, float]:
-        """Return the cost for each feature, its relative standard deviation, and the number of sources behind it.
+        """Return the cost for each feature, the variance of a cost for each second, and the extent behind both.
 
         Where no source of a kind has been seen, video files are taken for as costly as recordings or the reverse.
         """
         observed = self._observed.get(kind) or next(iter(self._observed.values()), _Observations())
-        return *observed.fit(), observed.count
+        return *observed.fit(), observed.extent
 
     def to_json(self) -> dict[str, Any]:
         """Return what `from_json` reads."""
@@ -268,7 +280,7 @@ class Forecast:
         waiting = {kind: float(self._sum(kind) @ fits[kind][0]) for kind in self._known}
         total = sum(begun) + sum(waiting.values())
         seconds = self._queue(begun, waiting, {kind: fit[0] for kind, fit in fits.items()})
-        return TimeLeft(seconds, LIKELY * seconds * self._deviation(total, waiting, len(begun), fits))
+        return TimeLeft(seconds, LIKELY * seconds * self._deviation(total, in_progress, fits))
 
     def _queue(self, begun: Iterable[float], waiting: Mapping[Kind, float], fits: Mapping[Kind, Vector]) -> float:
         """Return the time until the last process has done its last source."""
@@ -279,8 +291,13 @@ class Forecast:
             return max(free_at[-1], longest, (sum(free_at) + sum(waiting.values())) / len(free_at))
         heapq.heapify(free_at)
         end = max(free_at)
+        prices = {kind: fit.tolist() for kind, fit in fits.items()}
         for size, share in self._waiting.values():
-            done_at = free_at[0] + float(self._features(size, share) @ fits[size.kind])
+            for_source, for_second, for_megabyte = prices[size.kind]
+            megabytes = size.bytes / 1e6
+            seconds = self._seconds(size.kind, megabytes) if size.seconds is None else size.seconds
+            cost = share * (for_source + for_second * seconds + for_megabyte * megabytes)
+            done_at = free_at[0] + cost
             heapq.heapreplace(free_at, done_at)
             end = max(end, done_at)
         return end
@@ -294,14 +311,17 @@ class Forecast:
         return float(self._features(size, share) @ fits[size.kind])
 
     def _deviation(
-        self, total: float, waiting: Mapping[Kind, float], begun: int, fits: Mapping[Kind, tuple[Vector, float, float]]
+        self,
+        total: float,
+        in_progress: Sequence[OpenCost],
+        fits: Mapping[Kind, tuple[Vector, float, float]],
     ) -> float:
-        """Return the relative standard deviation of the sum of all costs."""
+        """Return the relative standard deviation of the sum of all costs: of chance, and of what they are judged by."""
         variance = (LEAST_ERROR * total) ** 2
-        for kind, (_, deviation, observed) in fits.items():
-            sources = max(1.0, float(self._known[kind][0]) + begun / len(fits))
-            cost = waiting[kind] + (total - sum(waiting.values())) / len(fits)
-            variance += (deviation * cost) ** 2 * (1 / sources + 1 / max(observed, 1.0))
+        for kind, (_, variance_per_second, observed) in fits.items():
+            begun = [self._features(one.size, one.left) for one in in_progress if one.size.kind == kind]
+            extent = _extent(self._sum(kind)) + sum(map(_extent, begun))
+            variance += variance_per_second * extent * (1 + extent / max(observed, 1.0))
         return sqrt(variance) / total if total else 0.0
 
     def _features(self, size: SourceSize, share: float) -> Vector:

@@ -33,7 +33,7 @@ def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
     done += "" if snapshot.sources_done == snapshot.sources else f" of {snapshot.sources:,}"
     yield done, f"sources, {snapshot.sources_failed:,} failed"
     skipped = [f"{snapshot.sources_before:,} done before"] if snapshot.sources_before else []
-    skipped += [f"{snapshot.sources_copies:,} copies of others"] if snapshot.sources_copies else []
+    skipped += [f"{snapshot.sources_copies:,} same as another"] if snapshot.sources_copies else []
     if skipped:
         yield f"{snapshot.sources_before + snapshot.sources_copies:,}", f"skipped: {', '.join(skipped)}"
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reelscribe.reporting.meter import Stalls
-from reelscribe.run import meter as stalls
+from reelscribe.reporting import meter as stalls
 
 
 async def watch(monkeypatch, late_seconds: list[float]) -> Stalls:
