@@ -196,5 +196,3 @@ def test_a_source_is_open_until_it_is_finished(run):
     assert run.frames.is_open("a")
     run.meter.finished(Source("a"), None)
     assert not run.frames.is_open("a")
-
-

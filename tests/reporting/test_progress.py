@@ -14,7 +14,16 @@ from reelscribe.client.balancer import Outage
 from reelscribe.contract.source import Source
 from reelscribe.reporting import progress
 from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, Progress, Silent, TerminalLines, describe, time_left_in_words
+from reelscribe.reporting.progress import (
+    ErrorLines,
+    JsonLines,
+    Lines,
+    Progress,
+    Silent,
+    TerminalLines,
+    describe,
+    time_left_in_words,
+)
 from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND
 
 DESCRIPTION = (
@@ -185,7 +194,9 @@ def test_of_two_models_the_slower_one_tells_its_limit():
     assert describe(replace(SNAPSHOT, lanes=(FRAMES, SOUND))) == DESCRIPTION
 
 
-@pytest.mark.parametrize(("name", "told"), [("a\x1b[31m\nb.mp4", r"a\x1b[31m\nb.mp4"), ("caf\udce9.mp4", r"caf\udce9.mp4")])
+@pytest.mark.parametrize(
+    ("name", "told"), [("a\x1b[31m\nb.mp4", r"a\x1b[31m\nb.mp4"), ("caf\udce9.mp4", r"caf\udce9.mp4")]
+)
 def test_names_cannot_break_a_terminal(name, told):
     screen = console()
     ErrorLines(screen).finished(replace(BAD, source=Source(name)))

@@ -26,7 +26,9 @@ FRAMES = TrackSnapshot(
     retries=2,
     eta_seconds=754.0,
 )
-SOUND = replace(FRAMES, counts="seconds of sound", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0)
+SOUND = replace(
+    FRAMES, counts="seconds of sound", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
+)
 
 SNAPSHOT = Snapshot(
     sources=5,

@@ -70,8 +70,9 @@ class Terminal:
         """Make the terminal wider or narrower: lines wrap anew, and the cursor stays at its character."""
         line, offset = self._position()
         self._width = width
-        self._row = sum(self._height(each) for each in self._lines[:line]) + offset // width
-        self._column = offset % width
+        rows = min(offset // width, self._height(self._lines[line]) - 1)  # behind a full row, it stays in that row
+        self._row = sum(self._height(each) for each in self._lines[:line]) + rows
+        self._column = min(offset - rows * width, width - 1)
         self._set_size(width)
 
     def _set_size(self, width: int) -> None:
@@ -130,4 +131,3 @@ class Terminal:
         count = self._height(self._lines[line])
         before, after = "".join(rows[first:row]), "".join(rows[row + 1 : first + count])
         self._lines[line : line + 1] = [*([before] if row > first else []), "", *([after] if after else [])]
-

@@ -25,10 +25,10 @@ SIMULATED_SOURCES = 2000
 """Up to this many sources, the queue is simulated, which takes some milliseconds. Beyond, it is so long that the sum of
 all costs says the same."""
 
-MEMORY = 0.995
+MEMORY = 0.98
 """Weight that an observation keeps with each later one, because servers and machines change."""
 
-PRIOR_SOURCES = 20
+PRIOR_SOURCES = 10
 """Largest number of sources that what an earlier run has learned counts for."""
 
 LIKELY = 1.64

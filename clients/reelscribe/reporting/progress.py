@@ -68,7 +68,8 @@ class ErrorLines(Progress):
 
     def message(self, text: str) -> None:
         """Show a message on a line of its own, also above a bar."""
-        self._console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+        # A style for `print` would also colour the lines that stay below.
+        self._console.print(Text(text, style="red"), soft_wrap=True)
 
 
 class Lines(ErrorLines):
