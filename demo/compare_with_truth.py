@@ -2,7 +2,7 @@
 
     .venv/bin/python demo/compare_with_truth.py out/quickstart/annotations.jsonl
 
-The records must be those of one run of `reelscribe annotate` over all of demo/media.
+The records must be those of one run of `reelscribe annotate --all-frames` over all of demo/media.
 """
 
 from __future__ import annotations

@@ -52,6 +52,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedSer
     return SharedServersScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.fixture(autouse=True)
+def no_options_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files and variables with options of whoever runs the tests do not reach the commands that tests run."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no options"))
+    for variable in ("REELSCRIBE_SERVER", "REELSCRIBE_KEY_FILE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
 @pytest.fixture(scope="session")
 def media() -> Path:
     return ROOT / "demo" / "media"

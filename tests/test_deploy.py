@@ -31,7 +31,7 @@ PROMQL = {"sum", "by", "rate", "__rate_interval", "e6"}
 
 def server_metrics() -> dict[str, set[str]]:
     """The labels of each metric that TorchServe exports, by name."""
-    declared = yaml.safe_load((ROOT / "handlers" / "metrics.yaml").read_text())
+    declared = yaml.safe_load((ROOT / "clients" / "reelscribe" / "server" / "metrics.yaml").read_text())
     kinds = [kind for part in ("ts_metrics", "model_metrics") for kind in declared[part].values()]
     return {metric["name"]: set(metric["dimensions"]) for kind in kinds for metric in kind}
 

@@ -137,13 +137,16 @@ def deliver(servings: Sequence[Serving], paths: Sequence[Path], out: Path, optio
     )
 
 
+EVERY_FRAME = CaptionOptions(Sampling(every=1))
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """A run of the same files to the same servers, which `report.take_turns` repeats."""
 
     servings: Sequence[Serving]
     paths: Sequence[Path]
-    options: CaptionOptions = CaptionOptions(Sampling(every=1))
+    options: CaptionOptions = EVERY_FRAME
     runs: list[Delivered] = field(default_factory=list)
 
     def __call__(self) -> float:

@@ -19,10 +19,10 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.results.annotations import NAME, escape_surrogates
@@ -31,11 +31,11 @@ from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
 from reelscribe.run.options import CaptionOptions, SpeechOptions
 from reelscribe.run.transcribing import TranscriptTrack
-from reelscribe.server.options import DIRECTORY
-from reelscribe.server.settings import read_properties
+from reelscribe.server.finding import FoundServer, find_servers
+from reelscribe.server.model_names import find_model
 
-LOCAL_SERVER = "http://127.0.0.1:8080"
-LOCAL_MANAGEMENT = "http://127.0.0.1:8081"
+ONLY_ONE = "*"
+"""In place of a model's name, this is the only model of its kind that the server serves."""
 
 T = TypeVar("T")
 SourcePath = str | os.PathLike[str]
@@ -57,11 +57,12 @@ async def caption_async(
     source: SourcePath | FrameArray,
     *,
     server: Server | str | None = None,
-    model: str = "captioner",
+    model: str = ONLY_ONE,
     options: CaptionOptions | None = None,
 ) -> list[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory. The asynchronous form of `caption`."""
-    async with CaptionClient([_server(server)], model) as client:
+    found = _found(server)
+    async with CaptionClient([found.server], await _name(found, model, CaptionerDescription)) as client:
         if not isinstance(source, np.ndarray):
             return [result async for result in caption_file(client, os.fspath(source), options)]
         if options is not None:
@@ -85,15 +86,16 @@ def caption(
     source: SourcePath | FrameArray,
     *,
     server: Server | str | None = None,
-    model: str = "captioner",
+    model: str = ONLY_ONE,
     options: CaptionOptions | None = None,
 ) -> list[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory.
 
     Args:
         source: Path of a video, or (N, H, W, 3) uint8 RGB frames.
-        server: A server or its inference address; by default the server on this machine, with its key.
-        model: Name of the captioner on the server.
+        server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
+            the one that runs in `.server`, with its key.
+        model: Name of the captioner on the server; by default the only one that is served.
         options: Which frames of a file to caption, and how; by default one frame a second. Not allowed for an array.
 
     Returns:
@@ -115,11 +117,12 @@ async def transcribe_async(
     *,
     sample_rate: int | None = None,
     server: Server | str | None = None,
-    model: str = "speech",
+    model: str = ONLY_ONE,
     options: SpeechOptions | None = None,
 ) -> list[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory. The asynchronous form of `transcribe`."""
-    async with SpeechClient([_server(server)], model) as client:
+    found = _found(server)
+    async with SpeechClient([found.server], await _name(found, model, SpeechDescription)) as client:
         if not isinstance(source, np.ndarray):
             return [result async for result in transcribe_file(client, os.fspath(source), options)]
         if sample_rate is None:
@@ -132,7 +135,7 @@ def transcribe(
     *,
     sample_rate: int | None = None,
     server: Server | str | None = None,
-    model: str = "speech",
+    model: str = ONLY_ONE,
     options: SpeechOptions | None = None,
 ) -> list[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory.
@@ -140,8 +143,9 @@ def transcribe(
     Args:
         source: Path of a video or audio file, or (N,) mono samples, int16 or floats from -1 to 1.
         sample_rate: Sample rate of an array, in Hz; ignored for a file.
-        server: A server or its inference address; by default the server on this machine, with its key.
-        model: Name of the speech model on the server.
+        server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
+            the one that runs in `.server`, with its key.
+        model: Name of the speech model on the server; by default the only one that is served.
         options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
@@ -161,8 +165,8 @@ async def annotate_async(
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
-    model: str | None = "captioner",
-    speech_model: str | None = "speech",
+    model: str | None = ONLY_ONE,
+    speech_model: str | None = ONLY_ONE,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> list[dict[str, Any]]:
@@ -170,15 +174,17 @@ async def annotate_async(
     if model is None and speech_model is None:
         raise UsageError("annotate: expected a model or a speech_model, got neither")
     paths = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    servers = [_server(server)]
+    found = _found(server)
     tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
         folder = Path(out or stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
         if model is not None:
-            captioner = await stack.enter_async_context(CaptionClient(servers, model))
+            name = await _name(found, model, CaptionerDescription)
+            captioner = await stack.enter_async_context(CaptionClient([found.server], name))
             tracks.append(CaptionTrack(captioner, caption_options))
         if speech_model is not None:
-            speech = await stack.enter_async_context(SpeechClient(servers, speech_model))
+            name = await _name(found, speech_model, SpeechDescription)
+            speech = await stack.enter_async_context(SpeechClient([found.server], name))
             tracks.append(TranscriptTrack(speech, speech_options))
         done: list[str] = []
         run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.source.path))
@@ -193,8 +199,8 @@ def annotate(
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
-    model: str | None = "captioner",
-    speech_model: str | None = "speech",
+    model: str | None = ONLY_ONE,
+    speech_model: str | None = ONLY_ONE,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
 ) -> list[dict[str, Any]]:
@@ -206,9 +212,10 @@ def annotate(
         sources: One file, folder or glob, or a sequence of them.
         out: Folder for annotations.jsonl and the ledger, with which the same call can continue after an interruption.
             By default nothing is kept.
-        server: A server or its inference address; by default the server on this machine, with its key.
-        model: Name of the captioner on the server; None makes no captions.
-        speech_model: Name of the speech model on the server; None makes no transcripts.
+        server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
+            the one that runs in `.server`, with its key.
+        model: Name of the captioner on the server, by default the only one; None makes no captions.
+        speech_model: Name of the speech model on the server, by default the only one; None makes no transcripts.
         caption_options: Which frames to caption, and how; by default one frame a second.
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
@@ -235,53 +242,14 @@ def annotate(
     )
 
 
-def find_servers(
-    urls: Sequence[str] | None = None, key_files: Sequence[Path] | None = None, management: str | None = None
-) -> list[Server]:
-    """Return servers, each with the credentials for it.
-
-    Args:
-        urls: Inference addresses; None for the server on this machine.
-        key_files: One for all servers or one for each; None for none, or that of the server on this machine.
-        management: Where the keys of a single server are renewed; None if they are not.
-
-    Raises:
-        UsageError: A key file or an address cannot be used, or their numbers do not fit together.
-    """
-    local_url, local_management, local_keys = _local_server()
-    urls = list(urls or [local_url])
-    if key_files is None:
-        key_files = []
-        if urls == [local_url] and local_keys.exists():  # this key is for no other server
-            key_files, management = [local_keys], management or local_management
-    if management and len(urls) > 1:
-        raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
-    if len(key_files) not in (0, 1, len(urls)):
-        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
-    keys = [Credentials(path, management) for path in key_files]
-    return [Server(url, keys[k % len(keys)] if keys else None) for k, url in enumerate(urls)]
-
-
-def _local_server() -> tuple[str, str, Path]:
-    """Return the inference address, management address and key file of the server in .server, or the usual ones.
-
-    A server has a key file while it runs.
-    """
-    config, key_file = DIRECTORY / "config.properties", DIRECTORY / "key_file.json"
-    if not (config.exists() and key_file.exists()):
-        return LOCAL_SERVER, LOCAL_MANAGEMENT, key_file
-    settings = read_properties(config.read_text())
-    inference, management = (
-        settings[name].replace("//0.0.0.0:", "//127.0.0.1:")  # where it listens, but nobody connects to
-        for name in ("inference_address", "management_address")
-    )
-    return inference, management, key_file
-
-
-def _server(server: Server | str | None) -> Server:
+def _found(server: Server | str | None) -> FoundServer:
     if isinstance(server, Server):
-        return server
+        return FoundServer(server)
     return find_servers(None if server is None else [server])[0]
+
+
+async def _name(found: FoundServer, model: str, kind: type[ModelDescription]) -> str:
+    return await find_model(found, kind) if model == ONLY_ONE else model
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -138,11 +138,13 @@ class AccessRefused(ServerError):
     Args:
         message: What the server refused, and what to do.
         temporary: Whether the same request may succeed later, for example because the server is restarting.
+        status: HTTP status of the response; None if another model answered than was expected.
     """
 
-    def __init__(self, message: str, *, temporary: bool = False) -> None:
+    def __init__(self, message: str, *, temporary: bool = False, status: int | None = None) -> None:
         super().__init__(message)
         self.temporary = temporary
+        self.status = status
 
 
 class ModelApiOff(ServerError):

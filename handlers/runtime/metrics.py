@@ -1,6 +1,6 @@
 """Counters of a worker, and their way to TorchServe, which exposes them to Prometheus.
 
-handlers/metrics.yaml declares every metric and says what it counts.
+clients/reelscribe/server/metrics.yaml declares every metric and says what it counts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class MetricsReporter:
         self._dimensions = [model, version]
         if missing := [name for name in COUNTER_NAMES if name not in self._metrics]:
             logger.warning(
-                "not reported to TorchServe, as its metrics_config does not declare them: %s; set it to metrics.yaml",
+                "not reported to TorchServe, as its metrics_config does not declare them: %s; leave it out of"
+                " config.properties",
                 ", ".join(map(metric_name, missing)),
             )
 

@@ -111,7 +111,8 @@ class Checkout:
                 settings[name] = str(free_port())
             elif value.startswith("http://"):
                 settings[name] = f"http://127.0.0.1:{free_port()}"
-        settings["metrics_config"] = str(self.root / settings["metrics_config"])
+        if "metrics_config" in settings:
+            settings["metrics_config"] = str(self.root / settings["metrics_config"])
         config, directory = self.scratch / "config.properties", self.scratch / "server"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self.stack.callback(self.reelscribe, "server", "stop", "--directory", directory, cwd=self.scratch)

@@ -13,7 +13,7 @@ import pytest
 from reelscribe.server.instance import Instance
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted([*ROOT.glob("bench/*.py"), *ROOT.glob("bench/defaults/*.py")])
+COMMANDS = sorted(path for folder in ("", "defaults/", "library/") for path in ROOT.glob(f"bench/{folder}*.py"))
 
 HELP = """
 import runpy, sys

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BENCH, DEMO, HANDLERS, TESTS = (ROOT / name for name in ("bench", "demo", "handlers", "tests"))
-COMMANDS = sorted([*BENCH.glob("*.py"), *BENCH.glob("defaults/*.py")])
+COMMANDS = sorted([*BENCH.glob("*.py"), *BENCH.glob("defaults/*.py"), *BENCH.glob("library/*.py")])
 
 
 def modules(*folders: Path) -> set[str]:
@@ -27,7 +27,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_tests_import_no_benchmark():
-    benchmarks = modules(BENCH, BENCH / "defaults")
+    benchmarks = modules(BENCH, BENCH / "defaults", BENCH / "library")
     assert {"captioning", "lib", "peers", "fakes", "resize"} <= benchmarks
     importing = {path.name: set(imports(path)) & benchmarks for path in TESTS.rglob("*.py")}
     assert {name: names for name, names in importing.items() if names} == {}
@@ -54,7 +54,7 @@ def test_nobody_patches_the_search_path_for_modules():
 
 def test_no_module_shadows_another():
     """scripts/bench puts all of these folders on the path, and pytest the last three."""
-    folders = [modules(BENCH, BENCH / "defaults"), modules(DEMO), modules(HANDLERS), {"support"}]
+    folders = [modules(BENCH, BENCH / "defaults", BENCH / "library"), modules(DEMO), modules(HANDLERS), {"support"}]
     assert sum(map(len, folders)) == len(set().union(*folders))
 
 

@@ -1,19 +1,21 @@
 """`reelscribe models`, without a TorchServe; with one it is tested in e2e/."""
 
+import asyncio
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
 from reelscribe.management.client import ManagementClient
 from reelscribe.management.model_version import ModelVersion
-from support.fake_management import FakeVersion
+from support.fake_management import FakeManagement, FakeVersion
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--directory", "new"], "no server was started there"),
-        (["--key-file", "keys"], "expected the --management address"),
         (["--management", "localhost"], "expected an address like http://127.0.0.1:8081"),
     ],
 )
@@ -31,3 +33,20 @@ def test_unregistering_the_only_version_warns_that_the_model_is_gone(monkeypatch
     monkeypatch.setattr(ManagementClient, "unregister", unregister)
     result = CliRunner().invoke(app, ["models", "unregister", "captioner", "--management", "http://127.0.0.1:9"])
     assert result.output == "unregistered captioner 1.0; it was the only version, and requests for captioner fail now\n"
+
+
+@pytest.mark.parametrize(
+    ("devices", "gpu", "where"),
+    [(["cpu"], "N/A", ", on the CPU"), (["cuda:0"], "gpuId::2 utilization", ", on GPUs 2"), ([], "N/A", "")],
+)
+async def test_registering_says_where_the_workers_run(devices, gpu, where):
+    """Without GPUs, TorchServe runs the workers of an archive for GPUs on the CPU, and says nothing about it."""
+    async with FakeManagement() as server:
+        server.archives["c.mar"] = ("captioner", "1.0", FakeVersion("c.mar", 4, 4, [True] * 4, gpu_usage=gpu))
+        server.description = {"name": "a/b", "devices": devices}
+        command = ["models", "register", "c.mar", "--management", server.url]
+        run = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "reelscribe.cli", *command, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await run.communicate()
+    assert output.decode() == f"registered captioner 1.0 (default) from c.mar: 4 of 4 workers ready{where}\n"

@@ -31,8 +31,8 @@ def server(*words: str | Path) -> Result:
 
 
 def test_help_shows_the_defaults():
-    shown = CliRunner().invoke(app, ["server", "start", "--help"], env={"COLUMNS": "200"}).output
-    for default in (".server", "(config.properties)", "(model_store)", "(900)"):
+    shown = " ".join(CliRunner().invoke(app, ["server", "start", "--help"]).output.split())
+    for default in (".server", "config.properties", "model_store", "900"):
         assert f"[default: {default}]" in shown
 
 
@@ -41,6 +41,14 @@ def test_a_stopped_server_has_the_exit_status_that_service_managers_expect(tmp_p
     assert (result.exit_code, result.output) == (3, "server: stopped\n")
     result = server("status", "--json", "--directory", tmp_path)
     assert json.loads(result.output) == {"state": "stopped", "models": [], "error": None}
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_a_folder_in_which_no_server_was_started_is_named(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    result = server(command)
+    assert result.exit_code == 2
+    assert result.output == f"reelscribe: {tmp_path}/.server: no server was started there; give its --directory\n"
 
 
 def test_a_restart_needs_an_earlier_start(tmp_path):
@@ -60,8 +68,7 @@ def test_a_restart_keeps_the_certificate_of_the_last_start_without_no_tls(tmp_pa
 
 def test_warnings_are_printed_on_standard_output(tmp_path):
     config = tmp_path / "config.properties"
-    lines = [line for line in CONFIG.read_text().splitlines() if not line.startswith("metrics_config")]
-    config.write_text("\n".join([*lines, "disable_token_authorization=true", ""]))
+    config.write_text(CONFIG.read_text() + "disable_token_authorization=true\n")
     result = server("start", "--directory", tmp_path / "new", "--config", config, "--model-store", tmp_path)
     assert result.exit_code == 1
     assert result.stdout.startswith("WARNING: disable_token_authorization=true")

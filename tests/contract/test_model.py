@@ -37,13 +37,12 @@ def test_a_description_is_the_same_after_it_was_sent(description):
 @pytest.mark.parametrize(
     ("expected", "value"),
     [
-        *((CaptionerDescription, value) for value in (None, "text", {}, SPEECH_JSON)),
+        *((CaptionerDescription, value) for value in (None, "text", {})),
         (CaptionerDescription, {**CAPTIONER_JSON, "more": 1}),
         (CaptionerDescription, {**CAPTIONER_JSON, "frame": {"width": 1}}),
         (CaptionerDescription, {**CAPTIONER_JSON, "frame": {"width": 1, "height": 1, "resample": "magic"}}),
         (CaptionerDescription, {**CAPTIONER_JSON, "frame": {"factor": 28, "width": 1, "height": 1}}),
         *((SpeechDescription, value) for value in (None, [], "text", 5, {}, {"languages": [], "tasks": []})),
-        (SpeechDescription, CAPTIONER_JSON),
         (SpeechDescription, {**SPEECH_JSON, "languages": None}),
         (SpeechDescription, {**SPEECH_JSON, "tasks": 5}),
         (SpeechDescription, {**SPEECH_JSON, "frame": {"width": 8, "height": 8}}),
@@ -53,6 +52,19 @@ def test_any_other_value_is_refused_with_an_error_that_shows_it(expected, value)
     reason = rf"expected the description of a {expected.kind} handler, got .*; is the model"
     with pytest.raises(ServerError, match=reason):
         expected.from_json(as_received(value))
+
+
+@pytest.mark.parametrize(
+    ("expected", "other", "message"),
+    [
+        (CaptionerDescription, SPEECH_JSON, "expected a caption model, got the speech model a/whisper; give the name"),
+        (SpeechDescription, CAPTIONER_JSON, "expected a speech model, got the caption model a/b; give the name"),
+    ],
+)
+def test_a_model_of_the_other_kind_is_named_and_not_shown(expected, other, message):
+    with pytest.raises(ServerError, match=message) as error:
+        expected.from_json(as_received(other))
+    assert "{" not in str(error.value)
 
 
 @pytest.mark.parametrize("description", [DESCRIPTION, SPEECH])

@@ -63,9 +63,9 @@ def test_every_frame_is_the_right_one_at_the_right_time(clips, name, mode):
     assert [index for index, _, _ in frames] == list(range(FRAMES))
     for index, _, frame in frames:
         assert abs(float(frame[40, 5, 1]) - moving(index)[40, 5, 1]) < 5  # less than between neighbouring frames
-    if name != "b-frames.avi":  # it stores no times
-        expected = sorted(seconds for seconds, _ in read_with_av(clips / name))
-        assert [seconds for _, seconds, _ in frames] == pytest.approx(expected, abs=1e-3)
+    # AVI stores no times: FFprobe, too, says that its first frame is shown when the decoder returns it.
+    start = 0.2 if name == "b-frames.avi" else min(seconds for seconds, _ in read_with_av(clips / name))
+    assert [seconds for _, seconds, _ in frames] == pytest.approx([start + k / 10 for k in range(FRAMES)], abs=1e-3)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

@@ -13,11 +13,13 @@ import av
 import jiwer
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
+from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
 from support.audio import write
 from support.servers import read_records, record_of, run_with_curl, wait_until
@@ -111,6 +113,15 @@ def test_a_captioned_source_is_only_transcribed(server, media, tmp_path):
         assert ("s of audio transcribed" in result.output) == (command == "annotate")
 
 
+def test_the_folder_of_a_server_tells_its_address_its_key_and_its_only_model(server, media, tmp_path):
+    words = ["--out", str(tmp_path), "--directory", str(server.instance.directory)]
+    done = CliRunner().invoke(app, ["transcribe", str(media / "phrases.ogg"), *words])
+    assert done.exit_code == 0, done.output
+    several = CliRunner().invoke(app, ["caption", str(media / "old.avi"), *words])
+    assert several.exit_code == 2
+    assert "expected one captioner, got bundled, captioner, dynamic, slow; choose one with --model" in several.output
+
+
 def test_every_sample_is_transcribed_or_silent(talk, transcribed_talk):
     (record,) = read_records(transcribed_talk)
     with av.open(str(talk)) as container:
@@ -166,7 +177,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path
         (["--task", "sing"], "task: expected one that"),
         (["--silence-db", "3"], "silence-db"),
         (["--search-seconds", "60"], "search"),
-        (["--speech-model", "captioner"], "one for speech"),
+        (["--speech-model", "captioner"], "expected a speech model, got the caption model"),
         (["--cues", "words"], "--cues: expected one of auto, captions, transcript, both"),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_taken_port_is_an_error_before_the_run(tmp_path):
             metrics_served(Silent(), port),
         ):
             pass
-        arguments = ["a.mp4", "--out", str(tmp_path / "out"), "--metrics-port", str(port)]
+        arguments = ["a.mp4", "--out", str(tmp_path / "out"), "--model", "speech", "--metrics-port", str(port)]
         result = CliRunner().invoke(app, ["transcribe", *arguments])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"reelscribe: --metrics-port: port {port}")

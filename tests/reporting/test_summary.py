@@ -59,8 +59,8 @@ def test_an_interrupted_run_tells_how_to_continue():
 
 
 def test_exported_files_are_named_instead_of_the_command_that_exports():
-    lines = printed(exported=[Path("out/captions.csv")])
-    assert "Wrote out/captions.csv" in lines
+    lines = printed(exported="wrote out/captions.csv")
+    assert "wrote out/captions.csv" in lines
     assert not any("reelscribe export" in line for line in lines)
 
 

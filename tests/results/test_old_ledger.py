@@ -46,7 +46,7 @@ def texts(record: dict) -> tuple[list[str], list[str]]:
 async def test_only_what_is_missing_is_done(out, media):
     saved = select(out, "SELECT * FROM parts")
     async with FakeTorchServe(caption) as captioner, FakeTorchServe(transcribe, description=SPEECH) as speech:
-        words = ["annotate", *(str(media / name) for name in SOURCES), "--out", str(out), "--quiet"]
+        words = ["annotate", *(str(media / name) for name in SOURCES), "--out", str(out), "--all-frames", "--quiet"]
         servers = ["--server", captioner.url, "--speech-server", speech.url]
         run = await asyncio.create_subprocess_exec(sys.executable, "-m", "reelscribe.cli", *words, *servers)
         assert await run.wait() == 0

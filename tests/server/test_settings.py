@@ -115,13 +115,22 @@ def test_a_keystore_and_its_password_do_not_belong_in_the_settings():
 
 
 def test_by_default_archives_come_from_the_model_store_alone():
-    assert complete(LOOPBACK, CONFIG, model_api=True) == {**LOOPBACK, "allowed_urls": "", "enable_model_api": "true"}
+    completed = complete(LOOPBACK, CONFIG, model_api=True)
+    assert completed == {**completed, **LOOPBACK, "allowed_urls": "", "enable_model_api": "true"}
 
 
 def test_risky_settings_are_listed_even_on_loopback():
     changes = {"disable_token_authorization": "true", "allowed_urls": "https://.*"}
     lines = risks(complete({**LOOPBACK, **changes}, CONFIG, model_api=True), CONFIG)
     assert len(lines) == 3
+
+
+def test_settings_of_ours_work_wherever_they_are_copied(tmp_path):
+    for name in ("config.properties", "config-single.properties"):
+        copy = tmp_path / name
+        copy.write_text(CONFIG.with_name(name).read_text())
+        completed = complete(read_properties(copy.read_text()), copy, model_api=False)
+        assert Path(completed["metrics_config"]).is_file()
 
 
 def test_the_metrics_file_is_found_beside_the_settings(tmp_path):

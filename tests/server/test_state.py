@@ -84,10 +84,10 @@ def instance(tmp_path) -> Instance:
 
 
 @contextmanager
-def process_of(instance: Instance) -> Iterator[None]:
+def process_of(instance: Instance, variable: str = INSTANCE_VARIABLE, *words: str) -> Iterator[None]:
     """Run a process that belongs to an instance while the block runs."""
-    environment = {INSTANCE_VARIABLE: str(instance.directory.resolve())}
-    command = [sys.executable, "-c", "print(flush=True); input()"]
+    environment = {variable: str(instance.directory.resolve())}
+    command = [sys.executable, "-c", "print(flush=True); input()", *words]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         yield
@@ -112,6 +112,14 @@ def test_a_server_that_has_just_started_is_starting_and_one_without_processes_is
     with process_of(instance):
         assert state_of(instance).state == "starting"
     assert state_of(instance).state == "stopped"
+
+
+def test_a_server_that_an_earlier_version_started_is_found_and_no_shell_is_taken_for_one(tmp_path):
+    instance = Instance(tmp_path)
+    with process_of(instance, "REELSCRIBE_SERVER"):
+        assert instance.processes() == []
+    with process_of(instance, "REELSCRIBE_SERVER", "org.pytorch.serve.ModelServer"):
+        assert len(instance.processes()) == 1
 
 
 async def test_an_expired_key_is_renewed_to_determine_the_state(instance):

@@ -61,6 +61,8 @@ class FakeManagement:
         self.defaults: dict[str, str] = {}
         self.archives: dict[str, tuple[str, str, FakeVersion]] = {}
         """Model, version and workers that the registration of an archive creates, by file name."""
+        self.description: dict[str, Any] = {"name": "a/b"}
+        """How the handler of every version describes itself."""
         self.requests: list[str] = []
         """Method, path and query of every request."""
         self.answer: Callable[[], web.Response] | None = None
@@ -156,7 +158,7 @@ class FakeManagement:
             model.min_workers, model.max_workers = int(request.query["min_worker"]), int(request.query["max_worker"])
             model.ready = [True] * min(max(len(model.ready), model.min_workers), model.max_workers)
         elif request.query.get("customized"):
-            return web.json_response([{**model.to_json(name, version), "customizedMetadata": {"name": "a/b"}}])
+            return web.json_response([{**model.to_json(name, version), "customizedMetadata": self.description}])
         else:
             return web.json_response([model.to_json(name, version)])
         return web.json_response({"status": "done"})

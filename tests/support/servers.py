@@ -104,7 +104,6 @@ def serve_demo_models(directory: Path) -> Iterator[RunningServer]:
 
 def settings_file(folder: Path, changes: dict[str, str]) -> Path:
     """Write our settings with some of them changed, for the command line."""
-    (folder / "handlers").symlink_to(HANDLERS)  # the settings name metrics.yaml there
     settings = {**read_properties(CONFIG.read_text()), **changes}
     path = folder / "config.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

@@ -56,11 +56,9 @@ OUTLOOK = Outlook(
     left=TimeLeft(1500.0, 240.0),
 )
 
-GOOD = Record(Source("a.mp4"), CaptionResult(ModelSettings("{}", Model("m", "r"), {})))
-BAD = Record(
-    Source("b [1].mp4"),
-    CaptionResult(ModelSettings("{}", Model("m", "r"), {}), error=SourceError("MediaError", "the [file] is empty")),
-)
+SETTINGS = ModelSettings("{}", Model("m", "r"), {})
+GOOD = Record(Source("a.mp4"), CaptionResult(SETTINGS))
+BAD = Record(Source("b [1].mp4"), CaptionResult(SETTINGS, error=SourceError("MediaError", "the [file] is empty")))
 
 
 def free_port() -> int:

@@ -11,23 +11,33 @@ from typing import Annotated
 import typer
 
 from reelscribe import __version__
-from reelscribe.cli import archive, models, results, runs, server
+from reelscribe.cli import archive, models, results, runs, server, shell
+from reelscribe.cli.parser.commands import BareCommand, Command, group
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Caption and transcribe whole video libraries with TorchServe."
+app = group(
+    """Caption and transcribe whole video libraries with TorchServe.
+
+    Options can also be in files, in the format TOML: reelscribe.toml in the working folder, and
+    ~/.config/reelscribe/reelscribe.toml. The section [shared] has options of all commands, [annotate] those of
+    `reelscribe annotate`, and [server.start] those of `reelscribe server start`; keys are the names of options without
+    the leading dashes. The command line overrides the environment, that overrides the file in the working folder, and
+    that the file of the user.
+    """
 )
-app.add_typer(server.app, name="server")
-app.add_typer(models.app, name="models")
 for command in (
     runs.caption,
     runs.transcribe,
     runs.annotate,
-    archive.archive,
-    results.export,
     results.status,
+    results.export,
     results.forget,
+    archive.archive,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
+app.add_typer(server.app, name="server")
+app.add_typer(models.app, name="models")
+for command in (shell.completion, shell.man):
+    app.command(cls=BareCommand)(command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +16,7 @@ import typer
 from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
 from reelscribe.cli._logging import log_messages
 from reelscribe.cli._options import RunOptions, one_of
+from reelscribe.cli.results import describe_written
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
@@ -57,12 +59,9 @@ def run_command(
         KeyboardInterrupt: The run was interrupted. Its results so far have been saved.
         typer.Exit: The run is complete, and some sources failed.
     """
-    from rich.console import Console
     from stamina.instrumentation import set_on_retry_hooks
 
     from reelscribe.export.formats import CUE_SOURCES, check_formats, export
-    from reelscribe.reporting.progress import JsonLines
-    from reelscribe.reporting.summary import summary_table
     from reelscribe.results.annotations import NAME
 
     formats = options.formats or []
@@ -78,26 +77,34 @@ def run_command(
             summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    annotations = options.out / NAME
     exporting = formats and not summary.interrupted
-    exported = export(annotations, options.out, formats, cues) if exporting else []
-    if isinstance(progress, JsonLines):
-        files = {"annotations": str(annotations), "exported": [str(path) for path in exported]}
-        progress.event("summary", **asdict(summary), **files)
-    elif not options.quiet:
-        Console(highlight=False).print(
-            summary_table(
-                summary.snapshot,
-                options.out,
-                interrupted=summary.interrupted,
-                replaced_processes=summary.replaced_processes,
-                exported=exported,
-            )
-        )
+    _report(options, progress, summary, export(options.out / NAME, options.out, formats, cues) if exporting else [])
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+def _report(options: RunOptions, progress: Progress, summary: Summary, exported: Sequence[Path]) -> None:
+    """Print what the run has done, and which files it has exported."""
+    from rich.console import Console
+
+    from reelscribe.reporting.progress import JsonLines
+    from reelscribe.reporting.summary import summary_table
+    from reelscribe.results.annotations import NAME
+
+    if isinstance(progress, JsonLines):
+        files = {"annotations": str(options.out / NAME), "exported": [str(path) for path in exported]}
+        progress.event("summary", **asdict(summary), **files)
+    elif not options.quiet:
+        table = summary_table(
+            summary.snapshot,
+            options.out,
+            interrupted=summary.interrupted,
+            replaced_processes=summary.replaced_processes,
+            exported=describe_written(exported, options.out) if exported else "",
+        )
+        Console(highlight=False).print(table)
 
 
 async def _run(

@@ -49,17 +49,17 @@ _VERSION_HELP = (
 
 def archive(
     name: Annotated[str, typer.Argument(help="Name of the model on the server.")],
-    weights: Annotated[str, typer.Option(help=_WEIGHTS_HELP)],
-    handler: Annotated[str, typer.Option(help=_HANDLER_HELP)] = "caption",
-    revision: Annotated[str | None, typer.Option(help=_REVISION_HELP)] = None,
+    weights: Annotated[str, typer.Option(metavar="NAME|FOLDER", help=_WEIGHTS_HELP)],
+    handler: Annotated[str, typer.Option(metavar="caption|speech", help=_HANDLER_HELP)] = "caption",
+    revision: Annotated[str | None, typer.Option(metavar="COMMIT", help=_REVISION_HELP)] = None,
     bundle: Annotated[bool, typer.Option("--bundle", help=_BUNDLE_HELP)] = False,
     gpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_GPUS_HELP)] = None,
     devices: Annotated[str | None, typer.Option(metavar="GPU,...", help=_DEVICES_HELP)] = None,
     workers_per_gpu: Annotated[int | None, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = None,
-    stages: Annotated[int, typer.Option(min=1, max=2, help=_STAGES_HELP)] = 1,
-    version: Annotated[str | None, typer.Option(help=_VERSION_HELP)] = None,
+    stages: Annotated[int, typer.Option(min=1, max=2, metavar="N", help=_STAGES_HELP)] = 1,
+    version: Annotated[str | None, typer.Option(metavar="VERSION", help=_VERSION_HELP)] = None,
     model_store: Annotated[
-        Path, typer.Option(help="Folder of model archives (*.mar). The server serves all of them.")
+        Path, typer.Option(metavar="FOLDER", help="Folder of model archives (*.mar). The server serves all of them.")
     ] = MODEL_STORE,
 ) -> None:
     """Build a model archive with torch-model-archiver, replacing one of the same name and version."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -12,71 +13,68 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._flatten import flatten
-from reelscribe.errors import UsageError
+from reelscribe.cli._options import server_option
+from reelscribe.cli.parser.commands import Command, group
+from reelscribe.cli.parser.flatten import flatten
+from reelscribe.errors import ServerError
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import DIRECTORY
+from reelscribe.server.options import DIRECTORY, KEY_FILE_VARIABLE
 
 if TYPE_CHECKING:
-    from reelscribe.client.credentials import Credentials
     from reelscribe.management.client import ManagementClient, Why
     from reelscribe.management.model_version import ModelVersion
-    from reelscribe.server.instance import Instance
+    from reelscribe.server.finding import ManagedServer
 
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    no_args_is_help=True, help="List, describe, register, scale and unregister the models of a running server."
-)
+DEVICE_SECONDS = 30.0
+"""Timeout of the request for the devices of a model, in seconds. It waits in the queue behind others."""
+
+app = group("List, describe, register, scale and unregister the models of a running server.")
 
 Model = Annotated[str, typer.Argument(help="Name of the model.")]
 Version = Annotated[str | None, typer.Argument(help="Version of the model; by default its default version.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every worker is READY.")]
-LoadSeconds = Annotated[float, typer.Option(help="Give up if the workers are not READY after this many seconds.")]
+LoadSeconds = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Give up if the workers are not READY after this many seconds.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerChoice:
     """The options for the server that a command manages."""
 
-    directory: Annotated[Path, typer.Option(help="Folder of a server on this machine.")] = DIRECTORY
+    directory: Annotated[Path, server_option(metavar="FOLDER", help="Folder of a server on this machine.")] = DIRECTORY
     management: Annotated[
         str | None,
-        typer.Option(help="Management address of a server elsewhere, for example at the near end of an ssh tunnel."),
+        server_option(
+            metavar="URL", help="Management address of a server elsewhere, such as the near end of an ssh tunnel."
+        ),
     ] = None
     key_file: Annotated[
-        Path | None, typer.Option(help="Copy of that server's key_file.json, with mode 600. Needs --management.")
+        Path | None,
+        server_option(
+            metavar="FILE",
+            envvar=KEY_FILE_VARIABLE,
+            help="Copy of the server's key_file.json, with mode 600. By default the server's own file, or with"
+            " --management key_file.json in the working folder if there is one.",
+        ),
     ] = None
 
-    def find(self) -> _ManagedServer:
+    def find(self) -> _Managing:
         """Return the server with its credentials. Nothing is sent to it yet.
 
         Raises:
-            UsageError: No server was started in the directory, or the options contradict each other.
+            UsageError: No server was started in the directory, or the key file cannot be used.
         """
-        from reelscribe.client.credentials import Credentials
+        from reelscribe.server.finding import find_managed_server
 
-        if self.management:
-            # This key is not renewed: the file may be a copy, and TorchServe writes a new key to its own file only.
-            keys = Credentials(self.key_file, api="management") if self.key_file else None
-            return _ManagedServer(self.management, keys)
-        if self.key_file:
-            raise UsageError("--key-file: expected the --management address of its server with it")
-        from reelscribe.server.instance import Instance
-
-        instance = Instance(self.directory)
-        if not instance.config.exists():
-            raise UsageError(
-                f"{self.directory}: no server was started there; give its --directory, or a --management address"
-            )
-        address = instance.address("management_address")
-        keys = Credentials(instance.key_file, address, api="management") if instance.key_file.exists() else None
-        return _ManagedServer(address, keys, instance)
+        return _Managing(find_managed_server(self.management, self.key_file, self.directory))
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @flatten
 def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
     """List every version of every model."""
@@ -89,7 +87,7 @@ def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
                 typer.echo(f"{_title(model)}: {_workers(model)}")
 
 
-@app.command()
+@app.command(cls=Command)
 @flatten
 def describe(server: ServerChoice, model: Model, version: Version = None, as_json: AsJson = False) -> None:
     """Show a model, its workers, its queue and, if a worker is READY, its handler's description."""
@@ -107,7 +105,7 @@ def describe(server: ServerChoice, model: Model, version: Version = None, as_jso
             typer.echo("\n".join([_title(described), *_details(described, handler)]))
 
 
-@app.command()
+@app.command(cls=Command)
 @flatten
 def register(
     server: ServerChoice,
@@ -115,7 +113,7 @@ def register(
         str, typer.Argument(help="File name of an archive in the server's model store, or an address in allowed_urls.")
     ],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of workers, instead of what the archive says.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of workers, instead of what the archive says.")
     ] = None,
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
@@ -128,11 +126,15 @@ def register(
         managed = server.find()
         managed.check_archive(archive)
         why, seconds = managed.why(with_rejected_archives=True), load_seconds if wait else None
-        made = managed.run(lambda client: client.register(archive, workers=workers, seconds=seconds, why=why))
-        typer.echo(f"registered {_title(made)}: {_workers(made)}")
+
+        async def request(client: ManagementClient) -> str:
+            made = await client.register(archive, workers=workers, seconds=seconds, why=why)
+            return f"registered {_title(made)}: {_workers(made)}{await _where(client, made)}"
+
+        typer.echo(managed.run(request))
 
 
-@app.command("wait")
+@app.command("wait", cls=Command)
 @flatten
 def wait_for(
     server: ServerChoice, model: Model, version: Version = None, load_seconds: LoadSeconds = LOAD_SECONDS
@@ -141,20 +143,27 @@ def wait_for(
     with errors_as_one_line():
         managed = server.find()
         why = managed.why()
-        ready = managed.run(lambda client: client.wait_ready(model, version, seconds=load_seconds, why=why))
-        typer.echo(f"{_title(ready)}: {_workers(ready)}")
+
+        async def request(client: ManagementClient) -> str:
+            ready = await client.wait_ready(model, version, seconds=load_seconds, why=why)
+            return f"{_title(ready)}: {_workers(ready)}{await _where(client, ready)}"
+
+        typer.echo(managed.run(request))
 
 
-@app.command()
+@app.command(cls=Command)
 @flatten
 def scale(
     server: ServerChoice,
     model: Model,
     workers: Annotated[int, typer.Argument(min=0, help="Smallest number of workers.")],
     maximum: Annotated[
-        int | None, typer.Option("--max", min=0, help="Largest number of workers; by default the smallest number.")
+        int | None,
+        typer.Option("--max", min=0, metavar="N", help="Largest number of workers; by default the smallest number."),
     ] = None,
-    version: Annotated[str | None, typer.Option(help="Version of the model; by default its default version.")] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Version of the model; by default its default version.")
+    ] = None,
     wait: Wait = True,
     load_seconds: LoadSeconds = LOAD_SECONDS,
 ) -> None:
@@ -162,13 +171,15 @@ def scale(
     with errors_as_one_line():
         managed = server.find()
         why = managed.why()
-        scaled = managed.run(
-            lambda client: client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
-        )
-        typer.echo(f"{_title(scaled)}: {_workers(scaled)}")
+
+        async def request(client: ManagementClient) -> str:
+            scaled = await client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
+            return f"{_title(scaled)}: {_workers(scaled)}{await _where(client, scaled)}"
+
+        typer.echo(managed.run(request))
 
 
-@app.command("set-default")
+@app.command("set-default", cls=Command)
 @flatten
 def set_default(
     server: ServerChoice, model: Model, version: Annotated[str, typer.Argument(help="Version of the model.")]
@@ -179,7 +190,7 @@ def set_default(
         typer.echo(f"{model} {version} is the default")
 
 
-@app.command()
+@app.command(cls=Command)
 @flatten
 def unregister(
     server: ServerChoice,
@@ -206,23 +217,16 @@ def unregister(
 
 
 @dataclass(frozen=True)
-class _ManagedServer:
-    """A server, and how to reach its management API."""
+class _Managing:
+    """What the commands do with a server."""
 
-    address: str
-    """Address of the management API."""
-    credentials: Credentials | None
-    """The token for the management API; None for a server that requires none."""
-    instance: Instance | None = None
-    """The server's directory; None for a server elsewhere, whose log and archives cannot be read."""
+    server: ManagedServer
 
     def run(self, work: Callable[[ManagementClient], Awaitable[T]]) -> T:
         """Connect, do `work`, and return its result."""
-        from reelscribe.management.client import ManagementClient
 
         async def connected() -> T:
-            trusted = self.instance.tls() if self.instance else None
-            async with ManagementClient(self.address, self.credentials, ssl_context=trusted) as client:
+            async with self.server.client() as client:
                 return await work(client)
 
         return asyncio.run(connected())
@@ -233,11 +237,11 @@ class _ManagedServer:
         With `with_rejected_archives` it also reports that TorchServe rejected an archive, whichever it was: the log
         does not name it.
         """
-        if self.instance is None:
+        if self.server.instance is None:
             return lambda *_: None
         from reelscribe.server.logs import log_end, why_it_cannot_load, why_it_was_not_accepted
 
-        instance, since = self.instance, log_end(self.instance)
+        instance, since = self.server.instance, log_end(self.server.instance)
 
         def why(model: str, version: str) -> str | None:
             reason = why_it_cannot_load(instance, model, version, since=since)
@@ -247,12 +251,12 @@ class _ManagedServer:
 
     def check_archive(self, archive: str) -> None:
         """Raise StartupError for a damaged archive, of which TorchServe would only report that it cannot be saved."""
-        if self.instance is None or not self.instance.options.exists():
+        if self.server.instance is None or not self.server.instance.options.exists():
             return
         from reelscribe.archive.model_store import stored_models
         from reelscribe.server.options import StartOptions
 
-        store = StartOptions.load(self.instance.options).model_store
+        store = StartOptions.load(self.server.instance.options).model_store
         if (store / archive).is_file():
             stored_models(store, archive)
 
@@ -264,6 +268,22 @@ def _title(model: ModelVersion) -> str:
 def _workers(model: ModelVersion) -> str:
     most = "" if model.min_workers == model.max_workers else f" to {model.max_workers}"
     return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
+
+
+async def _where(client: ManagementClient, model: ModelVersion) -> str:
+    """Say on which devices a version runs that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
+    devices: list[str] = []
+    if model.ready:
+        with suppress(ServerError):  # it is busy, and where it runs is no reason to fail
+            devices = (await client.handler_description(model.name, model.version, seconds=DEVICE_SECONDS)).get(
+                "devices", []
+            )
+    if not devices:
+        return ""
+    if set(devices) == {"cpu"}:
+        return ", on the CPU"
+    gpus = sorted({number for worker in model.workers for number in model.gpus_of(worker)})
+    return f", on GPUs {', '.join(map(str, gpus))}" if gpus else f", on {' and '.join(devices)}"
 
 
 def _details(model: ModelVersion, handler: dict[str, Any]) -> list[str]:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._options import Cues, one_of
+from reelscribe.cli._options import FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError
 
 
 def export(
     out: Annotated[Path, typer.Argument(help="Folder of a run.")],
     formats: Annotated[
-        list[str], typer.Option("--format", help="vtt, srt, csv or parquet. Repeat it for several formats.")
+        list[str],
+        output_option(
+            "--format",
+            metavar="|".join(FORMATS),
+            autocompletion=lambda: FORMATS,
+            help="A format to write. May be repeated.",
+        ),
     ],
     cues: Cues = "auto",
 ) -> None:
@@ -28,8 +35,28 @@ def export(
         from reelscribe.results.folder import current_annotations
 
         with current_annotations(out) as annotations:
-            for path in export_annotations(annotations, out, formats, one_of(cues, CUE_SOURCES, "--cues")):
-                typer.echo(f"wrote {path}")
+            written = export_annotations(annotations, out, formats, one_of(cues, CUE_SOURCES, "--cues"))
+        typer.echo(describe_written(written, out))
+
+
+def describe_written(paths: Sequence[Path], out: Path) -> str:
+    """Describe in one line which files an export has written, such as "wrote 200 .vtt files below out/vtt".
+
+    Args:
+        paths: The files.
+        out: The folder of the run.
+    """
+    places: dict[Path, list[Path]] = {}
+    for path in paths:
+        inside = path.relative_to(out)
+        places.setdefault(out / inside.parts[0], []).append(path)
+    described = [
+        str(place)
+        if paths == [place]
+        else f"{len(paths)} {paths[0].suffix} {'file' if len(paths) == 1 else 'files'} below {place}"
+        for place, paths in places.items()
+    ]
+    return f"wrote {', '.join(described) or 'nothing'}"
 
 
 def forget(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
-from reelscribe.cli._flatten import flatten
 from reelscribe.cli._logging import log_messages
 from reelscribe.cli._options import one_of
+from reelscribe.cli.parser.commands import Command, group
+from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import UsageError
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
@@ -27,26 +28,36 @@ if TYPE_CHECKING:
 EXIT_STOPPED = 3
 """Exit status of `status` for a stopped server, as service managers expect it."""
 
-app = typer.Typer(no_args_is_help=True, help="Start, stop and watch a TorchServe on this machine.")
+LOGS = ("model", "server", "access", "console")
 
-Directory = Annotated[Path, typer.Option(help="Folder of the server: its logs, keys and temporary files.")]
+app = group("Start, stop and watch a TorchServe on this machine.")
+
+Directory = Annotated[
+    Path, typer.Option(metavar="FOLDER", help="Folder of the server: its logs, keys and temporary files.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOptions:
     """The options of `start` and `restart`; None for options that are not given."""
 
-    config: Annotated[Path | None, typer.Option(help="TorchServe's settings file.", show_default=str(CONFIG))] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TorchServe's settings file.", show_default=str(CONFIG))
+    ] = None
     model_store: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of model archives (*.mar). The server serves all of them.", show_default=str(MODEL_STORE)
+            metavar="FOLDER",
+            help="Folder of model archives (*.mar). The server serves all of them.",
+            show_default=str(MODEL_STORE),
         ),
     ] = None
     load_seconds: Annotated[
         float | None,
         typer.Option(
-            help="Give up if the models are not ready after this many seconds.", show_default=f"{LOAD_SECONDS:.0f}"
+            metavar="SECONDS",
+            help="Give up if the models are not ready after this many seconds.",
+            show_default=f"{LOAD_SECONDS:.0f}",
         ),
     ] = None
     model_api: Annotated[
@@ -68,16 +79,19 @@ class GivenOptions:
     certificate: Annotated[
         Path | None,
         typer.Option(
-            help="PEM file for https addresses: the server's own certificate, followed by those that signed it."
+            metavar="FILE",
+            help="PEM file for https addresses: the server's own certificate, followed by those that signed it.",
         ),
     ] = None
     private_key: Annotated[
-        Path | None, typer.Option(help="PEM file with the certificate's RSA key, unencrypted and with mode 600.")
+        Path | None,
+        typer.Option(metavar="FILE", help="PEM file with the certificate's RSA key, unencrypted and with mode 600."),
     ] = None
     pass_environment: Annotated[
         list[str] | None,
         typer.Option(
             "--pass-env",
+            metavar="NAME",
             help="Name of an environment variable, such as HF_TOKEN, to pass to the server and its workers. Otherwise"
             " secrets are not passed. May be repeated.",
         ),
@@ -95,7 +109,7 @@ class GivenOptions:
         return replace(options, **given)
 
 
-@app.command("start")
+@app.command("start", cls=Command)
 @flatten
 def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
     """Start TorchServe and wait until every worker is READY. If that fails, show the reason and stop it again."""
@@ -108,7 +122,7 @@ def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> No
         typer.echo(_where(instance))
 
 
-@app.command("restart")
+@app.command("restart", cls=Command)
 @flatten
 def restart_server(
     *,
@@ -131,7 +145,7 @@ def restart_server(
         typer.echo(_where(instance))
 
 
-@app.command("stop")
+@app.command("stop", cls=Command)
 def stop_server(directory: Directory = DIRECTORY) -> None:
     """Stop TorchServe and all of its workers."""
     with errors_as_one_line():
@@ -141,7 +155,7 @@ def stop_server(directory: Directory = DIRECTORY) -> None:
         typer.echo(launcher.describe_stop(launcher.stop(Instance(directory))))
 
 
-@app.command("status")
+@app.command("status", cls=Command)
 def show_status(
     directory: Directory = DIRECTORY,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -154,36 +168,38 @@ def show_status(
     with errors_as_one_line():
         import json
 
-        from reelscribe.server.instance import Instance
         from reelscribe.server.state import state_of
 
-        state = state_of(Instance(directory))
+        state = state_of(_started_in(directory))
         typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(_described(state)))
         if state.state != "ready":
             raise typer.Exit(EXIT_STOPPED if state.state == "stopped" else EXIT_FAILED)
 
 
-@app.command("logs")
+@app.command("logs", cls=Command)
 def show_logs(
     directory: Directory = DIRECTORY,
     which: Annotated[
         str,
         typer.Option(
+            metavar="|".join(LOGS),
+            autocompletion=lambda: LOGS,
             help="model: output of the workers; server: log of TorchServe with that output; access: one line for each"
-            " request; console: output of Java."
+            " request; console: output of Java.",
         ),
     ] = "server",
-    lines: Annotated[int, typer.Option(min=0, help="Number of lines to show, from the end of the log.")] = 50,
+    lines: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Number of lines to show, from the end of the log.")
+    ] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep showing new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the last lines of a log."""
     with errors_as_one_line():
-        from reelscribe.server.instance import Instance
-        from reelscribe.server.logs import LOGS
+        from reelscribe.server.logs import FILES
 
-        log = Instance(directory).logs / LOGS[one_of(which, tuple(LOGS), "--which")]
+        log = _started_in(directory).logs / FILES[one_of(which, LOGS, "--which")]
         if not log.exists():
-            raise UsageError(f"{log}: no such log; was a server started in {directory}?")
+            raise UsageError(f"{log}: no such log")
         if follow:
             with suppress(KeyboardInterrupt):
                 subprocess.run(["tail", "-n", str(lines), "-F", log], check=False)  # noqa: S607 - coreutils, from PATH
@@ -191,6 +207,15 @@ def show_logs(
             with log.open(errors="replace") as file:
                 for line in deque(file, maxlen=lines):
                     typer.echo(line.rstrip("\n"))
+
+
+def _started_in(directory: Path) -> Instance:
+    """Return the server of a folder. Raises UsageError if there is no such folder."""
+    from reelscribe.server.instance import Instance
+
+    if not directory.is_dir():
+        raise UsageError(f"{directory.absolute()}: no server was started there; give its --directory")
+    return Instance(directory)
 
 
 def _where(instance: Instance) -> str:

@@ -222,7 +222,9 @@ class Endpoint(Generic[Description]):
         if status in TRANSIENT:
             return RequestRefused(status, message)
         return AccessRefused(
-            f"{self.url}: status {status}: {message}; {self._advice(status, text)}", temporary=status in (400, 404)
+            f"{self.url}: status {status}: {message}; {self._advice(status, text)}",
+            temporary=status in (400, 404),
+            status=status,
         )
 
     def _advice(self, status: int, text: str) -> str:

@@ -47,6 +47,8 @@ class ModelDescription:
 
     kind: ClassVar[str]
     """Name of this kind of model in error messages: "caption" or "speech"."""
+    marker: ClassVar[str]
+    """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
     """Fields that limit a request. With several servers, the smallest limit applies."""
     tuple_fields: ClassVar[tuple[str, ...]]
@@ -106,6 +108,12 @@ class ModelDescription:
         Raises:
             ServerError: The JSON does not describe a model of this kind.
         """
+        for other in ModelDescription.__subclasses__():
+            if other is not cls and isinstance(value, dict) and other.marker in value:
+                raise ServerError(
+                    f"describe: expected a {cls.kind} model, got the {other.kind} model {value.get('name')}; give the"
+                    " name of another one"
+                )
         try:
             return cls(**cls._fields_from_json(value))
         except (TypeError, KeyError, ValueError) as error:
@@ -124,6 +132,7 @@ class CaptionerDescription(ModelDescription):
     """Description of a captioner."""
 
     kind: ClassVar[str] = "caption"
+    marker: ClassVar[str] = "max_frames"
     limits: ClassVar[tuple[str, ...]] = ("max_frames", "max_side")
     tuple_fields: ClassVar[tuple[str, ...]] = ("mean", "std", "devices")
 
@@ -158,6 +167,7 @@ class SpeechDescription(ModelDescription):
     """Description of a speech model."""
 
     kind: ClassVar[str] = "speech"
+    marker: ClassVar[str] = "max_chunks"
     limits: ClassVar[tuple[str, ...]] = ("max_chunks",)
     tuple_fields: ClassVar[tuple[str, ...]] = ("languages", "tasks", "devices")
 

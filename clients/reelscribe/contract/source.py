@@ -41,9 +41,9 @@ class VideoInfo:
     pixel_aspect: float
     """Width of a stored pixel divided by its height, as it is shown; 1.0 for square pixels."""
     frames: int
-    """Number of frames that are shown, counted in the packets."""
+    """Number of frames that are shown, counted in the packets, from the first one that can be decoded."""
     average_fps: float
-    """Average number of frames per second; 0.0 if the file does not state it."""
+    """Average number of frames per second: what the file states, unless its frames say otherwise; 0.0 if unknown."""
     start_seconds: float
     """Presentation time of the first frame, in seconds."""
     end_seconds: float
@@ -52,6 +52,9 @@ class VideoInfo:
     """FFmpeg's name of the video decoder."""
     audio_codec: str | None
     """FFmpeg's name of the decoder of the first audio stream; None if there is no such stream or decoder."""
+    skipped_frames: int = 0
+    """Number of frames that are left out at the beginning, because the file begins in the middle of a group of
+    pictures: they refer to frames that it does not have. No other number or time counts them."""
 
     @property
     def shown_size(self) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import chain
 from types import TracebackType
@@ -116,7 +116,7 @@ class Audio:
     """
 
     info: AudioInfo | None = None
-    """Description of the stream; None if the file has no audio."""
+    """Description of the stream; None if the file has no audio. Its duration is final when all chunks were read."""
     has_video: bool
     """Whether the file has a video stream other than a cover picture."""
     samples_read: int = 0
@@ -200,6 +200,15 @@ class Audio:
                 wanted = chunk.trim(max(first, chunk.first), chunk.stop, self._task.sample_rate)
                 yield wanted._replace(silent=self._silence.is_silent(wanted.samples))
 
+    def _correct_duration(self) -> None:
+        """Set the duration if the header states none, or the one of a single part of a file whose clock jumps back."""
+        assert self.info is not None
+        assert self._reader is not None
+        timeline = self._reader.timeline
+        if not self.info.duration_seconds or len(timeline.offsets) > 1:
+            seconds = max(0.0, timeline.end_seconds - self.info.media_start_seconds)
+            self.info = replace(self.info, duration_seconds=round(seconds, 6))
+
     def _all_chunks(self) -> Iterator[AudioChunk]:
         current: _ContinuousAudio | None = None
         for frame in self._frames:
@@ -213,6 +222,7 @@ class Audio:
             yield from current.push(frame)
         if current:
             yield from current.finish()
+            self._correct_duration()
 
 
 class _ContinuousAudio:

@@ -10,9 +10,10 @@ from typing import TypeGuard
 
 import av
 from av.audio.stream import AudioStream
+from av.format import Flags
 from av.stream import Discard, Disposition, Stream
 
-from reelscribe.decode.source_file import MISSING_SECONDS, demux, ffmpeg_reason
+from reelscribe.decode.source_file import MISSING_SECONDS, Timeline, demux, has_flag, missing_seconds, why_cut_short
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -25,12 +26,19 @@ UNDECODABLE_SHARE = 0.02
 """A file is damaged if more than this share of its packets, plus one packet, cannot be decoded. Sometimes a decoder
 refuses a packet of an undamaged file, often the first."""
 
-ESTIMATED_FORMATS = {"aac", "ac3", "dts", "eac3", "mp3", "truehd"}
+LEADING_PACKETS = 50
+"""Number of packets at the beginning of a recording that may be undecodable: it may begin in the middle of a frame."""
+
+ESTIMATED_FORMATS = {"aac", "ac3", "amr", "dts", "eac3", "mp3", "truehd"}
 """Formats that have no container. If no header states the duration of such a file, FFmpeg estimates it from the file
 size and the bit rate of the first frames."""
 
 ESTIMATE_TOLERANCE = 0.01
 """A duration is an estimate if the file size that follows from it differs from the true one by less than this share."""
+
+_AMR_PAUSES = {"amrnb": 8, "amrwb": 9}
+"""Codecs with discontinuous transmission, and the first frame type of pauses: FFmpeg does not decode the comfort noise.
+The type is in bits 3 to 6 of the first byte of a packet (RFC 4867, section 5.3)."""
 
 _RIFF_UNKNOWN_SIZE = 0x7FFF0000
 """Sizes from this one on mean "unknown": programs that write a WAV file to a pipe state the largest size they can."""
@@ -51,6 +59,8 @@ class AudioReader:
 
     stream: AudioStream
     """The chosen stream."""
+    timeline: Timeline
+    """The timeline of the file; it is complete when all frames have been read."""
     why_incomplete: str | None = None
     """Why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
 
@@ -72,7 +82,8 @@ class AudioReader:
         self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
-        self._ends = [0] * len(container.streams)  # latest presentation time in each stream, in its time base
+        self._is_recording = has_flag(container.format, Flags.ts_discont)
+        self.timeline = Timeline(container)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
         self._reads_audio_only = "mp4" in container.format.name
@@ -87,6 +98,8 @@ class AudioReader:
             try:
                 frames = packet.decode()
             except av.FFmpegError:
+                if self._has_no_sound(packet):
+                    continue
                 self._undecodable_packets += 1
                 self._undecodable_bytes += packet.size
                 continue
@@ -102,15 +115,19 @@ class AudioReader:
 
     def _demux(self) -> Iterator[av.Packet[AudioStream]]:
         try:
-            for packet in demux(self._container, self._heartbeat):
-                if packet.pts is not None:
-                    index = packet.stream_index
-                    self._ends[index] = max(self._ends[index], packet.pts + (packet.duration or 0))
+            for packet in demux(self._container, self._heartbeat, self.timeline):
                 if _belongs_to(packet, self.stream):
                     self._bytes += packet.size
                     yield packet
         except (av.FFmpegError, UnicodeError) as error:
-            self.why_incomplete = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
+            self.why_incomplete = why_cut_short(self._container, error)
+
+    def _has_no_sound(self, packet: av.Packet[AudioStream]) -> bool:
+        """Return whether a packet that cannot be decoded is no damage."""
+        if first_pause := _AMR_PAUSES.get(self.stream.codec_context.name):
+            return memoryview(packet)[0] >> 3 & 0xF >= first_pause
+        # The recording begins in the middle of a packet.
+        return self._is_recording and not self._decoded_seconds and self._packets <= LEADING_PACKETS
 
     def _find_damage(self) -> str | None:
         """Compare what was read with what the header states."""
@@ -134,8 +151,10 @@ class AudioReader:
         """Return how much earlier the file ends than its header states; 0 or less if nothing is missing."""
         if self._container.format.name == "wav" and self._bit_rate:
             return self._missing_bytes_of_riff() * 8 / self._bit_rate
-        ends = [float(end * (s.time_base or 0)) for end, s in zip(self._ends, self._container.streams, strict=True)]
-        if self.stream.duration:
+        if len(self.timeline.offsets) > 1:
+            return 0.0  # the header knows the clock of one part only
+        end_seconds = self.timeline.end_seconds
+        if self.stream.duration and (self._reads_audio_only or self._container.format.name in ESTIMATED_FORMATS):
             tick = float(self.stream.time_base or 0)
             implied_bytes = self.stream.duration * tick * self._bit_rate / 8
             estimated = (
@@ -143,11 +162,10 @@ class AudioReader:
                 and abs(implied_bytes - self._bytes) < ESTIMATE_TOLERANCE * self._bytes
             )
             stated = ((self.stream.start_time or 0) + self.stream.duration) * tick
-            return 0.0 if estimated else stated - ends[self.stream.index]
-        if self._reads_audio_only and len(ends) > 1:
+            return 0.0 if estimated else stated - end_seconds
+        if self._reads_audio_only and len(self._container.streams) > 1:
             return 0.0  # another stream, which was not read, may be the longest
-        stated = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
-        return stated - max(ends)
+        return missing_seconds(self._container, end_seconds)
 
     def _missing_bytes_of_riff(self) -> int:
         """Return how much larger a WAV file should be; FFmpeg itself reduces the stated size to the actual one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import av
@@ -18,8 +18,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.packets import PacketIndex, is_shown
-from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT
+from reelscribe.decode.packets import PacketFilter, PacketIndex
+from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, Timeline
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100
@@ -50,7 +50,8 @@ class FrameReader:
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
-        self._may_seek = self._may_skip = bool(len(packets.pts))
+        self._may_skip = bool(len(packets.pts))
+        self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
 
     def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode the wanted frames.
@@ -176,6 +177,8 @@ class _Decoder:
         self._codec.thread_count = 1  # the machine's cores are used by several decode processes
         self._packets, self._heartbeat, self._may_seek = packets, heartbeat, may_seek
         self._has_pts = bool(len(packets.pts))
+        self._filter = PacketFilter(stream)
+        self._timeline = Timeline(container, packets.clock_offsets)
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0
@@ -203,12 +206,13 @@ class _Decoder:
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
         started = run.keyframe < 0
+        leading = self._packets.leading_packets if started else 0
         if not started and self._may_seek:
             distance = self._packets.file_order[run.keyframe] - self._file_position
             if distance > SEEK_PACKETS:
                 self._seek(run.keyframe)
-        for packet in self._demuxed:
-            index = self._index_of(packet.pts) if is_shown(packet) else -1
+        for packet in islice(self._demuxed, leading, None):
+            index = self._index_of(packet.pts) if self._filter.is_shown(packet) else -1
             if index >= 0:
                 self._file_position = int(self._packets.file_order[index])
             if not started:
@@ -225,7 +229,9 @@ class _Decoder:
         with suppress(av.FFmpegError):  # the frames after a read error are lost
             for packet in self._container.demux(self._stream):
                 if packet.size:
-                    yield packet
+                    if len(self._packets.clock_offsets) > 1:
+                        self._timeline.place(packet)
+                    yield from self._filter.frames(packet)
 
     def _seek(self, keyframe: int) -> None:
         try:

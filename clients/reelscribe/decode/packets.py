@@ -1,6 +1,7 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-Only the first frame is decoded, because the rotation is known from a decoded frame alone.
+Only the beginning is decoded, up to the first frame: a decoded frame alone tells the rotation, and where a recording
+begins in the middle of a group of pictures, only decoding tells which frames can be decoded.
 """
 
 from __future__ import annotations
@@ -12,29 +13,55 @@ from typing import TypeGuard
 
 import av
 import numpy as np
+from av.bitstream import BitStreamFilterContext
+from av.format import Flags
 from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.source_file import MISSING_SECONDS, demux, ffmpeg_reason
+from reelscribe.decode.source_file import (
+    MISSING_SECONDS,
+    Timeline,
+    demux,
+    ffmpeg_reason,
+    has_flag,
+    missing_seconds,
+    why_cut_short,
+)
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
 """A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
 frames. Inexact headers of complete files differ by less."""
 
-ROTATION_PACKETS = 100
+FIRST_FRAME_PACKETS = 100
 """Number of packets in which the first frame is searched. Without a limit, a file that cannot be decoded would be
 searched to its end."""
+
+LEADING_PACKETS = 1000
+"""Largest number of packets before the first keyframe of a recording; no group of pictures is longer. If there are
+more, keyframes have been lost, and the file is damaged."""
+
+STATED_TOLERANCE = 0.05
+"""Largest share by which a stated frame rate may differ from the counted one, and a stated duration be too short."""
+
+REPEATS = 16
+"""Number of frames in which a repeated presentation time is made up for."""
 
 _VP8_SHOW_FRAME = 0x10
 """Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
 
+_NOT_CODED_BYTES = 8
+"""Largest size of an MPEG-4 frame that is not coded: players go on showing the one before it. Coded ones are larger."""
+
 
 @dataclass(frozen=True)
 class PacketIndex:
-    """The frames of a video stream in the order of their presentation. Each array has one item per frame."""
+    """The frames of a video stream in the order of their presentation. Each array has one item per frame.
+
+    Frames before the first one that can be decoded are left out.
+    """
 
     container_format: str
     """FFmpeg's name of the container format."""
@@ -45,11 +72,16 @@ class PacketIndex:
     pts: NDArray[np.int64]
     """Presentation times in units of the stream's time base, ascending; empty if they do not identify frames."""
     times: NDArray[np.float64]
-    """Presentation times in seconds, ascending; computed from the average frame rate if the file has none."""
+    """Presentation times in seconds, ascending; computed from decoding times or from the frame rate where the file has
+    none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
+    leading_packets: int
+    """Number of packets at the beginning of the video stream that cannot be decoded."""
+    clock_offsets: tuple[float, ...]
+    """`Timeline.offsets` of the file: more than one if its clock jumps back."""
     corrupt_packets: int
     """Number of packets that the container marks as corrupt."""
     info: VideoInfo
@@ -58,14 +90,44 @@ class PacketIndex:
     """Why frames are missing; None if the file is complete."""
 
 
-def is_shown(packet: av.Packet[VideoStream]) -> bool:
-    """Return whether a packet of a video stream holds a frame that players show.
+class PacketFilter:
+    """Prepares the packets of a video stream for decoding, so that each holds one frame.
 
-    Players do not show frames outside the edit list, nor VP8 frames that only serve as references.
+    Programs that wrote MPEG-4 to AVI packed a B-frame into the packet of the frame before it.
+
+    Args:
+        stream: The video stream.
     """
-    if packet.is_discard:
-        return False
-    return packet.stream.codec_context.name != "vp8" or bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
+
+    packed: bool = False
+    """Whether a packet held more than one frame."""
+
+    def __init__(self, stream: VideoStream) -> None:
+        self._codec = stream.codec_context.name
+        self._unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream) if self._codec == "mpeg4" else None
+
+    def frames(self, packet: av.Packet[VideoStream]) -> list[av.Packet[VideoStream]]:
+        """Return the packets with one frame each that are in a packet."""
+        if self._unpack is None:
+            return [packet]
+        corrupt, size = packet.is_corrupt, packet.size
+        if corrupt:
+            return [packet]
+        frames = self._unpack.filter(packet)
+        self.packed = self.packed or any(frame.size != size for frame in frames)
+        return frames
+
+    def is_shown(self, packet: av.Packet[VideoStream]) -> bool:
+        """Return whether a packet with one frame holds a frame that players show.
+
+        Players do not show frames outside the edit list, nor VP8 frames that only serve as references, nor MPEG-4
+        frames that are not coded.
+        """
+        if packet.is_discard:
+            return False
+        if self._codec == "vp8":
+            return bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
+        return self._codec != "mpeg4" or packet.size > _NOT_CODED_BYTES
 
 
 def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
@@ -89,11 +151,75 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
+class _Beginning:
+    """The beginning of a video stream, up to the first frame that can be decoded."""
+
+    def __init__(self, video: VideoStream, container_format: av.ContainerFormat) -> None:
+        self._codec = video.codec_context
+        # Before the first keyframe other decoders return nothing, and that of MPEG-4 returns grey frames.
+        is_recording = any(has_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
+        self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
+        self._packets_before_keyframe = self._packets_from_keyframe = 0
+        self._ended = self._damaged = False
+        self.rotation = 0
+        """Degrees by which a player turns the frames clockwise."""
+        self.delay = 0
+        """Number of packets that the decoder needs after the one of the first frame, to return the first frame."""
+        self.first_pts: int | None = None
+        """Presentation time of the first frame, as in `PacketIndex.pts`; None if none can be decoded."""
+
+    def add(self, packet: av.Packet[VideoStream]) -> None:
+        if self._ended:
+            return
+        if packet.is_keyframe or self._packets_from_keyframe:
+            self._packets_from_keyframe += 1
+        else:
+            self._packets_before_keyframe += 1
+        if not self._waits_for_keyframe or self._packets_from_keyframe:
+            self._decode(packet)
+        if self._packets_before_keyframe > LEADING_PACKETS:
+            self._ended = self._damaged = True
+        self._ended = self._ended or self._packets_from_keyframe == FIRST_FRAME_PACKETS
+
+    def _decode(self, packet: av.Packet[VideoStream]) -> None:
+        try:
+            frames = None if packet.is_corrupt else self._codec.decode(packet)
+        except av.FFmpegError:
+            frames = None
+        if frames:
+            self._ended = True
+            self.first_pts = frames[0].pts
+            # FFmpeg's angle is counterclockwise.
+            self.rotation = round(-frames[0].rotation / 90) % 4 * 90
+        elif frames is None:
+            self._damaged = bool(self._packets_from_keyframe)  # without a keyframe, nothing can be decoded
+        else:
+            self.delay += 1
+
+    @property
+    def leading_packets(self) -> int:
+        """Number of packets that must not be decoded."""
+        can_begin = self._waits_for_keyframe and self._packets_from_keyframe and not self._damaged
+        return self._packets_before_keyframe if can_begin else 0
+
+    def skipped(self, pts: NDArray[np.int64]) -> int:
+        """Return the number of frames before the first that can be decoded.
+
+        Args:
+            pts: Presentation times of all frames, ascending; empty if frames have none.
+        """
+        if self._damaged:
+            return 0
+        if self.first_pts is not None and (pts == self.first_pts).any():
+            return int(np.searchsorted(pts, self.first_pts))
+        return self._packets_before_keyframe
+
+
 class _Scan:
     """One pass over all packets, and the facts that it collects."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
-        self._container = container
+        self._container, self._format = container, container.format
         videos = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
         if not videos:
             streams = ", ".join(stream.type for stream in container.streams) or "no streams"
@@ -102,123 +228,177 @@ class _Scan:
         if self._video.codec_context is None:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
+        self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
+        self._beginning = _Beginning(self._video, self._format)
         # About the frames that are shown, in the order of the file:
-        self._pts, self._keyframes, self._all_have_pts = array("q"), array("b"), True
+        self._pts, self._has_pts, self._dts, self._keyframes = array("q"), array("b"), array("q"), array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
-        self._rotation: int | None = None
-        # About all streams:
-        self._end_seconds = 0.0
         self._read_error: str | None = None
         self._read(heartbeat)
 
     def _read(self, heartbeat: Callable[[], None]) -> None:
         try:
-            for packet in demux(self._container, heartbeat):
-                if packet.pts is not None and packet.time_base is not None:
-                    end = float((packet.pts + (packet.duration or 0)) * packet.time_base)
-                    self._end_seconds = max(self._end_seconds, end)
+            for packet in demux(self._container, heartbeat, self._timeline):
                 if _belongs_to(packet, self._video):
-                    self._add(packet)
+                    self._packets += 1
+                    self._corrupt_packets += packet.is_corrupt
+                    for frame in self._filter.frames(packet):
+                        self._add(frame)
         except (av.FFmpegError, UnicodeError) as error:
             if not self._keyframes:
                 raise
-            self._read_error = f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
+            self._read_error = why_cut_short(self._container, error)
 
     def _add(self, packet: av.Packet[VideoStream]) -> None:
-        self._packets += 1
-        self._corrupt_packets += packet.is_corrupt
-        if self._rotation is None and self._packets <= ROTATION_PACKETS and not packet.is_corrupt:
-            self._rotation = _rotation(packet)
-        if not is_shown(packet):
+        self._beginning.add(packet)
+        if not self._filter.is_shown(packet):
             return
         self._keyframes.append(packet.is_keyframe)
-        if packet.pts is None:
-            self._all_have_pts = False
-        else:
-            self._pts.append(packet.pts)
-            if packet.pts >= self._last_pts or len(self._pts) == 1:
-                self._last_pts, self._last_duration = packet.pts, packet.duration or 0
+        self._has_pts.append(packet.pts is not None)
+        self._pts.append(packet.pts or 0)
+        self._dts.append((packet.pts or 0) if packet.dts is None else packet.dts)
+        if packet.pts is not None and (packet.pts >= self._last_pts or len(self._pts) == 1):
+            self._last_pts, self._last_duration = packet.pts, packet.duration or 0
 
     def result(self) -> PacketIndex:
         if not self._keyframes:
             raise MediaError("expected frames in its video stream, got none; is it cut short?")
-        keyframes = np.array(self._keyframes, bool)
-        fps = float(self._video.average_rate or self._video.guessed_rate or 0)
-        order = np.arange(len(keyframes))
+        keyframes, order = np.array(self._keyframes, bool), np.arange(len(self._keyframes))
         pts = np.empty(0, np.int64)
-        times = order / (fps or 1)
-        tick = float(self._video.time_base or 0)
-        if self._all_have_pts:
+        if all(self._has_pts):
             order = np.argsort(np.array(self._pts), kind="stable")
-            pts = np.array(self._pts)[order]
-            times, keyframes = (pts * tick).astype(np.float64), keyframes[order]
-            if (np.diff(pts) == 0).any() or self._pts_are_packet_numbers(order):
-                pts = pts[:0]
-        last_seconds = self._last_duration * tick if self._all_have_pts else 0.0
-        end_seconds = float(times[-1]) + (last_seconds or 1 / (fps or 1))
+            pts, keyframes = np.array(self._pts)[order], keyframes[order]
+        identify = bool(len(pts)) and (np.diff(pts) > 0).all() and not self._pts_are_packet_numbers(order)
+        times = self._times(pts)
+        skipped = self._beginning.skipped(pts)
+        # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
+        if skipped == len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
+            skipped = 0
         return PacketIndex(
-            container_format=self._container.format.name,
+            container_format=self._format.name,
             stream_index=self._video.index,
             video_streams=self._video_streams,
-            pts=pts,
-            times=times,
-            keyframes=keyframes,
-            file_order=order,
+            pts=pts[skipped:] if identify else pts[:0],
+            times=times[skipped:],
+            keyframes=keyframes[skipped:],
+            file_order=order[skipped:],
+            leading_packets=self._beginning.leading_packets,
+            clock_offsets=tuple(self._timeline.offsets),
             corrupt_packets=self._corrupt_packets,
-            info=self._info(len(keyframes), fps, float(times[0]), end_seconds),
-            why_incomplete=self._why_incomplete(len(keyframes)),
+            info=self._info(times[skipped:], skipped),
+            why_incomplete=self._why_incomplete(len(times)),
         )
 
     def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
         """Return whether presentation times are only numbers of packets, and wrong.
 
-        AVI stores no times, so FFmpeg numbers the packets, even if the presentation order is not that of the file.
+        AVI stores no times, nor does FFmpeg know those of H.264 in MXF: it numbers the packets, even if the
+        presentation order is not that of the file. Programs that copied packed MPEG-4 numbered the packets, too.
         """
+        unreliable = self._format.name in ("avi", "mxf") or self._video.codec_context.name == "mpeg4"
         in_file_order = bool((np.diff(order) > 0).all())
-        return self._container.format.name == "avi" and self._video.codec_context.has_b_frames and in_file_order
+        return self._filter.packed or (unreliable and self._video.codec_context.has_b_frames and in_file_order)
 
-    def _info(self, frames: int, fps: float, start_seconds: float, end_seconds: float) -> VideoInfo:
+    @property
+    def _frame_rate(self) -> float:
+        """Number of frames per second, as the file states it; 0.0 if it does not."""
+        if has_flag(self._format, Flags.no_timestamps):
+            # FFmpeg takes 25 for the average of every stream without a container.
+            return float(self._video.codec_context.framerate or self._video.guessed_rate or 0)
+        return float(self._video.average_rate or self._video.guessed_rate or 0)
+
+    def _times(self, pts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the presentation times of all frames in seconds, ascending.
+
+        Args:
+            pts: The presentation times, ascending; empty if not every frame has one.
+        """
+        tick, frames = float(self._video.time_base or 0), len(self._keyframes)
+        if not any(self._has_pts):
+            return np.arange(frames) / (self._frame_rate or 1)
+        frame_ticks = 1 / ((self._frame_rate or 1) * tick)
+        if self._format.name == "avi" and self._video.codec_context.has_b_frames:
+            # Each frame is shown when the decoder returns it, which is some packets after it was given the frame's own.
+            dts, delay = np.sort(np.array(self._dts)), self._beginning.delay
+            return np.append(dts, dts[-1] + frame_ticks * np.arange(1, delay + 1))[delay:] * tick
+        if not len(pts):
+            return self._with_missing_times(frame_ticks) * tick
+        if has_flag(self._format, Flags.ts_discont):
+            return _without_repeats(pts, frame_ticks) * tick
+        return np.asarray(pts * tick, np.float64)
+
+    def _with_missing_times(self, frame_ticks: float) -> NDArray[np.float64]:
+        """Return the presentation times of all frames in ticks, if only some have one.
+
+        FFmpeg gives no times to frames before the zero of a Matroska file, for example.
+        """
+        known = np.array(self._pts)[np.array(self._has_pts, bool)]
+        first_known = self._has_pts.index(True)
+        ticks = list(known.min() + frame_ticks * np.arange(-first_known, 0))
+        for pts, has_pts in zip(self._pts[first_known:], self._has_pts[first_known:], strict=True):
+            ticks.append(pts if has_pts else ticks[-1] + frame_ticks)
+        return np.sort(np.array(ticks, np.float64))
+
+    def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
         audio = self._container.streams.audio
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
+        last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
+        start, fps = float(times[0]), self._frame_rate
+        end = float(times[-1]) + (last_seconds or 1 / (fps or 1))
+        duration = (self._container.duration or 0) / av.time_base
+        if len(self._timeline.offsets) > 1 or duration < (1 - STATED_TOLERANCE) * (end - start):
+            duration = end - start
+        if any(self._has_pts) and abs(counted := len(times) / (end - start) - fps) > STATED_TOLERANCE * fps:
+            fps += counted
         return VideoInfo(
-            duration_seconds=round((self._container.duration or 0) / av.time_base, 6),
+            duration_seconds=round(duration, 6),
             width=self._video.width,
             height=self._video.height,
-            rotation=self._rotation or 0,
+            rotation=self._beginning.rotation,
             pixel_aspect=float(aspect or 1),
-            frames=frames,
+            frames=len(times),
             average_fps=round(fps, 6),
-            start_seconds=round(start_seconds, 6),
-            end_seconds=round(end_seconds, 6),
+            start_seconds=round(start, 6),
+            end_seconds=round(end, 6),
             video_codec=self._video.codec_context.name,
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
+            skipped_frames=skipped,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
         """Compare the packets with what the header states."""
-        stated_end = ((self._container.start_time or 0) + (self._container.duration or 0)) / av.time_base
-        missing_seconds = stated_end - self._end_seconds if self._end_seconds else 0.0
-        missing_frames = self._video.frames - self._packets
         if self._read_error:
             return self._read_error
-        if missing_seconds > MISSING_SECONDS:
-            return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
+        end_seconds = self._timeline.end_seconds
+        missing = missing_seconds(self._container, end_seconds)
+        if end_seconds and missing > MISSING_SECONDS and len(self._timeline.offsets) == 1:
+            return f"cut short: it ends {missing:.1f} s before it says it does"
+        # AVI counts frames that were dropped while recording; they have a number and no packet.
+        numbers = max(self._dts) + 1 if self._format.name == "avi" else 0
+        missing_frames = self._video.frames - max(self._packets, numbers)
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
         return None
 
 
+def _without_repeats(pts: NDArray[np.int64], frame_ticks: float) -> NDArray[np.float64]:
+    """Return ascending times, with repeated ones moved into the gap behind them, or else away from the times behind.
+
+    FFmpeg guesses times that a recording does not state, and guesses some of them twice.
+    """
+    times = pts.astype(np.float64)
+    for k in np.flatnonzero(np.diff(pts) == 0) + 1:
+        behind = times[k : k + REPEATS]
+        regular = times[k - 1] + frame_ticks * np.arange(1, len(behind) + 1)
+        if (gap := behind >= regular).any():
+            times[k : k + int(gap.argmax())] = regular[: int(gap.argmax())]
+        else:
+            before = times[max(0, k - REPEATS) : k]
+            times[max(0, k - REPEATS) : k] = np.minimum(before, times[k] - frame_ticks * np.arange(len(before), 0, -1))
+    return times
+
+
 def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.Packet[VideoStream]]:
     return packet.stream is video
-
-
-def _rotation(packet: av.Packet[VideoStream]) -> int | None:
-    """Return the clockwise rotation in degrees, or None if the decoder needs more packets for a first frame."""
-    try:
-        frames = packet.decode()
-    except av.FFmpegError:
-        return None
-    # FFmpeg's angle is counterclockwise.
-    return round(-frames[0].rotation / 90) % 4 * 90 if frames else None

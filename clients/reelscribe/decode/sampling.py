@@ -109,6 +109,14 @@ class Sampling:
             return end_seconds
         return min(float(times[0]) + self.end, end_seconds)
 
+    def why_empty(self) -> str:
+        """Return why no frame was chosen, of a video that has frames."""
+        kind = "keyframe" if self.keyframes else "frame"
+        if self.start is None and self.end is None:
+            return f"no {kind} is in the video"
+        remedy = "; give a longer time, or choose with --fps" if self.keyframes else ""
+        return f"no {kind} lies between --start and --end{remedy}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set."""
         return {name: value for name, value in asdict(self).items() if value is not None and value is not False}

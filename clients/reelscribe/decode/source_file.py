@@ -1,13 +1,19 @@
-"""Open a source file so that FFmpeg reads only this file, and read its packets."""
+"""Open a source file so that FFmpeg reads only this file, and read its packets.
+
+Times are those of the file, with one exception: where the clock of a recording jumps back, as it does where transport
+streams or Ogg files were joined, what follows is moved to the end of what came before. So times never go back.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
+from av.format import Flags
 from av.stream import Stream
 
 from reelscribe.errors import MediaError
@@ -21,6 +27,17 @@ PACKETS_PER_HEARTBEAT = 100
 MISSING_SECONDS = 1.0
 """A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
 complete files differ by less."""
+
+JUMP_BACK_SECONDS = 0.5
+"""A clock has jumped back if decoding times decrease by more than this. FFmpeg's guesses of missing times differ by
+less."""
+
+JUMP_AHEAD_SECONDS = 40_000.0
+"""A clock has jumped back, too, if it seems to jump ahead by more than this: FFmpeg takes some jumps for a wrap of the
+clock of 33 bits, which counts 95,444 s, and adds those."""
+
+DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
+"""Formats in which some programs state the time at which a file ends, and others how long it is, as its duration."""
 
 
 @contextmanager
@@ -49,12 +66,63 @@ def open_for_ffmpeg(path: str) -> Iterator[str]:
         yield f"/dev/fd/{file.fileno()}"
 
 
-def demux(container: av.container.InputContainer, heartbeat: Callable[[], None]) -> Iterator[av.Packet[Stream]]:
+def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
+    """Return whether FFmpeg gives a container format a flag."""
+    mask: Any = flag.value  # PyAV annotates it wrongly
+    return bool(container_format.flags & mask)
+
+
+class Timeline:
+    """Places the packets of a file on one timeline, even if the clock of the file jumps back.
+
+    Args:
+        container: The open file.
+        offsets: `offsets` of a timeline that has seen all streams of the file, if this one sees only some of them.
+    """
+
+    offsets: list[float]
+    """Seconds that are added to the times of each part of the file, from one jump of the clock to the next."""
+    end_seconds: float = 0.0
+    """Latest time so far at which a packet ends; 0.0 if no packet has a time."""
+
+    def __init__(self, container: av.container.InputContainer, offsets: Sequence[float] = ()) -> None:
+        self.offsets = list(offsets) or [0.0]
+        self._may_jump = has_flag(container.format, Flags.ts_discont)
+        # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
+        # behind packets of the next part in other streams.
+        self._parts: dict[int, tuple[int, float]] = {}
+
+    def place(self, packet: av.Packet[Any]) -> None:
+        """Move a packet to its time on the timeline. Packets must come in the order of the file."""
+        tick = float(packet.time_base or 0)
+        if self._may_jump and packet.dts is not None:
+            ticks = round(self._offset(packet.stream_index, packet.dts * tick) / tick)
+            if ticks:
+                packet.dts += ticks
+                packet.pts = None if packet.pts is None else packet.pts + ticks
+        if packet.pts is not None:
+            self.end_seconds = max(self.end_seconds, (packet.pts + (packet.duration or 0)) * tick)
+
+    def _offset(self, stream_index: int, seconds: float) -> float:
+        """Return the offset of a packet of a stream with the decoding time `seconds`."""
+        part, last = self._parts.get(stream_index, (0, seconds))
+        if not -JUMP_BACK_SECONDS <= seconds - last <= JUMP_AHEAD_SECONDS:
+            part += 1
+            if part == len(self.offsets):
+                self.offsets.append(self.end_seconds - seconds)
+        self._parts[stream_index] = part, seconds
+        return self.offsets[part]
+
+
+def demux(
+    container: av.container.InputContainer, heartbeat: Callable[[], None], timeline: Timeline | None = None
+) -> Iterator[av.Packet[Stream]]:
     """Read the packets of all streams of an open file, in the order of the file.
 
     Args:
         container: The open file.
         heartbeat: Called before the first packet and again after every `PACKETS_PER_HEARTBEAT` packets.
+        timeline: The timeline on which packets are placed; by default a new one.
 
     Yields:
         Each packet that has content. The empty ones, which mark the ends of the streams, are left out: a decoder would
@@ -64,11 +132,40 @@ def demux(container: av.container.InputContainer, heartbeat: Callable[[], None])
         av.FFmpegError: The file cannot be read any further.
         UnicodeError: The same; FFmpeg's message is not UTF-8.
     """
+    timeline = timeline or Timeline(container)
     for count, packet in enumerate(container.demux()):
         if count % PACKETS_PER_HEARTBEAT == 0:
             heartbeat()
         if packet.size:
+            timeline.place(packet)
             yield packet
+
+
+def missing_seconds(container: av.container.InputContainer, end_seconds: float) -> float:
+    """Return how much earlier a file ends than its header states.
+
+    Args:
+        container: The open file.
+        end_seconds: Time at which its last packet ends, in seconds.
+
+    Returns:
+        Seconds; 0 or less if nothing is missing.
+    """
+    start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    stated_end = start + duration
+    if container.format.name in DURATION_FROM_ZERO:
+        stated_end = min(stated_end, duration)
+    return stated_end - end_seconds
+
+
+def why_cut_short(container: av.container.InputContainer, error: Exception) -> str:
+    """Return why a file cannot be read to its end, from the error with which FFmpeg stopped."""
+    if container.format.name == "ogg" and isinstance(error, (av.error.PatchWelcomeError, av.error.ArgumentError)):
+        return (
+            "cut short: it is a chain of several recordings, of which FFmpeg reads only the first; "
+            "split it into its recordings"
+        )
+    return f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
 
 
 def ffmpeg_reason(error: Exception) -> str:

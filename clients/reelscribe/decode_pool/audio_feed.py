@@ -124,7 +124,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
             raise NoSound("it has no sound")
         channel.send(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
         wanted = [Span(**span) for span in spans]
-        _AudioFeed(channel, audio, audio.info, wanted, audio_task.sample_rate, chunks_per_batch).run()
+        _AudioFeed(channel, audio, wanted, audio_task.sample_rate, chunks_per_batch).run()
         return audio.read_seconds
 
 
@@ -146,12 +146,11 @@ class _AudioFeed:
         self,
         channel: WorkerChannel,
         audio: Audio,
-        info: AudioInfo,
         spans: Sequence[Span],
         sample_rate: int,
         max_chunks: int,
     ) -> None:
-        self._channel, self._audio, self._info, self._spans = channel, audio, info, spans
+        self._channel, self._audio, self._spans = channel, audio, spans
         self._sample_rate, self._max_chunks = sample_rate, max_chunks
         # There are no spans if a process died after its last batch and another one carries on.
         self._first = spans[0].first if spans else 0
@@ -167,8 +166,11 @@ class _AudioFeed:
                 if self._is_last(chunk):
                     break
             else:
-                samples, cut = self._audio.samples_read, self._audio.why_incomplete
-                self._channel.send(opened={"info": asdict(self._info), "samples": samples, "why_incomplete": cut})
+                assert self._audio.info
+                info, samples = asdict(self._audio.info), self._audio.samples_read
+                self._channel.send(
+                    opened={"info": info, "samples": samples, "why_incomplete": self._audio.why_incomplete}
+                )
         except MediaError:
             self._send_batch()  # what came before the damage
             raise

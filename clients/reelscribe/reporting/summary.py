@@ -80,7 +80,7 @@ def failure_texts(failures: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def summary_table(
-    snapshot: Snapshot, out: Path, *, interrupted: bool, replaced_processes: int, exported: Sequence[Path] = ()
+    snapshot: Snapshot, out: Path, *, interrupted: bool, replaced_processes: int, exported: str = ""
 ) -> RenderableType:
     """Return what to print at the end of a run.
 
@@ -89,7 +89,7 @@ def summary_table(
         out: The folder of the run.
         interrupted: Whether it was stopped before all sources were done.
         replaced_processes: Number of decode processes that died, or were killed because they hung.
-        exported: The files that were exported.
+        exported: Which files were exported, in words; "" if none were.
     """
     parts: list[RenderableType] = [number_table(summary_lines(snapshot, replaced_processes=replaced_processes))]
     if failures := failure_texts(snapshot.failures):
@@ -98,7 +98,7 @@ def summary_table(
         parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
         parts.append(Text(f"All failed sources: {out / FAILURES_NAME}", overflow="fold"))
         parts.append(Text("To try them again, add --retry-failed to the same command."))
-    parts += [Text(f"Wrote {path}", overflow="fold") for path in exported]
+    parts += [Text(exported, overflow="fold")] if exported else []
     parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, bool(exported))]
     return Group(*parts)
 

@@ -114,7 +114,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, C
         if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
             return incomplete(job, "frames")
         if job.total == 0:
-            return SourceError("MediaError", "no frame lies between --start and --end")
+            return SourceError("MediaError", self.options.sampling.why_empty())
         if reason := damage(job.opened.why_incomplete, failures.pop(UNDECODABLE, 0), job.total):
             return SourceError("MediaError", reason)
         if failures:

@@ -13,15 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from reelscribe._files import try_lock
 from reelscribe.client.credentials import Credentials
 from reelscribe.errors import StartupError
+from reelscribe.server.options import SERVER_VARIABLE
 from reelscribe.server.settings import read_properties, tokens_required
 
-INSTANCE_VARIABLE = "REELSCRIBE_SERVER"
+if TYPE_CHECKING:
+    import psutil  # imported when needed, as it is not installed beside a client
+
+INSTANCE_VARIABLE = "REELSCRIBE_INSTANCE"
 """Environment variable that names the directory of the instance that a process belongs to."""
 
 
@@ -80,9 +83,14 @@ class Instance:
         """
         return read_properties(self.config.read_text())
 
+    @property
+    def is_up(self) -> bool:
+        """Whether a server was started there and not stopped since. It may have ended by itself."""
+        return self.temp.exists()
+
     def address(self, name: str) -> str:
-        """Return an address from the settings, by a name such as "inference_address"."""
-        return self.settings()[name]
+        """Return where this machine reaches an API, by the name of its setting, such as "inference_address"."""
+        return self.settings()[name].replace("//0.0.0.0:", "//127.0.0.1:")  # where it listens, but nobody connects to
 
     def key(self, api: str) -> str:
         """Read the token for an API.
@@ -122,12 +130,24 @@ class Instance:
 
     def processes(self) -> list[psutil.Process]:
         """Find all running processes of the instance, whatever their parent is."""
+        import psutil
+
         mark = str(self.directory.resolve())
-        return [process for process in psutil.process_iter() if _environment(process).get(INSTANCE_VARIABLE) == mark]
+
+        def belongs(process: psutil.Process) -> bool:
+            environment = _environment(process)
+            # Servers of earlier versions have the other variable, in which a user's own programs now have an address.
+            return environment.get(INSTANCE_VARIABLE) == mark or (
+                environment.get(SERVER_VARIABLE) == mark and is_java(process)
+            )
+
+        return list(filter(belongs, psutil.process_iter()))
 
 
 def is_java(process: psutil.Process) -> bool:
     """Return whether a process is TorchServe's Java process, not one of its workers."""
+    import psutil
+
     try:
         return any("ModelServer" in word for word in process.cmdline())
     except psutil.Error:
@@ -136,6 +156,8 @@ def is_java(process: psutil.Process) -> bool:
 
 def _environment(process: psutil.Process) -> dict[str, str]:
     """Return a process's environment; empty if it has ended or belongs to another user."""
+    import psutil
+
     try:
         return process.environ()
     except psutil.Error:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reelscribe.server.instance import Instance
 
-LOGS = {"model": "model_log.log", "server": "ts_log.log", "access": "access_log.log", "console": "console.log"}
+FILES = {"model": "model_log.log", "server": "ts_log.log", "access": "access_log.log", "console": "console.log"}
 """File names of the logs: output of the workers, TorchServe's log with that output, requests, and output of Java."""
 
 _LINE = re.compile(r"\d{4}-\S+ \[\w+ *\] (\S+) (\S+) - (.*)")
@@ -193,7 +193,7 @@ def best_explanation(instance: Instance) -> str:
     workers = worker_histories(instance)
     for worker in workers:
         if reason := worker.error or worker.failure:
-            return f"{reason} (see {instance.logs / LOGS['model']})"
+            return f"{reason} (see {instance.logs / FILES['model']})"
     console = _console_lines(instance)
     loading = [worker for worker in workers if worker.state != "WORKER_MODEL_LOADED"]
     reasons = (
@@ -226,11 +226,11 @@ def _missing_gpu(instance: Instance, model: str | None, version: str | None, sin
 
 
 def _server_log(instance: Instance) -> Path:
-    return instance.logs / LOGS["server"]
+    return instance.logs / FILES["server"]
 
 
 def _console_lines(instance: Instance) -> list[str]:
-    console = instance.logs / LOGS["console"]
+    console = instance.logs / FILES["console"]
     return [line.strip() for line in console.read_text(errors="replace").split("\n")] if console.exists() else []
 
 

@@ -14,6 +14,15 @@ from reelscribe.management.model_version import LOAD_SECONDS
 DIRECTORY = Path(".server")
 """Default folder of a server."""
 
+INFERENCE_ADDRESS = "http://127.0.0.1:8080"
+"""Address of a server of which nothing else is known: that of config.properties, or the near end of a tunnel."""
+
+SERVER_VARIABLE = "REELSCRIBE_SERVER"
+"""Environment variable with the inference addresses of servers, separated by spaces."""
+
+KEY_FILE_VARIABLE = "REELSCRIBE_KEY_FILE"
+"""Environment variable with the key file of the servers, or with one for each, separated by colons."""
+
 MODEL_STORE = Path("model_store")
 """Default folder of model archives."""
 

@@ -18,6 +18,9 @@ HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_NAMES = ("grpc_inference", "grpc_management")
 """Names of the gRPC APIs, each with the settings `<name>_address` and `<name>_port`."""
 
+METRICS = Path(__file__).with_name("metrics.yaml")
+"""Declares all metrics, for settings that name no other file."""
+
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ADDRESS = re.compile(r"(?:(https?)://)?([\w.-]+):(\d+)", re.IGNORECASE | re.ASCII)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
@@ -77,13 +80,16 @@ def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> S
             " reads this setting itself, and knows no escapes"
         )
     # Without allowed_urls, TorchServe would load archives from any file and any address.
-    completed = {"allowed_urls": "", **settings}
+    completed = {"allowed_urls": "", "metrics_config": str(METRICS), **settings}
     if model_api:
         completed["enable_model_api"] = "true"
     if metrics := settings.get("metrics_config"):
         path = config.parent / metrics
         if not path.is_file():
-            raise StartupError(f"{config}: metrics_config: expected a file, got {path}; it does not exist")
+            raise StartupError(
+                f"{config}: metrics_config: expected a file, got {path}; it does not exist; leave the line out for"
+                " reelscribe's own metrics"
+            )
         completed["metrics_config"] = str(path.resolve())
     return completed
 

@@ -12,7 +12,7 @@ from reelscribe import wire
 from runtime.metrics import COUNTER_NAMES, Counters, MetricsReporter, metric_name
 from support.fake_context import FakeContext, parsed
 
-METRICS = Path(__file__).parents[3] / "handlers" / "metrics.yaml"
+METRICS = Path(__file__).parents[3] / "clients" / "reelscribe" / "server" / "metrics.yaml"
 
 
 class FakeMetrics:
@@ -64,7 +64,7 @@ def test_metrics_that_the_server_does_not_declare_are_named_once_and_left_out(ca
     assert metrics.reported == {("reelscribe_frames_total", "captioner", "1.0"): 1}
     assert "reelscribe_tokens_total" in caplog.text
     assert "reelscribe_frames_total" not in caplog.text
-    assert "set it to metrics.yaml" in caplog.text
+    assert "leave it out of config.properties" in caplog.text
 
 
 def test_metrics_yaml_declares_all_counters_with_their_dimensions():

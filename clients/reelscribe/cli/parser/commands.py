@@ -1,0 +1,90 @@
+"""The classes of all commands and groups: whence the values of options come, and how help looks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from reelscribe.cli.parser.help import help_of, usage_of
+from reelscribe.cli.parser.precedence import kept
+from reelscribe.cli.parser.settings_file import read_settings
+from reelscribe.errors import UsageError
+
+
+class Group(TyperGroup):
+    """A group of commands, with help that cuts no names."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help for the width of the terminal."""
+        return help_of(self, ctx)
+
+
+class BareCommand(TyperCommand):
+    """A command without options, for which the files `reelscribe.toml` do not matter."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the help for the width of the terminal."""
+        return help_of(self, ctx)
+
+    def get_usage(self, ctx: Any) -> str:
+        """Return how the command is called, which is shown above an error."""
+        return f"Usage: {usage_of(self, ctx)}"
+
+
+class Command(BareCommand):
+    """A command whose options can also be in the environment and in the files `reelscribe.toml`."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse the command line, with the values of the files as defaults.
+
+        Raises:
+            typer.BadParameter: A file cannot be used.
+        """
+        if extra.get("resilient_parsing"):  # the shell asks for completions, for which no file may be an obstacle
+            return super().make_context(info_name, args, parent, **extra)
+        try:
+            settings = read_settings(parent.find_root().command, _words(parent, info_name))
+        except UsageError as error:
+            raise typer.BadParameter(str(error)) from None
+        context = super().make_context(info_name, args, parent, default_map=settings.values, **extra)
+        in_environment = {option.name for option in self.params if os.environ.get(str(option.envvar))}
+        on_command_line = {name for name in context.params if _source(context, name) == "COMMANDLINE"}
+        levels = [*settings.levels, in_environment, on_command_line]
+        valid = kept(levels)
+        for option in self.params:
+            if option.name in set().union(*levels) - valid:
+                context.params[option.name] = option.default
+        return context
+
+
+def group(text: str) -> typer.Typer:
+    """Make a group of commands.
+
+    Args:
+        text: What the commands are for; the first paragraph in one sentence.
+    """
+    return typer.Typer(
+        cls=Group,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help=text,
+    )
+
+
+def _words(parent: Any, name: str | None) -> tuple[str, ...]:
+    """Return the words of a command without the program's name, such as ("server", "start")."""
+    words = [name or ""]
+    while parent.parent is not None:
+        words.append(parent.info_name)
+        parent = parent.parent
+    return tuple(reversed(words))
+
+
+def _source(context: Any, name: str) -> str:
+    source = context.get_parameter_source(name)
+    return source.name if source else ""

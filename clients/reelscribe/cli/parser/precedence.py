@@ -1,0 +1,47 @@
+"""Which of the options count that come from several places: command line, environment, and two files.
+
+A value that is nearer to the user replaces one of the same option. It also replaces what contradicts it: `--every 10`
+on the command line replaces `fps = 2` in a file. And the key of a server is for no other server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+
+ALTERNATIVES = (
+    frozenset({"every", "fps", "frames", "keyframes", "all_frames"}),
+    frozenset({"quiet", "json_log"}),
+    frozenset({"gpus", "devices"}),
+)
+"""Names of options of which at most one can be given."""
+
+OF_A_SERVER = {
+    "servers": frozenset({"key_files", "management"}),
+    "speech_server": frozenset({"speech_key_file"}),
+    "management": frozenset({"key_file"}),
+}
+"""Options for an address, and those which belong to the server at that address."""
+
+
+ELSEWHERE = frozenset({"servers", "key_files", "management", "key_file"})
+"""Options for servers that are not the one of the folder which `--directory` names."""
+
+
+def kept(levels: Sequence[Set[str]]) -> set[str]:
+    """Find the options that count.
+
+    Args:
+        levels: Names of the options that are given in each place; the last place is nearest to the user.
+    """
+    result: set[str] = set()
+    for given in levels:
+        for names in ALTERNATIVES:
+            if given & names:
+                result -= names
+        for address, belongings in OF_A_SERVER.items():
+            if address in given and address in result:
+                result -= belongings
+        if "directory" in given:
+            result -= ELSEWHERE
+        result |= given
+    return result

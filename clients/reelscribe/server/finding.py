@@ -1,0 +1,164 @@
+"""Finds servers and their keys: those that are named, or the one that runs in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Server
+from reelscribe.errors import UsageError
+from reelscribe.management.client import ManagementClient
+from reelscribe.server.instance import Instance
+from reelscribe.server.options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
+from reelscribe.server.settings import tokens_required
+
+COPIED_KEY_FILE = Path("key_file.json")
+"""Where a copy of a server's key file is found without being named."""
+
+
+@dataclass(frozen=True)
+class ManagedServer:
+    """A server, and how to reach its management API."""
+
+    address: str
+    """Address of the management API."""
+    credentials: Credentials | None = None
+    """The token for the management API; None for a server that requires none, or that does not run."""
+    instance: Instance | None = None
+    """The server's folder; None for a server elsewhere, whose log and archives cannot be read."""
+
+    def client(self) -> ManagementClient:
+        """Return a client, to be used as an asynchronous context manager."""
+        trusted = self.instance.tls() if self.instance else None
+        return ManagementClient(self.address, self.credentials, ssl_context=trusted)
+
+
+@dataclass(frozen=True)
+class FoundServer:
+    """A server for clients of models."""
+
+    server: Server
+    """Inference address and key."""
+    managed: ManagedServer | None = None
+    """Where its models are listed; None if that is not known."""
+    assumed: bool = False
+    """Whether nothing named it, and it is merely where a server usually is."""
+
+
+def find_servers(
+    urls: Sequence[str] | None = None,
+    key_files: Sequence[Path] | None = None,
+    management: str | None = None,
+    directory: Path | None = None,
+) -> list[FoundServer]:
+    """Find servers, each with its key.
+
+    Without `urls`, it is the server that runs in `directory`. Without that, they are those of the environment variable
+    REELSCRIBE_SERVER, or else the server that runs in DIRECTORY, or else the one at INFERENCE_ADDRESS. Without
+    `key_files`, they are those of REELSCRIBE_KEY_FILE, unless that belongs to a REELSCRIBE_SERVER which is not used.
+    Without these, the key is that of the server in the folder if it has the address, or else, for a single server, the
+    file `key_file.json` in the working folder.
+
+    Args:
+        urls: Inference addresses.
+        key_files: One for all servers or one for each.
+        management: Where the key of a single server is renewed, and its models are listed.
+        directory: Folder of a server on this machine; None for DIRECTORY, in which no server needs to run.
+
+    Raises:
+        UsageError: No server runs in `directory`, a key file or an address cannot be used, or their numbers do not fit
+            together.
+    """
+    local = _running_in(directory, needed=not urls)
+    in_environment = [] if directory else os.environ.get(SERVER_VARIABLE, "").split()
+    if not key_files and not directory and not (urls and in_environment):
+        key_files = [Path(path) for path in os.environ.get(KEY_FILE_VARIABLE, "").split(os.pathsep) if path]
+    key_files = key_files or []
+    urls = urls or in_environment
+    assumed = not urls and local is None
+    urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
+    if management and len(urls) > 1:
+        raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
+    if len(key_files) not in (0, 1, len(urls)):
+        raise UsageError(f"--key-file: expected one for all, or one for each --server, got {len(key_files)}")
+    found = []
+    for k, url in enumerate(urls):
+        key_file = key_files[k % len(key_files)] if key_files else None
+        if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
+            found.append(_in_its_folder(url, local))
+            continue
+        if not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
+            key_file = COPIED_KEY_FILE
+        server = Server(url, Credentials(key_file, management) if key_file else None)
+        managed = find_managed_server(management, key_file) if management else None
+        found.append(FoundServer(server, managed, assumed))
+    return found
+
+
+def find_managed_server(
+    management: str | None = None, key_file: Path | None = None, directory: Path = DIRECTORY
+) -> ManagedServer:
+    """Find a server that is to be managed.
+
+    Without `management`, it is the server in `directory`, whether or not it runs. Without `key_file`, the key is that
+    of the server in `directory` if it has the address, or else the file `key_file.json` in the working folder.
+
+    Args:
+        management: Management address.
+        key_file: A copy of the server's key file.
+        directory: Folder of a server on this machine.
+
+    Raises:
+        UsageError: No server was started in `directory`, or the key file cannot be used.
+    """
+    instance = Instance(directory)
+    local = instance if instance.config.exists() else None
+    if management is None and local is None:
+        raise UsageError(
+            f"{directory.absolute()}: no server was started there; give its --directory, or a --management address"
+        )
+    address = management or instance.address("management_address")
+    if local and address != local.address("management_address"):
+        local = None
+    if key_file is None and local:
+        key_file = local.key_file if local.key_file.exists() else None
+    elif key_file is None and COPIED_KEY_FILE.exists():
+        key_file = COPIED_KEY_FILE
+    # TorchServe writes a renewed key to its own file only, and a copy would become invalid.
+    own = local is not None and key_file is not None and key_file.resolve() == local.key_file.resolve()
+    return ManagedServer(
+        address, Credentials(key_file, address if own else None, api="management") if key_file else None, local
+    )
+
+
+def _running_in(directory: Path | None, *, needed: bool) -> Instance | None:
+    """Return the server that runs in a folder; None if none does, which is an error if it was named and is needed."""
+    instance = Instance(directory or DIRECTORY)
+    if instance.is_up and instance.config.exists():
+        return instance
+    if directory is not None and needed:
+        raise UsageError(f"{directory}: no server runs there; start it, or give the --server address of another one")
+    return None
+
+
+def _in_its_folder(url: str, instance: Instance) -> FoundServer:
+    address = instance.address("management_address")
+    if not tokens_required(instance.settings()):
+        return FoundServer(Server(url), ManagedServer(address, None, instance))
+    managed = ManagedServer(address, Credentials(instance.key_file, address, api="management"), instance)
+    return FoundServer(Server(url, Credentials(instance.key_file, address)), managed)
+
+
+def _is_at(url: str, instance: Instance) -> bool:
+    """Return whether an address is the inference address of a server on this machine."""
+    return _parts(url) == _parts(instance.address("inference_address"))
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    split = urlsplit(url)
+    host, _, port = split.netloc.rpartition(":")
+    return split.scheme, "127.0.0.1" if host in ("localhost", "0.0.0.0") else host, port  # noqa: S104 - binds nothing

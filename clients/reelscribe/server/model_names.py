@@ -1,0 +1,94 @@
+"""Finds the only captioner or speech model of a server, so that nobody needs to name it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+
+from reelscribe.client.endpoint import Endpoint, Server
+from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
+from reelscribe.errors import AccessRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.server.finding import FoundServer, ManagedServer
+from reelscribe.server.options import DIRECTORY
+
+USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
+    CaptionerDescription: ("captioner", "blip2", "blip", "git"),
+    SpeechDescription: ("speech", "whisper"),
+}
+"""Names that are tried where the management API, which alone lists models, cannot be reached."""
+
+_WORDS: dict[type[ModelDescription], tuple[str, str]] = {
+    CaptionerDescription: ("captioner", "--model"),
+    SpeechDescription: ("speech model", "--model, or --speech-model of `annotate`,"),
+}
+
+
+async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
+    """Find the name of the only model of a kind.
+
+    Args:
+        found: The server. Its models are listed if its management address is known; otherwise USUAL_NAMES are tried.
+        kind: CaptionerDescription or SpeechDescription.
+
+    Raises:
+        UsageError: The server has no such model, or several.
+        ServerError: The server does not answer, or refuses the key.
+    """
+    server, what, option = found.server, *_WORDS[kind]
+    listed = await _listed(found.managed) if found.managed else None
+    names = USUAL_NAMES[kind] if listed is None else listed
+    try:
+        fitting = [name for name, is_kind in await _kinds(server, names) if is_kind is kind]
+    except ServerUnreachable as error:
+        if not found.assumed:
+            raise
+        raise ServerUnreachable(
+            f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
+        ) from None
+    if len(fitting) > 1:
+        raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
+    if fitting:
+        return fitting[0]
+    where = "under a usual name " if listed is None else ""
+    got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
+    raise UsageError(f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME")
+
+
+async def _listed(managed: ManagedServer) -> Sequence[str] | None:
+    """Return the names of all models; None if they cannot be listed."""
+    async with managed.client() as management:
+        with suppress(ServerError, UsageError):
+            return sorted({version.name for version in await management.models()})
+    return None
+
+
+async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, type[ModelDescription] | None]]:
+    async with aiohttp.ClientSession() as session:
+        kinds = await asyncio.gather(*(_kind(server, name, session) for name in names))
+    return list(zip(names, kinds, strict=True))
+
+
+async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> type[ModelDescription] | None:
+    """Return what kind of model has a name; None if there is none, or it is not one of reelscribe's."""
+    try:
+        return type(await Endpoint(server, name, session, _read_any, request_seconds=None).describe())
+    except (AccessRefused, ServerUnreachable) as error:
+        if isinstance(error, AccessRefused) and error.status == 404:
+            return None
+        raise
+    except ServerError:
+        return None
+
+
+def _read_any(value: Any) -> ModelDescription:
+    with suppress(ServerError):
+        return CaptionerDescription.from_json(value)
+    return SpeechDescription.from_json(value)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "no models"

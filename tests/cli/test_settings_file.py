@@ -1,0 +1,147 @@
+"""Options in files: which place wins, and what is said about a mistake in a file."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reelscribe.cli import app, runs, server
+
+RUN = ["annotate", "a.mp4", "--model", "captioner", "--speech-model", "speech"]
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch) -> Path:
+    """The user's file; the working folder is another, empty one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for variable in ("REELSCRIBE_SERVER", "REELSCRIBE_KEY_FILE", "REELSCRIBE_DECODE_WORKERS"):
+        monkeypatch.delenv(variable, raising=False)
+    (tmp_path / "config" / "reelscribe").mkdir(parents=True)
+    return tmp_path / "config" / "reelscribe" / "reelscribe.toml"
+
+
+@pytest.fixture
+def folder(user) -> Path:
+    """The file in the working folder."""
+    return Path("reelscribe.toml")
+
+
+@pytest.fixture
+def started(monkeypatch) -> dict:
+    """What the last run was started with."""
+    last = {}
+    monkeypatch.setattr(runs, "run_command", lambda run, cues, **models: last.update(run=run, cues=cues, **models))
+    return last
+
+
+def annotate(*words: str) -> str:
+    result = CliRunner().invoke(app, [*RUN, *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_command_line_beats_the_environment_that_the_folder_and_that_the_user(user, folder, started, monkeypatch):
+    def workers(*words: str) -> int:
+        annotate(*words)
+        return started["captions"][1].decode_workers
+
+    user.write_text('[shared]\nout = "results"\ndecode-workers = 3\n[annotate]\nlanguage = "fr"\n')
+    assert workers() == 3
+    assert started["run"].out == user.parent / "results"  # relative paths are the file's own
+    folder.write_text("[shared]\ndecode-workers = 4\n")
+    assert workers() == 4
+    monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "5")
+    assert workers() == 5
+    assert workers("--decode-workers", "6") == 6
+    assert started["speech"][1].transcription.language == "fr"
+
+
+def test_a_section_of_a_command_beats_that_of_all_commands(folder, started):
+    folder.write_text('[shared]\nout = "x"\nformat = "vtt"\nquiet = true\n[annotate]\nformat = ["srt", "csv"]\n')
+    annotate("--no-quiet")
+    assert (started["run"].formats, started["run"].quiet) == (["srt", "csv"], False)
+
+
+def test_what_contradicts_is_replaced(user, folder, started):
+    def frames(*words: str) -> str:
+        annotate("-o", "x", *words)
+        return started["captions"][1].sampling.describe()
+
+    user.write_text("[annotate]\nall-frames = true\n")
+    assert frames() == "every frame"
+    folder.write_text("[shared]\nfps = 2\nquiet = true\n")
+    assert frames() == "2 frames a second"
+    assert frames("--every", "10", "--json-log") == "one of 10 frames"
+    assert not started["run"].quiet
+
+
+def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(folder, started):
+    key_file = folder.parent.absolute() / "keys.json"
+    key_file.write_text('{"inference": {"key": "secret"}}')
+    key_file.chmod(0o600)
+    folder.write_text('[shared]\nserver = "http://one:8080"\nkey-file = "keys.json"\n')
+
+    def tokens(*words: str) -> list[tuple[str, str | None]]:
+        annotate("-o", "x", *words)
+        servers = started["captions"][0].servers
+        return [(server.url, server.credentials.token if server.credentials else None) for server in servers]
+
+    assert tokens() == [("http://one:8080", "secret")]
+    assert tokens("--server", "http://two:8080") == [("http://two:8080", None)]
+
+
+def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folder, started, monkeypatch):
+    monkeypatch.setenv("REELSCRIBE_SERVER", "http://one:8080")
+    (folder.parent / ".second" / "tmp").mkdir(parents=True)
+    settings = (
+        "inference_address=http://two:8080\nmanagement_address=http://two:8081\ndisable_token_authorization=true\n"
+    )
+    (folder.parent / ".second" / "config.properties").write_text(settings)
+    annotate("-o", "x")
+    assert started["captions"][0].servers[0].url == "http://one:8080"
+    annotate("-o", "x", "--directory", ".second")
+    assert started["captions"][0].servers[0].url == "http://two:8080"
+
+
+def test_commands_of_a_group_have_sections_too(folder, monkeypatch):
+    seen = []
+    monkeypatch.setattr(server, "_started_in", lambda directory: seen.append(directory))
+    folder.write_text('[server]\ndirectory = "one"\n[server.logs]\ndirectory = "/two"\n')
+    for command in ("status", "logs"):
+        CliRunner().invoke(app, ["server", command])
+    assert [str(each) for each in seen] == ["one", "/two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[annotate", "expected a file in the format TOML"),
+        (
+            "fps = 2",
+            "fps: expected options in a section: [shared] for all commands, or one that is named like a command",
+        ),
+        ("[anotate]", "[anotate]: no such command; did you mean annotate?"),
+        ("[annotate]\nframe = 2", "[annotate] frame: no such option; did you mean frames"),
+        ("[server.start]\nmodel_store = 2", "[server.start] model_store: no such option; did you mean model-store?"),
+        ("[transcribe]\nfps = 2", "[transcribe] fps: no such option"),
+        ('[caption]\nfps = "fast"', "[caption] fps: got 'fast': Input should be a valid number"),
+        ("[shared]\nframes = 0", "[shared] frames: got 0: Input should be greater than or equal to 1"),
+        ('[shared]\nresize = "slow"', "[shared] resize: got 'slow': "),
+        ('[shared]\nreuse = "yes"', "[shared] reuse: expected true or false, got 'yes'"),
+        ("[shared]\nfps = true", "[shared] fps: expected a value, got True"),
+        ("[shared]\nexclude = [[1]]", "[shared] exclude: expected text, a number, or true or false"),
+    ],
+)
+def test_a_mistake_in_a_file_is_a_usage_error_of_every_command(user, text, message):
+    user.write_text(text)
+    result = CliRunner().invoke(app, ["status", "out"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert f"{user}: {message}" in result.output
+    assert CliRunner().invoke(app, ["completion", "bash"]).exit_code == 0  # shells run it when they start
+
+
+def test_help_shows_the_defaults_of_the_files(folder):
+    folder.write_text("[caption]\ndecode-workers = 7\n")
+    assert "default: 7" in CliRunner().invoke(app, ["caption", "--help"]).output

@@ -1,0 +1,98 @@
+"""Nobody needs to name the only captioner or speech model of a server."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from reelscribe.client.endpoint import Server
+from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
+from reelscribe.errors import ServerUnreachable, UsageError
+from reelscribe.server.finding import FoundServer, ManagedServer
+from reelscribe.server.model_names import find_model
+from support.fake_management import FakeManagement, FakeVersion
+from support.fake_torchserve import DESCRIPTION, SPEECH
+
+
+@asynccontextmanager
+async def serving(models: dict[str, ModelDescription | None]):
+    """Address of a server of models by their names; None is a model that is not one of reelscribe's."""
+
+    async def describe(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in models:
+            return web.json_response({"code": 404, "message": f"Model not found: {name}"}, status=404)
+        model = models[name]
+        return web.json_response(model.to_json()) if model else web.json_response({"code": 500}, status=500)
+
+    app = web.Application()
+    app.router.add_post("/predictions/{name}", describe)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def find(models: dict[str, ModelDescription | None], kind: type[ModelDescription], *, listed: bool) -> str:
+    async with serving(models) as url, FakeManagement() as management:
+        for name in models:
+            management.add(name, "1.0", FakeVersion(f"{name}.mar"))
+        found = FoundServer(Server(url), ManagedServer(management.url) if listed else None)
+        return await find_model(found, kind)
+
+
+async def test_whatever_the_only_model_is_called_it_is_found_in_the_list():
+    models = {"ours": DESCRIPTION, "theirs": None, "words": SPEECH}
+    assert await find(models, CaptionerDescription, listed=True) == "ours"
+    assert await find(models, SpeechDescription, listed=True) == "words"
+
+
+async def test_where_models_cannot_be_listed_usual_names_are_tried():
+    models = {"blip2": DESCRIPTION, "whisper": SPEECH}
+    assert await find(models, CaptionerDescription, listed=False) == "blip2"
+    assert await find(models, SpeechDescription, listed=False) == "whisper"
+
+
+@pytest.mark.parametrize(
+    ("models", "kind", "listed", "message"),
+    [
+        (
+            {"a": DESCRIPTION, "b": DESCRIPTION, "c": SPEECH},
+            CaptionerDescription,
+            True,
+            "expected one captioner, got a, b; choose one with --model NAME",
+        ),
+        (
+            {"captioner": DESCRIPTION, "blip2": DESCRIPTION},
+            CaptionerDescription,
+            False,
+            "expected one captioner, got captioner, blip2; choose one with --model NAME",
+        ),
+        (
+            {"a": DESCRIPTION},
+            SpeechDescription,
+            True,
+            "expected a speech model there, but it has a; name it with --model",
+        ),
+        ({}, SpeechDescription, True, "but it has no models"),
+        (
+            {"ours": DESCRIPTION},
+            CaptionerDescription,
+            False,
+            "under a usual name there, but none is called captioner, blip2, blip or git; name it with --model NAME",
+        ),
+    ],
+)
+async def test_where_none_or_several_fit_the_message_says_which_there_are(models, kind, listed, message):
+    with pytest.raises(UsageError, match=message):
+        await find(models, kind, listed=listed)
+
+
+async def test_a_server_that_does_not_answer_is_not_one_without_models():
+    with pytest.raises(ServerUnreachable, match="is the server running"):
+        await find_model(FoundServer(Server("http://127.0.0.1:9")), CaptionerDescription)
+    with pytest.raises(ServerUnreachable, match=r"No server runs in \.server of this folder; name one with --server"):
+        await find_model(FoundServer(Server("http://127.0.0.1:9"), assumed=True), CaptionerDescription)

@@ -1,0 +1,180 @@
+"""Makes files that are odd but healthy, and tells which frames they hold.
+
+Each picture shows its number in black and white blocks, so that a decoded frame tells which one it is. Everything is
+made with the FFmpeg inside PyAV; what FFmpeg cannot write is patched into the bytes.
+"""
+
+import re
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from support.audio import RATE, frames, tone
+
+FPS = 25
+WIDTH, HEIGHT = 64, 48
+BLOCK = 16
+"""Width of a block; a picture has two rows of four, one for each bit of its number."""
+
+NUMBERS = range(2 * FPS)
+
+_FRAME = b"\0\0\1\xb6"
+"""Start code of an MPEG-4 frame. The first two bits behind it are its kind: 0 for I, 1 for P, 2 for B."""
+
+NOT_CODED = _FRAME + bytes.fromhex("504f")
+"""An MPEG-4 frame that is not coded, ISO/IEC 14496-2, section 6.2.5, of 25 ticks per second."""
+
+PACKED = b"\0\0\1\xb2DivX503b1393p"
+"""User data by which decoders know that B-frames are packed."""
+
+
+def picture(number: int) -> np.ndarray:
+    """The picture with a number below 256, (48, 64, 3) uint8."""
+    bits = np.array([number >> bit & 1 for bit in range(8)], np.uint8).reshape(2, 4)
+    blocks = (30 + 190 * bits).repeat(HEIGHT // 2, 0).repeat(BLOCK, 1)
+    return np.repeat(blocks[:, :, None], 3, 2)
+
+
+def number_of(image: np.ndarray) -> int:
+    """The number of a decoded picture."""
+    blocks = image[HEIGHT // 4 :: HEIGHT // 2, BLOCK // 2 :: BLOCK, 1] > 125
+    return int((blocks.flatten() << np.arange(8)).sum())
+
+
+def write(
+    path: Path,
+    codec: str | None = "mpeg4",
+    numbers: Sequence[int] = NUMBERS,
+    *,
+    start: float = 0,
+    audio: str | None = None,
+    options: dict[str, str] | None = None,
+    container: dict[str, str] | None = None,
+    file_format: str | None = None,
+    rate: int = FPS,
+) -> Path:
+    """Write pictures with a number each: the first is shown at `start`, and the others follow by
+    their numbers, `rate` of them a second. `audio` is a tone of the same length."""
+    keep_start = {"avoid_negative_ts": "disabled"} if start < 0 else {}
+    with av.open(str(path), "w", format=file_format, options=keep_start | (container or {})) as file:
+        streams, pending = [], []
+        if codec:
+            video = file.add_stream(codec, rate=rate, options={"g": "12", "bf": "0"} | (options or {}))
+            video.width, video.height, video.pix_fmt, video.bit_rate = WIDTH, HEIGHT, "yuv420p", 2_000_000
+            streams.append(video)
+            pending += [(video, _frame(number, start - numbers[0] / rate, rate)) for number in numbers]
+        if audio:
+            sound_rate = 48_000 if audio in ("libopus", "mp2", "aac") else RATE
+            sound = file.add_stream(audio, rate=sound_rate, layout="mono")
+            sound.codec_context.time_base = Fraction(1, sound_rate)
+            streams.append(sound)
+            pieces = [(start, tone(440, (numbers[-1] + 1 - numbers[0]) / rate, sound_rate))]
+            pending += [(sound, f) for f in frames(pieces, sound_rate, "mono", sound.codec_context.format.name)]
+        for stream, frame in sorted(pending, key=lambda item: item[1].time):
+            file.mux(stream.encode(frame))
+        for stream in streams:
+            file.mux(stream.encode())
+    return path
+
+
+def _frame(number: int, start: float, rate: int) -> av.VideoFrame:
+    frame = av.VideoFrame.from_ndarray(picture(number), format="rgb24")
+    frame.pts, frame.time_base = number + round(start * rate), Fraction(1, rate)
+    return frame
+
+
+def write_segments(folder: Path, seconds: float) -> list[Path]:
+    """A Matroska file in pieces of `seconds`, as FFmpeg's segment muxer writes them: they keep their times."""
+    write(folder / "%d.mkv", audio="aac", container={"segment_time": str(seconds)}, file_format="segment")
+    return sorted(folder.glob("?.mkv"))
+
+
+def state_length(path: Path, seconds: float) -> Path:
+    """Make a Matroska file state how long it is, as mkvmerge does, and not when it ends, as FFmpeg does."""
+    content = bytearray(path.read_bytes())
+    at = content.index(b"\x44\x89\x88") + 3  # Duration, RFC 9559, section 5.1.2.10, in milliseconds
+    content[at : at + 8] = struct.pack(">d", 1000 * seconds)
+    path.write_bytes(content)
+    return path
+
+
+def write_packed(path: Path) -> Path:
+    """MPEG-4 in AVI whose first B-frame after another frame is in the packet of that frame, as Xvid packs it.
+
+    A frame that is not coded follows the B-frames, so that there are as many packets as frames.
+    """
+    plain = write(path.with_suffix(".m4v"), options={"bf": "2", "b_strategy": "0"})
+    with av.open(str(plain)) as file:
+        pictures = [bytes(packet) for packet in file.demux(video=0) if packet.size]
+    at = pictures[0].index(_FRAME)
+    packets, behind_b = [pictures[0][:at] + PACKED + pictures[0][at:]], False
+    for content in pictures[1:]:
+        is_b = content[content.index(_FRAME) + 4] >> 6 == 2
+        if is_b and not behind_b:
+            packets[-1] += content
+        else:
+            packets += [NOT_CODED] * (behind_b and not is_b) + [content]
+        behind_b = is_b
+    packets += [NOT_CODED] * behind_b
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mpeg4", rate=FPS)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number, content in enumerate(packets):
+            packet = av.Packet(content)
+            packet.stream, packet.time_base, packet.pts, packet.dts = stream, Fraction(1, FPS), number, number
+            packet.is_keyframe = number == 0
+            file.mux(packet)
+    return path
+
+
+def cut_beginning(path: Path, share: float, unit: int) -> Path:
+    """Take off the first `share` of the bytes of a recording, up to a whole number of units of the container."""
+    content = path.read_bytes()
+    path.write_bytes(content[int(len(content) * share) // unit * unit :])
+    return path
+
+
+def begin_at_keyframe(path: Path, which: int) -> Path:
+    """Take off everything before a keyframe of a recording, so that frames before it that need others stay behind."""
+    with av.open(str(path)) as file:
+        at = [packet.pos for packet in file.demux(video=0) if packet.is_keyframe and packet.size][which]
+    path.write_bytes(path.read_bytes()[at:])
+    return path
+
+
+def join(path: Path, *parts: Path) -> Path:
+    """Write files one behind the other, as `cat` does."""
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    return path
+
+
+def telecine(path: Path) -> Path:
+    """Mark the fields of an MPEG-2 stream that players repeat to show 24 film frames a second as 60 fields."""
+    content = bytearray(path.read_bytes())
+    extensions = [match.start() for match in re.finditer(b"\0\0\1\xb5", content)]
+    for at in (at for at in extensions if content[at + 4] >> 4 == 1):
+        content[at + 5] &= ~0x08  # progressive_sequence, ISO/IEC 13818-2, section 6.2.2.3
+    for number, at in enumerate(at for at in extensions if content[at + 4] >> 4 == 8):
+        top_first, repeated = ((1, 1), (0, 0), (0, 1), (1, 0))[number % 4]  # section 6.2.3.1
+        content[at + 7] = content[at + 7] & ~0x82 | top_first << 7 | repeated << 1
+        content[at + 8] |= 0x80  # progressive_frame
+    path.write_bytes(content)
+    return path
+
+
+def write_pauses(path: Path) -> Path:
+    """Speech-like tones and two seconds without any, in AMR with discontinuous transmission."""
+    rustle = 1e-4 * np.random.default_rng(0).standard_normal(2 * 8000).astype(np.float32)
+    sound = np.concatenate([tone(440, 1, 8000), rustle, tone(440, 1, 8000)])
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libopencore_amrnb", rate=8000, layout="mono", options={"dtx": "1"})
+        stream.bit_rate = 12_200
+        stream.codec_context.time_base = Fraction(1, 8000)
+        for frame in frames([(0, sound)], 8000, "mono", stream.codec_context.format.name):
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
