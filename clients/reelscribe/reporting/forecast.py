@@ -25,7 +25,7 @@ SIMULATED_SOURCES = 2000
 """Up to this many sources, the queue is simulated, which takes some milliseconds. Beyond, it is so long that the sum of
 all costs says the same."""
 
-MEMORY = 0.98
+MEMORY = 0.99
 """Weight that an observation keeps with each later one, because servers and machines change."""
 
 PRIOR_SOURCES = 10
