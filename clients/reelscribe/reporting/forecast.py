@@ -75,7 +75,7 @@ class OpenCost(NamedTuple):
     left: float
     """Fraction of it (0 to 1) that is left."""
     now: float
-    """Fraction of it (0 to 1) that this run has done."""
+    """Fraction of it (0 to 1) that this run has decoded."""
     seconds: float
     """Time for which it has occupied a process, in seconds."""
 

@@ -176,6 +176,8 @@ class _Decoding:
     """Time at which a process began to read it, on the clock of the track, in seconds."""
     ended: float | None = None
     """Time at which the process was free again; None before."""
+    decoded: float = 0.0
+    """Fraction of the source (0 to 1) that has been decoded. Its results come later."""
 
 
 class TrackMeter:
@@ -196,7 +198,7 @@ class TrackMeter:
     ) -> None:
         cores = len(os.sched_getaffinity(0))
         self._resources = Resources(counts, decode_workers, server_workers, requests_in_flight, cores)
-        self._load, self._decoded, self._retries, self.outage = load, decoded, retries, outage
+        self._load, self._count_decoded, self._retries, self.outage = load, decoded, retries, outage
         self._window = LoadWindow()
         self.forecast = Forecast(decode_workers, costs)
         """The sources that the track has not opened, and what sources have cost."""
@@ -228,6 +230,11 @@ class TrackMeter:
         """Count a source as one that occupies a decode process; a second process may follow the first."""
         if path not in self._decoding and (size := self.forecast.opened(path)):
             self._decoding[path] = _Decoding(size, self._now())
+
+    def decoded(self, path: str, share: float) -> None:
+        """Count a fraction (0 to 1) of a source that occupies a decode process as decoded."""
+        if path in self._decoding:
+            self._decoding[path].decoded += share
 
     def ended(self, path: str) -> None:
         """Count a source as one whose decode process is free again."""
@@ -293,8 +300,8 @@ class TrackMeter:
     def _cost(self, path: str, decoding: _Decoding) -> OpenCost:
         progress = self.open.get(path, _OpenSource(0.0))
         now = decoding.ended if decoding.ended is not None else self._now()
-        left = max(0.0, 1 - progress.before - progress.now)
-        return OpenCost(decoding.size, left, progress.now, max(0.0, now - decoding.began))
+        left = 0.0 if decoding.ended is not None else max(0.0, 1 - progress.before - decoding.decoded)
+        return OpenCost(decoding.size, left, decoding.decoded, max(0.0, now - decoding.began))
 
     def snapshot(self, seconds: float) -> TrackSnapshot:
         """Return the figures of the track, `seconds` after the start of the run."""
@@ -307,7 +314,7 @@ class TrackMeter:
             done=self._done,
             done_before=self._done_before,
             unsent=self._unsent,
-            decoded=self._decoded(),
+            decoded=self._count_decoded(),
             requests=self._requests,
             retries=self._retries(),
             decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),

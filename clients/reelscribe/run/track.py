@@ -300,6 +300,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answers, Saved]):
                 async with aclosing(self.read(path, job.missing, lambda: self._meter.begun(path))) as items:
                     async for item in items:
                         if isinstance(item, DecodedBatch):
+                            share, _ = self._share(sender.opened, item.first, item.stop)
+                            self._meter.decoded(path, share)
                             await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
                         else:
                             sender.opened = item
