@@ -9,10 +9,11 @@ import pytest
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
-from reelscribe.reporting import meter
+from reelscribe.reporting import meter, track_meter
 from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.limits import Load
-from reelscribe.reporting.meter import Meter, Snapshot, TrackMeter, TrackSnapshot
+from reelscribe.reporting.meter import Meter, Snapshot
+from reelscribe.reporting.track_meter import TrackMeter, TrackSnapshot
 from support.snapshots import FRAMES, SNAPSHOT, SOUND
 
 
@@ -24,7 +25,8 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
         self.outage: Outage | None = None
-        monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
+        for module in (meter, track_meter):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
         self.meter = Meter(4)
         self.frames = self.meter.track(
             "frames", decode_workers=1, server_workers=4, load=self.load, outage=lambda: self.outage

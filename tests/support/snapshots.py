@@ -6,8 +6,9 @@ from dataclasses import replace
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.forecast import TimeLeft
-from reelscribe.reporting.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Choice, Outlook
+from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
 
 FRAMES = TrackSnapshot(

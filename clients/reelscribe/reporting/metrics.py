@@ -15,9 +15,10 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from reelscribe.errors import UsageError
-from reelscribe.reporting.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
+from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import Record
 
 ADDRESS = "127.0.0.1"

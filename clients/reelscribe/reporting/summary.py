@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from reelscribe.reporting.meter import Snapshot, TrackSnapshot
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.words import describe_duration, printable
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 

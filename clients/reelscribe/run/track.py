@@ -30,7 +30,8 @@ from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, ServerError, ServerUnreachable
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.limits import Counts, Load
-from reelscribe.reporting.meter import Meter, TrackMeter
+from reelscribe.reporting.meter import Meter
+from reelscribe.reporting.track_meter import TrackMeter
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
