@@ -60,7 +60,7 @@ class RunStatus:
         snapshot, text = Snapshot.from_json(saved), str(saved["state"])
         state: RunState
         if locked:
-            state = "stopping" if text == "stopping" else "running"
+            state = "running" if text == "running" else "stopping"
         elif text in ("running", "stopping"):
             state = "killed"  # it had no time to save how it ended
         elif text == "done":

@@ -97,6 +97,8 @@ class BulkRun:
         self._progress = progress or Silent()
         self._on_record = on_record
         self._exclude, self._limit = exclude, limit
+        self._state = "running"
+        """How the run is, as the ledger keeps it."""
         self._costs: dict[str, Any] = {}
         """What runs into the folder have learned about the cost of sources, as JSON."""
         self._annotator: Annotator | None = None
@@ -105,6 +107,7 @@ class BulkRun:
     def stop(self) -> None:
         """End the run early: `run` waits for the requests in flight, saves their answers, and returns."""
         self._stopped = True
+        self._state = "stopping"
         if self._annotator:
             self._annotator.stop()
 
@@ -171,17 +174,20 @@ class BulkRun:
                 await self._annotate(plan.paths, annotator)
                 state = "done"
             except Stopped:
-                state = "interrupted"
+                # Saved at once, because a second Ctrl-C may come while the results are written.
+                state = self._state = "interrupted"
+                await ledger.save_run_state(self._run_state(meter))
             except (ReelscribeError, asyncio.CancelledError) as error:
-                state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
+                self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
                 with suppress(OutputError):  # the error that ended the run matters more
-                    await ledger.save_run_state(self._run_state(state, meter))
+                    await ledger.save_run_state(self._run_state(meter))
                     if isinstance(error, ReelscribeError):
                         await self._write_results(ledger, reader)
                 raise
             await self._write_results(ledger, reader)
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(self._run_state(state, meter))
+            self._state = state
+            await ledger.save_run_state(self._run_state(meter))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
 
@@ -216,18 +222,18 @@ class BulkRun:
         await ledger.mark_missing()
         await asyncio.to_thread(write_results, self._out, reader.records())
 
-    def _run_state(self, state: str, meter: Meter) -> dict[str, Any]:
+    def _run_state(self, meter: Meter) -> dict[str, Any]:
         """Return what `reelscribe status` and the next run want to know, as JSON."""
         for track, count in zip(self._tracks, meter.tracks, strict=True):
             self._costs[track.costs_key] = count.forecast.costs.to_json()
-        now = {"state": state, "pid": os.getpid(), "time": time.time()}
+        now = {"state": self._state, "pid": os.getpid(), "time": time.time()}
         return {**now, "costs": self._costs, **asdict(meter.snapshot())}
 
     async def _report(self, meter: Meter, ledger: Ledger) -> None:
         """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
         while True:
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(self._run_state("stopping" if self._stopped else "running", meter))
+            await ledger.save_run_state(self._run_state(meter))
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
 
