@@ -77,7 +77,7 @@ def test_a_second_interrupt_stops_at_once(slow, clips, tmp_path):
     out = tmp_path / "out"
     with start(slow, clips, out) as run:
         run.send_signal(signal.SIGINT)
-        assert b"interrupt again" in run.stderr.readline()
+        assert any(b"interrupt again" in line for line in run.stderr)
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=PATIENCE)
     assert run.returncode == 130
@@ -249,7 +249,7 @@ def test_a_run_logs_lines_of_json(slow, clips, tmp_path):
     assert done.stdout == ""
     assert (events[-1]["event"], events[-1]["snapshot"]["sources_done"]) == ("summary", 4)
     assert all("time" in event for event in events)
-    assert events[-1]["exported"] == [str(tmp_path / "out" / "captions.csv")]
+    assert str(tmp_path / "out" / "captions.csv") in events[-1]["exported"]
     assert Counter(event["event"] for event in events)["source"] == 4
     assert "eta_seconds" in events[0]
     assert {"done", "bottleneck"} <= set(events[0]["lanes"][0])

@@ -47,7 +47,8 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
     if requests:
         yield f"{requests:,}", f"requests, {retries:,} sent again"
     if replaced_processes:
-        yield f"{replaced_processes:,}", "decode processes replaced"
+        processes = "process" if replaced_processes == 1 else "processes"
+        yield f"{replaced_processes:,}", f"decode {processes} replaced"
     if not tracks:
         yield "0", "captions or transcripts made: nothing new"
     yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_hours_per_hour:.1f} times real time"
