@@ -40,6 +40,12 @@ MAX_WORDS = 8
 
 _AUDIBLE = 33  # of 32768, about -60 dB: quieter samples at the ends are cut off
 
+_HOP = SAMPLE_RATE // 100
+"""Samples of the windows in which words are audible or not."""
+
+_AUDIBLE_DB = 35
+"""A word is audible at most this much below the loudest window of its utterance, as in the labels of the training."""
+
 
 @dataclass(frozen=True)
 class Voice:
@@ -65,6 +71,19 @@ class Utterance:
     word_starts: tuple[int, ...]
     """Index of the sample at which each word begins."""
 
+    def audible_words(self) -> list[tuple[int, int]]:
+        """For each word, the index of the first sample at which it is audible, and the index after the last one."""
+        hops = len(self.samples) // _HOP
+        levels = np.square(self.samples[: hops * _HOP].astype(np.float64)).reshape(hops, _HOP).mean(1)
+        audible = levels > levels.max() * 10 ** (-_AUDIBLE_DB / 10)
+        starts = [start // _HOP for start in self.word_starts]
+        spans = []
+        for start, stop in zip(starts, [*starts[1:], hops], strict=True):
+            loud = np.flatnonzero(audible[start:stop])
+            first, last = (start + int(loud[0]), start + int(loud[-1])) if len(loud) else (start, max(start, stop - 1))
+            spans.append((first * _HOP, (last + 1) * _HOP))
+        return spans
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -74,6 +93,8 @@ class Recording:
     """Mono samples, (N,), at SAMPLE_RATE."""
     phrases: list[tuple[int, int, tuple[str, ...]]]
     """For each utterance: index of its first sample, index after its last sample, and its words."""
+    word_spans: list[tuple[int, int]]
+    """For each word of all utterances: index of its first audible sample, and index after the last one."""
 
 
 def random_utterance(rng: random.Random, held_out: bool = False) -> Utterance:
@@ -150,10 +171,11 @@ def recording(
 
     pieces = [pause()]
     at = len(pieces[0])
-    phrases = []
+    phrases, word_spans = [], []
     while at < seconds * SAMPLE_RATE:
         utterance = random_utterance(rng, held_out)
         phrases.append((at, at + len(utterance.samples), utterance.words))
+        word_spans += [(at + first, at + stop) for first, stop in utterance.audible_words()]
         pieces += [utterance.samples, pause()]
         at += len(pieces[-2]) + len(pieces[-1])
-    return Recording(np.concatenate(pieces), phrases)
+    return Recording(np.concatenate(pieces), phrases, word_spans)

@@ -85,8 +85,8 @@ class CtcModel:
         self.model = load_pretrained(AutoModelForCTC, settings, device)
         self.sample_rate: int = self._extractor.sampling_rate
         self.chunk_seconds: float = settings.chunk_seconds or DEFAULT_CHUNK_SECONDS
-        self.generation = {"pause_seconds": settings.pause_seconds}
-        self._pause_seconds = settings.pause_seconds
+        self.generation = {"pause_seconds": settings.pause_seconds, "logprob_threshold": settings.logprob_threshold}
+        self._pause_seconds, self._logprob_threshold = settings.pause_seconds, settings.logprob_threshold
         self._blank: int = self.model.config.pad_token_id
         self._word_delimiter: str | None = getattr(self._tokenizer, "word_delimiter_token", None)
         self._frame_seconds = self._samples_per_frame() / self.sample_rate
@@ -137,19 +137,30 @@ class CtcModel:
             return [frames[i] for i in range(len(samples))]
 
     def decode(self, tokens: list[_Token], duration: float, *, word_times: bool) -> ChunkTranscript:
-        """Make the transcript of a chunk of `duration` seconds from its tokens. A long pause starts a new segment."""
-        words = [word for spelled in self._split_words(tokens) if (word := self._word(spelled, duration)).word.text]
+        """Make the transcript of a chunk of `duration` seconds from its tokens.
+
+        A long pause starts a new segment. Segments that are not probable are dropped: music and noise have such words.
+        """
+        words = [self._word(spelled, duration) for spelled in self._split_words(tokens)]
+        # Short audio is padded, and no word begins in the padding.
+        words = [spoken for spoken in words if spoken.word.text and spoken.word.start < spoken.word.end]
         segments: list[list[_SpokenWord]] = []
         for spoken in words:
             if not segments or spoken.word.start - segments[-1][-1].word.end > self._pause_seconds:
                 segments.append([])
             segments[-1].append(spoken)
+        segments = [spoken for spoken in segments if self._is_probable(spoken)]
+        words = [word for spoken in segments for word in spoken]
         return ChunkTranscript(
             text=" ".join(spoken.word.text for spoken in words),
             language=None,
             segments=tuple(_segment(spoken, word_times=word_times) for spoken in segments),
             avg_logprob=_average_logprob(words),
         )
+
+    def _is_probable(self, spoken: list[_SpokenWord]) -> bool:
+        average = _average_logprob(spoken)
+        return self._logprob_threshold is None or (average is not None and average >= self._logprob_threshold)
 
     def _run(self, samples: list[Samples]) -> list[_Frames]:
         inputs = self._extractor(samples, sampling_rate=self.sample_rate, padding=True, return_tensors="pt")

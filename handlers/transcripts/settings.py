@@ -37,9 +37,12 @@ class SpeechSettings(ModelSettings):
     compression_ratio_threshold: float | None = 2.4
     """Whisper: text with a higher compression ratio repeats itself, and is decoded again. None disables this."""
     logprob_threshold: float | None = -1.0
-    """Whisper: text with a lower average log-probability is decoded again. None disables this."""
+    """Whisper: text with a lower average log-probability is decoded again. CTC models: segments with a lower one are
+    dropped. None disables this."""
     no_speech_threshold: float | None = 0.6
     """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
+    text_probability_threshold: float | None = 0.4
+    """Whisper: text whose tokens have a lower mean probability is guessed, and is dropped. None disables this."""
     tokens_per_second: float = 14.0
     """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)

@@ -37,7 +37,7 @@ def test_unregistering_the_only_version_warns_that_the_model_is_gone(monkeypatch
 
 @pytest.mark.parametrize(
     ("devices", "gpu", "where"),
-    [(["cpu"], "N/A", ", on the CPU"), (["cuda:0"], "gpuId::2 utilization", ", on GPUs 2"), ([], "N/A", "")],
+    [(["cpu"], "N/A", ", on the CPU"), (["cuda:0"], "gpuId::2 utilization", ", on GPUs 2")],
 )
 async def test_registering_says_where_the_workers_run(devices, gpu, where):
     """Without GPUs, TorchServe runs the workers of an archive for GPUs on the CPU, and says nothing about it."""

@@ -77,7 +77,7 @@ def test_what_contradicts_is_replaced(user, folder, started):
     assert not started["run"].quiet
 
 
-def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(folder, started):
+def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(user, folder, started):
     key_file = folder.parent.absolute() / "keys.json"
     key_file.write_text('{"inference": {"key": "secret"}}')
     key_file.chmod(0o600)
@@ -90,6 +90,20 @@ def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(folder, started):
 
     assert tokens() == [("http://one:8080", "secret")]
     assert tokens("--server", "http://two:8080") == [("http://two:8080", None)]
+    folder.write_text('[shared]\nkey-file = "keys.json"\n[annotate]\nserver = "http://three:8080"\n')
+    assert tokens() == [("http://three:8080", "secret")]  # both are in one file
+    user.write_text(f'[shared]\nkey-file = "{key_file}"\n')
+    folder.write_text('[annotate]\nserver = "http://four:8080"\n')
+    assert tokens() == [("http://four:8080", None)]
+
+
+def test_a_key_in_the_environment_is_for_a_server_on_the_command_line(folder, started, monkeypatch):
+    key_file = folder.parent.absolute() / "keys.json"
+    key_file.write_text('{"inference": {"key": "secret"}}')
+    key_file.chmod(0o600)
+    monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(key_file))
+    annotate("-o", "x", "--server", "http://two:8080")
+    assert started["captions"][0].servers[0].credentials.token == "secret"
 
 
 def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folder, started, monkeypatch):

@@ -27,7 +27,7 @@ class Seen:
     """What is said about a video, with every chosen frame decoded."""
 
     def __init__(self, path: Path, sampling: Sampling | None = None) -> None:
-        with Video(VideoTask(str(path), SIZE, sampling or Sampling(), "exact")) as video:
+        with Video(VideoTask(str(path), SIZE, sampling or Sampling(every=1), "exact")) as video:
             self.info: VideoInfo = video.info
             self.why_incomplete = video.why_incomplete
             frames = list(video.frames(range(len(video.chosen))))
@@ -80,8 +80,10 @@ def test_segments_of_matroska_keep_their_times_and_are_complete(tmp_path):
 
 
 def test_matroska_may_state_how_long_it_is_and_not_when_it_ends(tmp_path):
-    path = odd_media.state_length(write(tmp_path / "merged.mkv", start=10), len(NUMBERS) / FPS)
+    path = odd_media.state_length(write(tmp_path / "merged.mkv", numbers=range(100), start=10), 100 / FPS)
     assert Seen(path).why_incomplete is None
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert Seen(path).why_incomplete.startswith("cut short: it ends ")
 
 
 @pytest.mark.parametrize("start", [0, 1.2, 10])
@@ -263,7 +265,7 @@ def test_a_stream_without_times_has_the_frame_rate_that_it_states(tmp_path, rate
     ("sampling", "reason"),
     [
         (Sampling(keyframes=True, start=1, end=1.4), "no keyframe lies between --start and --end; "),
-        (Sampling(start=9), "no frame lies between --start and --end"),
+        (Sampling(every=1, start=9), "no frame lies between --start and --end"),
     ],
 )
 def test_a_range_without_frames_says_which_frames_it_lacks(tmp_path, sampling, reason):

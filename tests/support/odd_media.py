@@ -95,7 +95,7 @@ def write_segments(folder: Path, seconds: float) -> list[Path]:
 
 def state_length(path: Path, seconds: float) -> Path:
     """Make a Matroska file state how long it is, as mkvmerge does, and not when it ends, as FFmpeg does."""
-    content = bytearray(path.read_bytes())
+    content = bytearray(re.sub(rb"Lavf[\d.]+", lambda match: b"libebml".ljust(len(match[0])), path.read_bytes()))
     at = content.index(b"\x44\x89\x88") + 3  # Duration, RFC 9559, section 5.1.2.10, in milliseconds
     content[at : at + 8] = struct.pack(">d", 1000 * seconds)
     path.write_bytes(content)

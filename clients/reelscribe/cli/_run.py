@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,8 +30,8 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
 class ServedModel:
     """A model, and the servers that share its requests."""
 
-    name: str
-    """Name under which the servers registered it."""
+    find_name: Callable[[], Awaitable[str]]
+    """Finds the name under which the servers registered it."""
     servers: list[Server]
     requests_in_flight: int
     """Largest number of unanswered requests."""
@@ -150,11 +150,13 @@ async def _prepared(
     async with AsyncExitStack() as stack:
         if captions:
             model, caption_options = captions
-            client = CaptionClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
+            client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
             tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
         if speech:
             model, speech_options = speech
-            speech_client = SpeechClient(model.servers, model.name, requests_in_flight=model.requests_in_flight)
+            speech_client = SpeechClient(
+                model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight
+            )
             tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
         yield BulkRun(tracks, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
 

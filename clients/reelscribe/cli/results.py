@@ -85,7 +85,8 @@ def forget(
         forgotten = asyncio.run(forget_sources(out, sources or [], missing=missing, dry_run=dry_run))
         for source in forgotten:
             typer.echo(source.name)
-        typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} sources", err=True)
+        sources_noun = "source" if len(forgotten) == 1 else "sources"
+        typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} {sources_noun}", err=True)
 
 
 def status(

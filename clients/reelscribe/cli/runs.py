@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,8 +102,10 @@ def annotate(
 def _served(
     found: list[FoundServer], name: str | None, kind: type[ModelDescription], requests_in_flight: int
 ) -> ServedModel:
-    """Return the model of this name, or the only one of its kind."""
+    """Return the model of this name, or the only one of its kind, which is looked for when the run begins."""
     from reelscribe.server.model_names import find_model
 
-    name = name or asyncio.run(find_model(found[0], kind))
-    return ServedModel(name, [each.server for each in found], requests_in_flight)
+    async def find_name() -> str:
+        return name or await find_model(found[0], kind)
+
+    return ServedModel(find_name, [each.server for each in found], requests_in_flight)

@@ -37,7 +37,8 @@ JUMP_AHEAD_SECONDS = 40_000.0
 clock of 33 bits, which counts 95,444 s, and adds those."""
 
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
-"""Formats in which some programs state the time at which a file ends, and others how long it is, as its duration."""
+"""Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
+Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
 
 
 @contextmanager
@@ -88,20 +89,24 @@ class Timeline:
     def __init__(self, container: av.container.InputContainer, offsets: Sequence[float] = ()) -> None:
         self.offsets = list(offsets) or [0.0]
         self._may_jump = has_flag(container.format, Flags.ts_discont)
+        self._ticks: dict[int, float] = {}  # seconds, for each stream
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
         self._parts: dict[int, tuple[int, float]] = {}
 
     def place(self, packet: av.Packet[Any]) -> None:
         """Move a packet to its time on the timeline. Packets must come in the order of the file."""
-        tick = float(packet.time_base or 0)
+        stream, pts = packet.stream_index, packet.pts
+        tick = self._ticks.get(stream) or self._ticks.setdefault(stream, float(packet.time_base or 0))
         if self._may_jump and packet.dts is not None:
-            ticks = round(self._offset(packet.stream_index, packet.dts * tick) / tick)
+            ticks = round(self._offset(stream, packet.dts * tick) / tick)
             if ticks:
                 packet.dts += ticks
-                packet.pts = None if packet.pts is None else packet.pts + ticks
-        if packet.pts is not None:
-            self.end_seconds = max(self.end_seconds, (packet.pts + (packet.duration or 0)) * tick)
+                packet.pts = pts = None if pts is None else pts + ticks
+        if pts is not None:
+            end = (pts + (packet.duration or 0)) * tick
+            if end > self.end_seconds:
+                self.end_seconds = end
 
     def _offset(self, stream_index: int, seconds: float) -> float:
         """Return the offset of a packet of a stream with the decoding time `seconds`."""
@@ -153,7 +158,8 @@ def missing_seconds(container: av.container.InputContainer, end_seconds: float) 
     """
     start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     stated_end = start + duration
-    if container.format.name in DURATION_FROM_ZERO:
+    muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
+    if container.format.name in DURATION_FROM_ZERO and not muxer.startswith("libebml"):
         stated_end = min(stated_end, duration)
     return stated_end - end_seconds
 

@@ -30,6 +30,8 @@ class DecodedTokens(NamedTuple):
     """IDs of text and timestamp tokens, without the prompt and the end token."""
     avg_logprob: float
     """Average log-probability of the tokens and the end token."""
+    text_probability: float
+    """Mean probability of the text tokens, without timestamps, from 0 to 1; 1 if there are none."""
 
 
 class LanguageDetection(NamedTuple):
@@ -164,18 +166,20 @@ class WhisperDecoder:
             **self._options,
         )
         rows = sequences[:, length:].tolist()
-        return [self._without_end(row, logprob) for row, logprob in zip(rows, selector.logprobs.tolist(), strict=True)]
+        sums = zip(rows, selector.logprobs.tolist(), selector.text_probabilities.tolist(), strict=True)
+        return [self._without_end(*row) for row in sums]
 
-    def _without_end(self, row: list[int], logprob: float) -> DecodedTokens:
+    def _without_end(self, row: list[int], logprob: float, text_probability: float) -> DecodedTokens:
         tokens = row[: row.index(self._end)] if self._end in row else row
         # The IDs of special tokens are between those of text and of timestamps.
         kept = [token for token in tokens if token < self._end or token >= self.first_timestamp]
+        text_count = sum(token < self._end for token in tokens)
         # As in openai/whisper, the average includes the end token.
-        return DecodedTokens(kept, logprob / (len(tokens) + 1))
+        return DecodedTokens(kept, logprob / (len(tokens) + 1), text_probability / text_count if text_count else 1.0)
 
 
 class _TokenSelector(LogitsProcessor):
-    """Makes the greedy search of transformers select tokens as Whisper does, and adds up their log-probabilities.
+    """Makes the greedy search of transformers select tokens as Whisper does, and adds up how probable they are.
 
     A row ends at its limit of tokens. At a temperature over 0, Gumbel noise is added to logits / temperature: the
     largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
@@ -187,6 +191,9 @@ class _TokenSelector(LogitsProcessor):
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds] if temperature > 0 else []
         self._open = [True] * len(limits)
         self.logprobs = torch.zeros(len(limits), dtype=torch.float64)
+        """The sum of the log-probabilities of each row's tokens."""
+        self.text_probabilities = torch.zeros(len(limits), dtype=torch.float64)
+        """The sum of the probabilities of each row's text tokens, whose IDs are below that of the end token."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         generated = input_ids.shape[1] - self._prompt_length
@@ -200,6 +207,7 @@ class _TokenSelector(LogitsProcessor):
         for row, token in enumerate(selected[:, 0].tolist()):
             if self._open[row]:
                 self.logprobs[row] += gained[row]
+                self.text_probabilities[row] += gained[row].exp() * (token < self._end)
                 self._open[row] = token != self._end
         return selected_from
 

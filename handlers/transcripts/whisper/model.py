@@ -25,6 +25,7 @@ from transcripts.settings import SpeechSettings
 from transcripts.whisper.decoder import WhisperDecoder
 from transcripts.whisper.transcriber import WindowTranscriber
 from transcripts.whisper.windows import TranscribedWindow, Window
+from transcripts.word_times import fit_words
 
 MIN_PROGRESS = 1.0
 """Seconds by which each pass over a chunk advances at least. Otherwise, a model that ends after 0.02 s in each pass
@@ -39,6 +40,7 @@ _DESCRIBED_SETTINGS = (
     "compression_ratio_threshold",
     "logprob_threshold",
     "no_speech_threshold",
+    "text_probability_threshold",
     "tokens_per_second",
 )
 """The settings that influence transcripts, besides the options of `generate`; they are part of the description."""
@@ -126,7 +128,8 @@ class WhisperModel:
             next_remainders = []
             for remainder, window in zip(remainders, windows, strict=True):
                 start_seconds = round_seconds(remainder.start / self.sample_rate)
-                parts[remainder.chunk_index].append((start_seconds, window.transcript))
+                transcript = fit_words(window.transcript, remainder.chunk.samples, self.sample_rate)
+                parts[remainder.chunk_index].append((start_seconds, transcript))
                 if rest := self._rest(remainder, window):
                     next_remainders.append(rest)
             remainders = next_remainders

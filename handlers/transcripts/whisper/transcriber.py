@@ -31,7 +31,7 @@ MIN_TOKENS = 10
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Decides whether a decoding result is kept, by the rules of openai/whisper (transcribe.py).
+    """Decides whether a decoding result is kept, mostly by the rules of openai/whisper (transcribe.py).
 
     A threshold that is None has no effect.
     """
@@ -42,6 +42,9 @@ class Thresholds:
     """A lower average log-probability means that the text is improbable."""
     no_speech: float | None
     """A higher probability of no speech means that the window may be silent."""
+    text_probability: float | None = None
+    """A lower mean probability of the text's tokens means that the text is guessed, and nobody speaks. This is not a
+    rule of openai/whisper, whose average log-probability depends on timestamps too."""
 
     def needs_fallback(self, avg_logprob: float, compression_ratio: float, no_speech_prob: float) -> bool:
         """Whether to decode again at a higher temperature: the text is improbable or repeats itself.
@@ -53,8 +56,10 @@ class Thresholds:
         repeats = self.compression_ratio is not None and compression_ratio > self.compression_ratio
         return repeats or self._improbable(avg_logprob)
 
-    def is_no_speech(self, avg_logprob: float, no_speech_prob: float) -> bool:
-        """Whether to drop the text: the window may be silent, and the text is not probable."""
+    def is_no_speech(self, avg_logprob: float, no_speech_prob: float, text_probability: float = 1.0) -> bool:
+        """Whether to drop the text: it is guessed, or the window may be silent and the text is not probable."""
+        if self.text_probability is not None and text_probability < self.text_probability:
+            return True
         probable = self.logprob is not None and not self._improbable(avg_logprob)
         return self._may_be_silent(no_speech_prob) and not probable
 
@@ -82,6 +87,7 @@ class _DecodingResult(NamedTuple):
     tokens: list[int]
     text: str
     avg_logprob: float
+    text_probability: float
     temperature: float
 
     @property
@@ -105,7 +111,10 @@ class WindowTranscriber:
         """
         self._model, self._decoder, self._tokenizer, self._settings = model, decoder, tokenizer, settings
         self._thresholds = Thresholds(
-            settings.compression_ratio_threshold, settings.logprob_threshold, settings.no_speech_threshold
+            settings.compression_ratio_threshold,
+            settings.logprob_threshold,
+            settings.no_speech_threshold,
+            settings.text_probability_threshold,
         )
 
     def transcribe(self, tree: TensorTree) -> TensorTree:
@@ -151,8 +160,9 @@ class WindowTranscriber:
                 temperature,
                 [item.window.seeds[attempt] for item in batch],
             )
-            for i, (tokens, avg_logprob) in zip(remaining, decoded, strict=True):
-                results[i] = _DecodingResult(tokens, self._text(tokens), avg_logprob, temperature)
+            for i, (tokens, avg_logprob, text_probability) in zip(remaining, decoded, strict=True):
+                text = self._text(tokens)
+                results[i] = _DecodingResult(tokens, text, avg_logprob, text_probability, temperature)
                 token_counts[i] += len(tokens)
             remaining = [i for i in remaining if self._needs_fallback(results[i], encoded[i])]
             if not remaining:
@@ -178,7 +188,7 @@ class WindowTranscriber:
             compression_ratio=round(result.compression_ratio, 3),
             temperature=result.temperature,
         )
-        if self._thresholds.is_no_speech(result.avg_logprob, encoded.no_speech_prob):
+        if self._thresholds.is_no_speech(result.avg_logprob, encoded.no_speech_prob, result.text_probability):
             return TranscribedWindow(empty, duration, token_count)
         segments, resume_at = split_segments(result.tokens, self._decoder.first_timestamp, duration)
         texts = [self._text(segment.tokens) for segment in segments]
@@ -195,9 +205,8 @@ class WindowTranscriber:
 
     def _words(self, encoded: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
         """The words of each segment, with their times."""
-        tokens = [token for segment in segments for token in segment.tokens]
         prompt = self._decoder.prompt(encoded.language, encoded.window.options.task, timestamps=False)
-        aligned = align_tokens(self._model, encoded.states, prompt, tokens, encoded.window.duration)
+        aligned = align_tokens(self._model, encoded.states, prompt, segments, encoded.window.duration)
         return time_words(self._tokenizer, segments, aligned, encoded.language)
 
     def _text(self, tokens: list[int]) -> str:

@@ -1,11 +1,14 @@
-"""Aligns the text tokens of Whisper with the audio, by dynamic time warping over cross-attention.
+"""Aligns the text tokens of Whisper with the audio of their segments, by way of its cross-attention.
 
-As in openai/whisper (timing.py): the cross-attention of heads that are known to follow the speech is normalised,
-smoothed and averaged to a matrix of tokens over time. The path of highest attention through it times each token.
+As in openai/whisper (timing.py), the cross-attention of heads that are known to follow the speech is normalised,
+smoothed and averaged to a matrix of tokens over time. There, one path through the matrix times all tokens of a window;
+it may pass several of them at an instant, and far from the segment whose times the model has generated. Here, each
+segment has a path of its own, on which each token lasts for at least one state of the encoder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,46 +18,95 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
+from transcripts.whisper.segments import TokenSegment
+
 STATES_PER_SECOND = 50
 """Encoder states for each second of audio."""
 
 
+MARGIN_SECONDS = 0.1
+"""How far tokens may lie outside of their segment, as Whisper's timestamps are not exact; never in another segment."""
+
+
 class AlignedTokens(NamedTuple):
-    """When the N text tokens of a window are spoken, and how probable they are."""
+    """When the N text tokens of a segment are spoken, and how probable they are."""
 
     times: list[float]
-    """When each token starts, and when the last one ends, N + 1 times in seconds from the start of the window."""
+    """When each token starts, and when the last one ends: N + 1 increasing times, in seconds of the window."""
     probabilities: list[float]
     """The probability of each token after those before it, among all text tokens, as in openai/whisper."""
 
 
-def align_tokens(model: Any, states: Tensor, prompt: list[int], tokens: list[int], duration: float) -> AlignedTokens:
+def align_tokens(
+    model: Any, states: Tensor, prompt: list[int], segments: Sequence[TokenSegment], duration: float
+) -> list[AlignedTokens]:
     """Align the text tokens of a window with its audio.
 
     Args:
         model: A Whisper; its encoder is not needed.
         states: The encoder's states of the window, (1, T, D).
         prompt: IDs of the tokens before the text, with <|notimestamps|>.
-        tokens: IDs of the text tokens.
+        segments: The segments of the window, in order, each with at least one token.
         duration: Length of the window's audio, in seconds.
 
     Returns:
-        The times and the probabilities of `tokens`.
+        The times and the probabilities of the tokens of each segment. No token lasts less than 0.02 s, unless the
+        window is too short for that; then all tokens last equally long.
     """
+    tokens = [token for segment in segments for token in segment.tokens]
     end = model.config.eos_token_id
-    ids = torch.tensor([[*prompt, *tokens, end]], device=states.device)
-    attention, logits = _run(model, states, ids)
-    length = max(1, min(attention.shape[-1], round(duration * STATES_PER_SECOND)))
+    attention, logits = _run(model, states, torch.tensor([[*prompt, *tokens, end]], device=states.device))
+    length = max(1, min(attention.shape[-1], int(duration * STATES_PER_SECOND)))
     weights = attention[:, len(prompt) - 1 : -1, :length].float()
     # Normalised over the tokens: which token attends to a position more than the other tokens do.
     weights = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False).clamp(min=1e-6)
-    matrix = _median_filter(weights, model.config.median_filter_width).mean(0)
-    rows, columns = dynamic_time_warping(-matrix.cpu().double().numpy())
-    first_cells = np.flatnonzero(np.diff(rows, prepend=-1))  # where the path enters the row of each token
-    times: list[float] = (columns[first_cells] / STATES_PER_SECOND).tolist()
-    probabilities = logits[len(prompt) - 1 :][: len(tokens), :end].float().softmax(-1)  # text tokens precede `end`
-    chosen = probabilities[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.long)]
-    return AlignedTokens(times, chosen.tolist())
+    matrix = _median_filter(weights, model.config.median_filter_width).mean(0).cpu().double().numpy()
+    by_token = logits[len(prompt) - 1 :][: len(tokens), :end].float().softmax(-1)  # text tokens precede `end`
+    probabilities = by_token[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.long)].tolist()
+    ranges = state_ranges(segments, length)
+    aligned, at = [], 0
+    for k, segment in enumerate(segments):
+        rows = slice(at, at + len(segment.tokens))
+        if ranges is None:
+            times = [duration * row / len(tokens) for row in range(rows.start, rows.stop + 1)]
+        else:
+            first, stop = ranges[k]
+            starts = first + monotonic_alignment(matrix[rows, first:stop])
+            times = [min(state / STATES_PER_SECOND, duration) for state in (*starts.tolist(), stop)]
+        aligned.append(AlignedTokens(times, probabilities[rows]))
+        at = rows.stop
+    return aligned
+
+
+def state_ranges(segments: Sequence[TokenSegment], length: int) -> list[tuple[int, int]] | None:
+    """Choose the states of the encoder in which each segment's tokens are searched.
+
+    Args:
+        segments: The segments of a window, in order.
+        length: Number of the states of the window's audio.
+
+    Returns:
+        For each segment, its first state, and the one after its last: disjoint ranges in order, each with a state for
+        each token. None if there are more tokens than states.
+    """
+    if sum(len(segment.tokens) for segment in segments) > length:
+        return None
+    margin = round(MARGIN_SECONDS * STATES_PER_SECOND)
+    bounds = [(round(s.start * STATES_PER_SECOND), round(s.end * STATES_PER_SECOND)) for s in segments]
+    ranges, after = [], 0
+    for k, (segment, (first, stop)) in enumerate(zip(segments, bounds, strict=True)):
+        # Half of a pause between two segments at most, so that both have their share.
+        before = 0 if k == 0 else (bounds[k - 1][1] + first) // 2
+        behind = length if k + 1 == len(bounds) else (stop + bounds[k + 1][0]) // 2
+        first = max(after, min(first, max(first - margin, before)))
+        after = max(min(max(stop, min(stop + margin, behind)), length), first + len(segment.tokens))
+        ranges.append((first, after))
+    limit = length  # now from the end: a segment that needed more states has moved those after it
+    for k in range(len(ranges) - 1, -1, -1):
+        stop = min(ranges[k][1], limit)
+        limit = min(ranges[k][0], stop - len(segments[k].tokens))
+        ranges[k] = (limit, stop)
+    return ranges
 
 
 def _run(model: Any, states: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,31 +129,27 @@ def _median_filter(weights: Tensor, width: int) -> Tensor:
     return F.pad(weights, (side, side), mode="reflect").unfold(-1, width, 1).median(-1).values
 
 
-def dynamic_time_warping(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Find the path of least cost from the first to the last cell, by steps to the right, down, or both.
+def monotonic_alignment(weights: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Divide columns among rows: consecutive columns for each row, so that the sum of the weights is the largest.
 
     Args:
-        costs: The cost of each cell, (N, M).
+        weights: The weight of each column for each row, (N, M), with N <= M.
 
     Returns:
-        The rows and the columns of the path's cells.
+        The first column of each row, (N,): increasing, the first one 0.
     """
-    height, width = costs.shape
-    totals = np.full((height + 1, width + 1), np.inf)
-    totals[0, 0] = 0
-    steps = np.zeros((height + 1, width + 1), np.int8)  # how the path gets to a cell: 0 by both steps, 1 down, 2 right
-    for diagonal in range(2, height + width + 1):  # the cells of a diagonal do not depend on each other
-        i = np.arange(max(1, diagonal - width), min(height, diagonal - 1) + 1)
-        j = diagonal - i
-        before = np.stack([totals[i - 1, j - 1], totals[i - 1, j], totals[i, j - 1]])
-        best = before.argmin(0)
-        steps[i, j] = best
-        totals[i, j] = costs[i - 1, j - 1] + before[best, np.arange(len(i))]
-    path = []
-    i, j = height, width
-    while i and j:
-        path.append((i - 1, j - 1))
-        step = steps[i, j]
-        i, j = i - (step != 2), j - (step != 1)
-    rows, columns = np.array(path[::-1]).T
-    return rows, columns
+    height, width = weights.shape
+    totals = np.full(height + 1, -np.inf)  # the best sum that ends in each row, after a row that stands for none
+    totals[0] = 0
+    entered = np.zeros((height, width), np.bool_)  # whether the best way to a cell comes from the row before
+    for column in range(width):
+        entered[:, column] = totals[:-1] > totals[1:]
+        totals[1:] = np.maximum(totals[:-1], totals[1:]) + weights[:, column]
+        totals[0] = -np.inf  # only the first column can be entered from there
+    starts = np.zeros(height, np.intp)
+    row = height - 1
+    for column in range(width - 1, 0, -1):
+        if entered[row, column]:
+            starts[row] = column
+            row -= 1
+    return starts

@@ -33,37 +33,35 @@ class TokenWord(NamedTuple):
 
 
 def time_words(
-    tokenizer: Any, segments: Sequence[TokenSegment], aligned: AlignedTokens, language: str | None
+    tokenizer: Any, segments: Sequence[TokenSegment], aligned: Sequence[AlignedTokens], language: str | None
 ) -> list[tuple[Word, ...]]:
     """Make the words of each segment, with their times.
 
     Args:
         tokenizer: The tokenizer of the Whisper.
         segments: The segments of a window, in order.
-        aligned: The times and the probabilities of the tokens of all segments.
+        aligned: The times and the probabilities of the tokens of each segment.
         language: Code of the language, which decides where words start.
 
     Returns:
         For each segment its words, with times in whole milliseconds.
     """
-    words, first = [], 0
-    for segment in segments:
+    words = []
+    for segment, (times, probabilities) in zip(segments, aligned, strict=True):
         parts = split_words(tokenizer, segment.tokens, language)
-        ends = [first + count for count in accumulate(part.token_count for part in parts)]
-        places = [first, *ends]
-        bounds = [aligned.times[at] for at in places]
-        confidences = [fmean(aligned.probabilities[a:b]) for a, b in pairwise(places)]
-        # The alignment assigns silence before and after a segment to its words; the segment's times do not.
-        bounds[0] = min(max(bounds[0], segment.start), bounds[1])
-        bounds[-1] = max(min(bounds[-1], segment.end), bounds[-2])
+        spans = list(pairwise(accumulate((part.token_count for part in parts), initial=0)))
         words.append(
             tuple(
-                Word(round_seconds(start), round_seconds(end), text, round_confidence(confidence))
-                for part, (start, end), confidence in zip(parts, pairwise(bounds), confidences, strict=True)
+                Word(
+                    round_seconds(times[first]),
+                    round_seconds(times[stop]),
+                    text,
+                    round_confidence(fmean(probabilities[first:stop])),
+                )
+                for part, (first, stop) in zip(parts, spans, strict=True)
                 if (text := part.text.strip())
             )
         )
-        first = ends[-1]
     return words
 
 

@@ -32,7 +32,8 @@ FAMILIES = ["wav2vec2", "wav2vec2 without masks", "parakeet"]
 
 
 def load(directory: str, **settings) -> CtcModel:
-    return CtcModel(SpeechSettings(directory, **settings), CPU)
+    # What random weights generate is never probable.
+    return CtcModel(SpeechSettings(directory, **{"logprob_threshold": None, **settings}), CPU)
 
 
 NOISES = [noise(seconds, seed) for seed, seconds in enumerate([1, 2.1, 0.5, 5, 0.003, 1])]
@@ -72,6 +73,7 @@ def test_words_follow_each_other_within_their_chunk(directories, family):
         assert " ".join(word.text for word in words) == transcript.text
         times = [time for word in words for time in (word.start, word.end)]
         assert times == sorted(times)
+        assert all(word.start < word.end for word in words)
         assert all(0 <= time <= round(len(recording) / RATE, 3) for time in times)
 
 
@@ -96,3 +98,14 @@ def test_scores_that_a_ctc_model_does_not_have_are_left_out(directories):
 def test_a_language_cannot_be_set(directories):
     with pytest.raises(StartupError, match="has a single language, got en"):
         load(directories["wav2vec2"], language="en")
+
+
+def test_segments_that_are_not_probable_are_dropped(directories):
+    # These models know no pauses, so that each recording has one segment at most.
+    recordings = chunks(NOISES[:4], word_times=True)
+    every = load(directories["wav2vec2"], pause_seconds=99).transcribe(recordings)
+    averages = sorted(transcript.avg_logprob for transcript in every if transcript.text)
+    assert [segment.avg_logprob for t in every for segment in t.segments] == [t.avg_logprob for t in every if t.text]
+    assert all(0 < word.probability < 1 for t in every for segment in t.segments for word in segment.words)
+    kept = load(directories["wav2vec2"], pause_seconds=99, logprob_threshold=averages[-1]).transcribe(recordings)
+    assert [t.text for t in kept if t.text] == [t.text for t in every if t.avg_logprob == averages[-1]]

@@ -52,10 +52,10 @@ class Command(BareCommand):
         context = super().make_context(info_name, args, parent, default_map=settings.values, **extra)
         in_environment = {option.name for option in self.params if os.environ.get(str(option.envvar))}
         on_command_line = {name for name in context.params if _source(context, name) == "COMMANDLINE"}
-        levels = [*settings.levels, in_environment, on_command_line]
-        valid = kept(levels)
+        others = [in_environment, on_command_line]
+        replaced = set().union(*settings.files, *others) - kept(settings.files, others)
         for option in self.params:
-            if option.name in set().union(*levels) - valid:
+            if option.name in replaced:
                 context.params[option.name] = option.default
         return context
 

@@ -27,21 +27,24 @@ ELSEWHERE = frozenset({"servers", "key_files", "management", "key_file"})
 """Options for servers that are not the one of the folder which `--directory` names."""
 
 
-def kept(levels: Sequence[Set[str]]) -> set[str]:
+def kept(files: Sequence[Set[str]], others: Sequence[Set[str]] = ()) -> set[str]:
     """Find the options that count.
 
     Args:
-        levels: Names of the options that are given in each place; the last place is nearest to the user.
+        files: Names of the options that are given in each file; the last one is nearest to the user.
+        others: Names of those in other places, which are nearer than files, such as the command line.
     """
     result: set[str] = set()
-    for given in levels:
+    from_files: set[str] = set()
+    for place, given in enumerate([*files, *others]):
         for names in ALTERNATIVES:
             if given & names:
                 result -= names
         for address, belongings in OF_A_SERVER.items():
-            if address in given and address in result:
-                result -= belongings
+            if address in given:  # a key in the environment may be meant for a server on the command line
+                result -= belongings if address in result else belongings & from_files
         if "directory" in given:
             result -= ELSEWHERE
         result |= given
+        from_files = from_files | given if place < len(files) else from_files - given
     return result

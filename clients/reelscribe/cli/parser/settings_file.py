@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,8 +36,8 @@ class Settings:
 
     values: dict[str, Any]
     """Values by the names of parameters."""
-    levels: tuple[frozenset[str], ...]
-    """Names of the parameters that each section gives; what is later is nearer to the user."""
+    files: tuple[frozenset[str], ...]
+    """Names of the parameters that each file gives; what is later is nearer to the user."""
 
 
 def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
@@ -50,11 +50,10 @@ def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
     Raises:
         UsageError: A file cannot be read, or holds an unknown section or option, or a value that cannot be used.
     """
-    levels = [level for path in _files() for level in _levels(_File(path), root, words)]
-    names = tuple(frozenset(level) for level in levels)
+    files = [_values(_File(path), root, words) for path in _files()]
+    names = tuple(map(frozenset, files))
     valid = kept(names)
-    values = {name: value for level in levels for name, value in level.items() if name in valid}
-    return Settings(values, names)
+    return Settings({name: value for file in files for name, value in file.items() if name in valid}, names)
 
 
 def _files() -> list[Path]:
@@ -63,8 +62,8 @@ def _files() -> list[Path]:
     return [path for path in (home / "reelscribe" / NAME, Path(NAME)) if path.is_file()]
 
 
-def _levels(file: _File, root: Any, words: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Check a whole file, and yield what its sections say about a command, from [shared] to the command's own."""
+def _values(file: _File, root: Any, words: tuple[str, ...]) -> dict[str, Any]:
+    """Check a whole file, and return what it says about a command; its own section is nearer than [shared]."""
     file.check(root)
     command, table = root, file.table
     for word in words:
@@ -74,8 +73,12 @@ def _levels(file: _File, root: Any, words: tuple[str, ...]) -> Iterator[dict[str
     for word in words:
         table = table.get(word, {})
         sections.append(table)
-    for section in sections:
-        yield {options[key].name: file.value(options[key], value) for key, value in section.items() if key in options}
+    given = [
+        {options[key].name: file.value(options[key], value) for key, value in section.items() if key in options}
+        for section in sections
+    ]
+    valid = kept((), list(map(frozenset, given)))
+    return {name: value for section in given for name, value in section.items() if name in valid}
 
 
 class _File:

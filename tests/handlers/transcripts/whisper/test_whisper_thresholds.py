@@ -27,3 +27,10 @@ def test_what_needs_fallback_and_what_is_no_speech(
 ):
     assert thresholds.needs_fallback(avg_logprob, compression_ratio, no_speech_prob) is doubtful
     assert thresholds.is_no_speech(avg_logprob, no_speech_prob) is no_speech
+
+
+def test_text_whose_tokens_are_guessed_is_no_speech():
+    thresholds = Thresholds(2.4, -1.0, 0.6, text_probability=0.4)
+    assert thresholds.is_no_speech(-0.9, 0.0, text_probability=0.39)
+    assert not thresholds.is_no_speech(-1.2, 0.0, text_probability=0.41)
+    assert not NONE.is_no_speech(-9.0, 0.0, text_probability=0.0)

@@ -46,16 +46,9 @@ def test_opening_punctuation_at_the_end_is_a_word():
     assert words("en", " a", ' "') == [(" a", 1), (' "', 1)]
 
 
-def test_words_have_the_times_of_their_tokens():
+def test_words_have_the_times_and_the_mean_probability_of_their_tokens():
     pieces = Pieces(b" re", b"d", b" star", b" go")
     segments = [TokenSegment(0.5, 2.0, [0, 1, 2]), TokenSegment(3.0, 4.0, [3])]
-    words = time_words(pieces, segments, AlignedTokens([0.0, 0.9, 1.2, 2.6, 4.5], [0.5, 1.0, 0.25, 0.125]), "en")
-    # Within their segment: the path through the silence around it is no part of a word.
+    aligned = [AlignedTokens([0.5, 0.9, 1.2, 2.0], [0.5, 1.0, 0.25]), AlignedTokens([3.0, 4.0], [0.125])]
+    words = time_words(pieces, segments, aligned, "en")
     assert words == [(Word(0.5, 1.2, "red", 0.75), Word(1.2, 2.0, "star", 0.25)), (Word(3.0, 4.0, "go", 0.125),)]
-
-
-def test_times_of_words_stay_in_order_where_a_segment_contradicts_them():
-    words = time_words(
-        Pieces(b" a", b" b"), [TokenSegment(2.0, 2.1, [0, 1])], AlignedTokens([0.0, 0.5, 1.0], [1.0, 1.0]), "en"
-    )
-    assert words == [(Word(0.5, 0.5, "a", 1.0), Word(0.5, 1.0, "b", 1.0))]

@@ -1,0 +1,121 @@
+"""Fits the times of words to the audio: a word lasts from where it is first heard to where it is last heard.
+
+Alignments divide the time of a segment among its words, so that a word begins where the one before it ends, with the
+pause between them. They are also inexact, so the end of a word may belong to the next one, before the pause. Here, each
+boundary near a pause moves into it, and then each word gives up what is not audible at its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
+from transcripts.chunks import Samples, round_seconds
+
+HOPS_PER_SECOND = 100
+"""Windows whose level is computed, for each second."""
+
+AUDIBLE_DB = 35
+"""A window is a pause if it is quieter than the loudest one of its word by this much."""
+
+NOISE_DB = 6
+"""In noise, a window is also a pause if it exceeds the level of the noise by less than this."""
+
+DYNAMICS_DB = 20
+"""But no window is a pause that is quieter than the loudest one by less than this, as consonants are."""
+
+MIN_PAUSE_SECONDS = 0.08
+"""The closure of a consonant is shorter than this, and a pause between words is longer."""
+
+BEFORE_SECONDS, AFTER_SECONDS = 0.1, 0.2
+"""How far before and after the boundary of two words the pause between them may be."""
+
+
+class _Span(NamedTuple):
+    """The windows of a word, from `first` to before `stop`."""
+
+    first: int
+    stop: int
+
+
+def fit_words(transcript: ChunkTranscript, samples: Samples, sample_rate: int) -> ChunkTranscript:
+    """Take pauses out of the words of a transcript, and widen segments to contain their words.
+
+    Args:
+        transcript: The transcript of a chunk.
+        samples: The audio of the chunk, (N,).
+        sample_rate: Its sample rate, in Hz.
+
+    Returns:
+        The transcript with its words in the same order, none of them empty. Segments without words stay as they are.
+    """
+    if not any(segment.words for segment in transcript.segments):
+        return transcript
+    levels = _levels(samples, sample_rate)
+    return replace(transcript, segments=tuple(_fit_segment(segment, levels) for segment in transcript.segments))
+
+
+def _levels(samples: Samples, sample_rate: int) -> NDArray[np.float64]:
+    """The level of each window, in dB of full scale."""
+    hop = sample_rate // HOPS_PER_SECOND
+    whole = np.pad(samples, (0, -len(samples) % hop)).astype(np.float64)
+    levels: NDArray[np.float64] = 10 * np.log10(np.square(whole).reshape(-1, hop).mean(1) + 1e-12)
+    return levels
+
+
+def _fit_segment(segment: SpeechSegment, levels: NDArray[np.float64]) -> SpeechSegment:
+    if not segment.words:
+        return segment
+    noise = float(np.percentile(levels, 10)) + NOISE_DB
+    spans = [_Span(*(round(time * HOPS_PER_SECOND) for time in (word.start, word.end))) for word in segment.words]
+    for k in range(1, len(spans)):
+        boundary = _boundary(spans[k - 1], spans[k], levels, noise)
+        spans[k - 1], spans[k] = spans[k - 1]._replace(stop=boundary), spans[k]._replace(first=boundary)
+    words = []
+    for word, span in zip(segment.words, spans, strict=True):
+        audible = np.flatnonzero(_is_audible(levels[slice(*span)], noise))
+        if len(audible):
+            first, stop = span.first + int(audible[0]), span.first + int(audible[-1]) + 1
+            # What lies between two windows, at the end of a chunk, stays as it was.
+            start = word.start if first == round(word.start * HOPS_PER_SECOND) else first / HOPS_PER_SECOND
+            end = word.end if stop == round(word.end * HOPS_PER_SECOND) else stop / HOPS_PER_SECOND
+            word = replace(word, start=round_seconds(start), end=round_seconds(end))
+        words.append(word)
+    start, end = min(segment.start, words[0].start), max(segment.end, words[-1].end)
+    return replace(segment, start=start, end=end, words=tuple(words))
+
+
+def _boundary(before: _Span, after: _Span, levels: NDArray[np.float64], noise: float) -> int:
+    """The window at which a word ends and the next one begins: the middle of a pause, or where they were divided."""
+    at = after.first
+    # Each word keeps a window at least.
+    first = max(before.first + 1, at - round(BEFORE_SECONDS * HOPS_PER_SECOND))
+    stop = min(after.stop - 1, at + round(AFTER_SECONDS * HOPS_PER_SECOND))
+    quiet = ~_is_audible(levels[before.first : after.stop], noise)[first - before.first : stop - before.first]
+    pause = _longest_run(quiet.tolist())
+    if pause.stop - pause.first < MIN_PAUSE_SECONDS * HOPS_PER_SECOND:
+        return at
+    return first + (pause.first + pause.stop) // 2
+
+
+def _is_audible(levels: NDArray[np.float64], noise: float) -> NDArray[np.bool_]:
+    """Whether each of some windows belongs to speech, and not to a pause."""
+    loudest = levels.max(initial=-np.inf)
+    return levels > min(loudest - DYNAMICS_DB, max(loudest - AUDIBLE_DB, noise))
+
+
+def _longest_run(flags: Sequence[bool]) -> _Span:
+    """The first of the longest runs of true flags; an empty one if there are none."""
+    longest, at = _Span(0, 0), 0
+    for flag, run in groupby(flags):
+        stop = at + len(list(run))
+        if flag and stop - at > longest.stop - longest.first:
+            longest = _Span(at, stop)
+        at = stop
+    return longest
