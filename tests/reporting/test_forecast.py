@@ -110,6 +110,14 @@ def test_unknown_durations_are_guessed_from_those_that_are_known():
     assert forecast.time_left().seconds == pytest.approx(15.0)
 
 
+def test_sources_that_wait_for_their_last_answers_free_no_process():
+    forecast, size = Forecast(1), SourceSize("video", 10**7, 100.0)
+    forecast.learn(size, 1.0, 10.0)
+    forecast.expect("a", size)
+    begun = [OpenCost(size, 0.0, 1.0, 10.0)] * 5 + [OpenCost(size, 0.5, 0.5, 5.0)]
+    assert forecast.time_left(begun).seconds == pytest.approx(15.0)
+
+
 def test_what_was_done_before_takes_no_time():
     forecast = Forecast(1)
     forecast.learn(SourceSize("video", 10**7, 100.0), 1.0, 10.0)

@@ -284,7 +284,7 @@ class Forecast:
 
     def _queue(self, begun: Iterable[float], waiting: Mapping[Kind, float], fits: Mapping[Kind, Vector]) -> float:
         """Return the time until the last process has done its last source."""
-        free_at = sorted(begun)
+        free_at = sorted(begun)[-self._workers :]  # others have been decoded, and wait for answers only
         free_at += [0.0] * (self._workers - len(free_at))
         if len(self._waiting) > SIMULATED_SOURCES:
             longest = self._longest_waiting(fits)
