@@ -15,8 +15,8 @@ import typer
 import yaml
 
 from reelscribe.cli import app
-from reelscribe.run.metrics import RunMetrics
-from reelscribe.run.progress import Silent
+from reelscribe.reporting.metrics import RunMetrics
+from reelscribe.reporting.progress import Silent
 from reelscribe.server.settings import read_properties
 from support.patience import PATIENCE
 from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND

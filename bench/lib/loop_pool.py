@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,11 +45,14 @@ class LoopPool(DecodePool):
         """Return the digest of a file; a thread reads and hashes it, so that the loop goes on."""
         return await asyncio.to_thread(digest_file, path)
 
-    async def read(self, reading: Any, spans: Sequence[Span]) -> AsyncGenerator[Any, None]:
+    async def read(
+        self, reading: Any, spans: Sequence[Span], begun: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Any, None]:
         """Yield the description of a source and its batches, as a decode process does."""
         assert isinstance(reading, ReadAudio)
         assert list(spans) == [Span()]
         async with self._permits:
+            begun()
             began = time.monotonic()
             with Audio(reading.task) as audio:
                 if audio.info is None:

@@ -1,7 +1,8 @@
 """How fast are short clips captioned, compared with the same frames in long videos?
 
-    scripts/bench library/short_clips [--clips 3000] [--rounds 3] [--device-rate 400] [--size 480 270] [--long-frames 150]
-                              [--frames panned drawn] [--devices demo emulated] [--decode-workers 2] [--json FILE]
+    scripts/bench library/short_clips [--clips 3000] [--rounds 3] [--device-rate 400] [--size 480 270]
+                                      [--long-frames 150] [--frames panned drawn] [--devices demo emulated]
+                                      [--decode-workers 2] [--json FILE]
 
 A clip has one frame, so everything that is done for each file, and not for each frame, shows: its digest, opening it,
 its rows in the ledger and its record. Each round captions all clips, and then as many frames in videos of

@@ -102,7 +102,7 @@ def test_subtitles_hold_both(annotated):
 def test_a_second_run_does_nothing_and_gives_the_same_bytes(server, media, annotated, tmp_path):
     out = shutil.copytree(annotated, tmp_path / "out")
     result = server.run("annotate", media, "--out", out)
-    assert "; nothing new" in result.output
+    assert "nothing new" in result.output
     assert (out / "annotations.jsonl").read_bytes() == (annotated / "annotations.jsonl").read_bytes()
 
 
@@ -110,7 +110,7 @@ def test_a_captioned_source_is_only_transcribed(server, media, tmp_path):
     for command in ("caption", "annotate", "transcribe"):
         result = server.run(command, media / "spoken.mp4", "--out", tmp_path)
         assert ("captions made" in result.output) == (command == "caption")
-        assert ("s of audio transcribed" in result.output) == (command == "annotate")
+        assert ("of audio transcribed" in result.output) == (command == "annotate")
 
 
 def test_the_folder_of_a_server_tells_its_address_its_key_and_its_only_model(server, media, tmp_path):
@@ -149,9 +149,11 @@ def test_a_run_that_is_killed_resumes_inside_the_file(server, talk, transcribed_
         run.send_signal(signal.SIGKILL)
     assert not (tmp_path / "annotations.jsonl").exists()
     rest = server.run("transcribe", talk, "--out", tmp_path, *TALK_OPTIONS)
-    (seconds,) = re.findall(r"(\d+) s of audio transcribed", rest.output)
+    assert rest.exit_code == 0, rest.output
+    with LedgerReader(tmp_path) as ledger:
+        seconds = ledger.run_state()["lanes"][0]["done"]
     # At least one chunk was not transcribed again.
-    assert 0 < int(seconds) < read_records(tmp_path)[0]["audio"]["seconds"] - 5
+    assert 0 < seconds < read_records(tmp_path)[0]["audio"]["seconds"] - 5
     assert (tmp_path / "annotations.jsonl").read_bytes() == (transcribed_talk / "annotations.jsonl").read_bytes()
 
 

@@ -23,10 +23,12 @@ from support.servers import RunningServer, read_records, record_of, saved_frames
 
 EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
 
+EVERY_FRAME = CaptionOptions(sampling=Sampling(every=1))
 
-def reelscribe(*words: str | Path) -> str:
+
+def reelscribe(*words: str | Path, exit_status: int = 0) -> str:
     result = CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == exit_status, result.output
     return result.output
 
 
@@ -62,9 +64,12 @@ def test_an_interrupt_finishes_what_was_sent_and_the_next_run_does_the_rest(slow
     assert "interrupted; run the same command again to continue" in errors.decode()
     before = saved_frames(out)
     assert 0 < before < 360
-    assert "interrupted: " in reelscribe("status", out)
+    assert reelscribe("status", out, exit_status=130).startswith("interrupted: ")
     result = slow.caption(clips, "--out", out)
-    assert f"4 of 4 sources, 0 failed; {360 - before} captions made" in result.output
+    assert "4 sources, 0 failed" in result.output
+    assert f"{360 - before} captions made" in result.output
+    whole = json.loads(reelscribe("status", out, "--json"))["lanes"][0]
+    assert (whole["done"], whole["done_before"]) == (360 - before, before)
     assert [len(record["captions"]) for record in read_records(out)] == [90] * 4
 
 
@@ -72,10 +77,11 @@ def test_a_second_interrupt_stops_at_once(slow, clips, tmp_path):
     out = tmp_path / "out"
     with start(slow, clips, out) as run:
         run.send_signal(signal.SIGINT)
-        assert b"interrupt again" in run.stderr.readline()
+        assert any(b"interrupt again" in line for line in run.stderr)
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=PATIENCE)
     assert run.returncode == 130
+    assert reelscribe("status", out, exit_status=130).startswith("interrupted: ")
     assert slow.caption(clips, "--out", out).exit_code == 0
 
 
@@ -87,14 +93,14 @@ def test_a_second_run_into_the_same_folder_is_refused_and_status_reports_the_fir
         run.communicate(timeout=PATIENCE)
     assert second.exit_code == 1
     assert "another run is writing there" in second.output
-    assert status.startswith(f"running, process {run.pid}: ")
-    assert reelscribe("status", out).startswith("done: 4 of 4 sources")
+    assert status.startswith(f"running, process {run.pid}\n")
+    assert reelscribe("status", out).startswith("done: all sources succeeded")
 
 
 def test_status_distinguishes_a_killed_run_from_a_running_one(slow, clips, tmp_path):
     with start(slow, clips, tmp_path / "out") as run:
         run.kill()
-    assert reelscribe("status", tmp_path / "out").startswith("ended without notice")
+    assert reelscribe("status", tmp_path / "out", exit_status=1).startswith("ended without notice")
 
 
 def test_a_full_disk_stops_the_run_and_nothing_saved_is_lost(slow, clips, tmp_path):
@@ -237,11 +243,13 @@ def test_formats_are_written_and_can_be_exported_later(server, media, tmp_path):
 
 
 def test_a_run_logs_lines_of_json(slow, clips, tmp_path):
-    command = slow.command(clips, "--out", tmp_path / "out", "--json-log")
+    command = slow.command(clips, "--out", tmp_path / "out", "--json-log", "--format", "csv")
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.stdout == ""
-    assert "4 of 4 sources" in events[-1]["text"]
+    assert (events[-1]["event"], events[-1]["snapshot"]["sources_done"]) == ("summary", 4)
+    assert all("time" in event for event in events)
+    assert str(tmp_path / "out" / "captions.csv") in events[-1]["exported"]
     assert Counter(event["event"] for event in events)["source"] == 4
     assert "eta_seconds" in events[0]
     assert {"done", "bottleneck"} <= set(events[0]["lanes"][0])

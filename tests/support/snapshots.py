@@ -5,8 +5,11 @@ from dataclasses import replace
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
+from reelscribe.reporting.forecast import TimeLeft
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.outlook import Choice, Outlook
+from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
-from reelscribe.run.meter import Snapshot, TrackSnapshot
 
 FRAMES = TrackSnapshot(
     counts="frames",
@@ -17,9 +20,16 @@ FRAMES = TrackSnapshot(
     queue_share=0.2,
     compute_share=0.7,
     server_share=0.9,
-    bottleneck="server: [3.6] of 4 workers busy",
+    bottleneck="decoding is the limit: add --decode-workers",
+    done_before=300.0,
+    unsent=100.0,
+    requests=40,
+    retries=2,
+    eta_seconds=754.0,
 )
-SOUND = replace(FRAMES, counts="seconds of sound", done=5400.4, bottleneck="decoding")
+SOUND = replace(
+    FRAMES, counts="seconds of sound", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
+)
 
 SNAPSHOT = Snapshot(
     sources=5,
@@ -31,6 +41,20 @@ SNAPSHOT = Snapshot(
     lanes=(FRAMES,),
     stall_p99_ms=1,
     stall_longest_ms=20,
+    eta_plus_minus=120.0,
+    sources_before=1,
+    sources_copies=1,
+    failures=(("b [1].mp4", "MediaError", "the [file] is empty"),),
+)
+
+OUTLOOK = Outlook(
+    sources=5,
+    before=1,
+    excluded=2,
+    media_seconds=9000.0,
+    unknown=1,
+    choices=(Choice("one frame a second", "frames", 9000), Choice("speech", "chunks", 300)),
+    left=TimeLeft(1500.0, 240.0),
 )
 
 SETTINGS = ModelSettings("{}", Model("m", "r"), {})

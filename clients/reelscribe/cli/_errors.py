@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from reelscribe.errors import ReelscribeError, UsageError
+from reelscribe.reporting.words import json_event
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -17,11 +18,14 @@ EXIT_INTERRUPTED = 130
 
 
 @contextmanager
-def errors_as_one_line() -> Iterator[None]:
+def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
     """Turn each error that a command expects into one line and an exit status.
 
     A command imports the packages below within this block, so that `reelscribe --help` is fast and a library that is
     not installed is reported like any other error. SIGTERM, which service managers send, counts as Ctrl-C.
+
+    Args:
+        json_log: Whether the line is an event of --json-log.
 
     Raises:
         typer.Exit: The command failed or was interrupted; the reason has been printed.
@@ -30,18 +34,24 @@ def errors_as_one_line() -> Iterator[None]:
     try:
         yield
     except ReelscribeError as error:
-        typer.echo(f"reelscribe: {error}", err=True)
-        raise typer.Exit(EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED) from None
+        raise _exit(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED, json_log) from None
     except ModuleNotFoundError as error:
-        typer.echo(
-            f"reelscribe: the package {error.name} is missing; in the project's folder, run pip install '.[client]' to"
-            " caption and transcribe, or '.[server]' to build archives and serve them",
-            err=True,
+        text = (
+            f"the package {error.name} is missing; in the project's folder, run pip install '.[client]' to caption and"
+            " transcribe, or '.[server]' to build archives and serve them"
         )
-        raise typer.Exit(EXIT_FAILED) from None
+        raise _exit(text, EXIT_FAILED, json_log) from None
     except KeyboardInterrupt:
-        typer.echo("reelscribe: interrupted; run the same command again to continue", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise _exit("interrupted; run the same command again to continue", EXIT_INTERRUPTED, json_log) from None
+
+
+def _exit(text: str, status: int, json_log: bool) -> typer.Exit:
+    """Report an error, and return what ends the command."""
+    if json_log:
+        typer.echo(json_event("error", text=text, exit_status=status), err=True)
+    else:
+        typer.echo(f"reelscribe: {text}", err=True)
+    return typer.Exit(status)
 
 
 def _interrupt(*_: object) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,9 +21,9 @@ from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
-    from reelscribe.run.bulk import Summary
+    from reelscribe.reporting.progress import Progress
+    from reelscribe.run.bulk import BulkRun, Summary
     from reelscribe.run.options import CaptionOptions, SpeechOptions
-    from reelscribe.run.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,42 @@ def run_command(
     cues = one_of(cues, CUE_SOURCES, "--cues")
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
+    if options.dry_run:
+        asyncio.run(_look_ahead(options, captions, speech, progress))
+        return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
             summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    annotations = options.out / NAME
     exporting = formats and not summary.interrupted
-    exported = export(annotations, options.out, formats, cues) if exporting else []
-    if not options.quiet:
-        show = progress.message if options.json_log else typer.echo
-        show(f"{summary}: {options.out if summary.interrupted else annotations}")
-        if exported:
-            show(describe_written(exported, options.out))
+    _report(options, progress, summary, export(options.out / NAME, options.out, formats, cues) if exporting else [])
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
+
+
+def _report(options: RunOptions, progress: Progress, summary: Summary, exported: Sequence[Path]) -> None:
+    """Print what the run has done, and which files it has exported."""
+    from rich.console import Console
+
+    from reelscribe.reporting.progress import JsonLines
+    from reelscribe.reporting.summary import summary_table
+    from reelscribe.results.annotations import NAME
+
+    if isinstance(progress, JsonLines):
+        files = {"annotations": str(options.out / NAME), "exported": [str(path) for path in exported]}
+        progress.event("summary", **asdict(summary), **files)
+    elif not options.quiet:
+        table = summary_table(
+            summary.snapshot,
+            options.out,
+            interrupted=summary.interrupted,
+            replaced_processes=summary.replaced_processes,
+            exported=describe_written(exported, options.out) if exported else "",
+        )
+        Console(highlight=False).print(table)
 
 
 async def _run(
@@ -93,6 +113,34 @@ async def _run(
     speech: tuple[ServedModel, SpeechOptions] | None,
     progress: Progress,
 ) -> Summary:
+    async with _prepared(options, captions, speech, progress) as run:
+        _stop_on_interrupt(run.stop, progress.message)
+        return await run.run(options.sources)
+
+
+async def _look_ahead(
+    options: RunOptions,
+    captions: tuple[ServedModel, CaptionOptions] | None,
+    speech: tuple[ServedModel, SpeechOptions] | None,
+    progress: Progress,
+) -> None:
+    """Say what the run would do."""
+    async with _prepared(options, captions, speech, progress) as run:
+        outlook = await run.outlook(options.sources)
+    if options.json_log:
+        progress.announce(outlook)
+    else:
+        typer.echo(outlook)
+
+
+@asynccontextmanager
+async def _prepared(
+    options: RunOptions,
+    captions: tuple[ServedModel, CaptionOptions] | None,
+    speech: tuple[ServedModel, SpeechOptions] | None,
+    progress: Progress,
+) -> AsyncGenerator[BulkRun, None]:
+    """Yield the run with its clients open."""
     from reelscribe.client.models import CaptionClient, SpeechClient
     from reelscribe.run.bulk import BulkRun
     from reelscribe.run.captioning import CaptionTrack
@@ -110,15 +158,13 @@ async def _run(
                 model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight
             )
             tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
-        run = BulkRun(tracks, options.out, progress=progress)
-        _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(options.sources)
+        yield BulkRun(tracks, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
 
 
 def _progress(options: RunOptions) -> Progress:
     from rich.console import Console
 
-    from reelscribe.run.progress import ErrorLines, JsonLines, Lines, TerminalBars
+    from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, TerminalLines
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
@@ -127,13 +173,13 @@ def _progress(options: RunOptions) -> Progress:
         return JsonLines(console)
     if options.quiet:
         return ErrorLines(console)
-    return TerminalBars(console) if sys.stderr.isatty() else Lines(console)
+    return TerminalLines(console) if sys.stderr.isatty() else Lines(console)
 
 
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:
     if port is None:
         return nullcontext(progress)
-    from reelscribe.run.metrics import metrics_served
+    from reelscribe.reporting.metrics import metrics_served
 
     return metrics_served(progress, port)
 

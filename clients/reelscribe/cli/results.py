@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -88,22 +89,29 @@ def forget(
         typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} {sources_noun}", err=True)
 
 
-def status(out: Annotated[Path, typer.Argument(help="Folder of a run.")]) -> None:
-    """Show the progress of the run that writes to a folder, or how the last one ended."""
-    with errors_as_one_line():
-        from reelscribe._files import is_locked
-        from reelscribe.results.ledger_reader import LedgerReader
-        from reelscribe.run.meter import Snapshot
-        from reelscribe.run.progress import describe
+def status(
+    out: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the progress of the run that writes to a folder, or how the last one ended.
 
-        with LedgerReader(out) as ledger:
-            run = ledger.run_state()
-        if run is None:
-            raise UsageError(f"{out}: no run there has saved its progress yet; start one with --out {out}")
-        state, pid = run.pop("state"), run.pop("pid")
-        if is_locked(out):
-            state = f"running, process {pid}"
-        elif state == "running":
-            state = "ended without notice; run the same command again to continue"
-        snapshot = Snapshot.from_json(run)
-        typer.echo(f"{state}: {snapshot.sources_done} of {snapshot.sources} sources, {describe(snapshot)}")
+    Exit status: that of the run, and 0 while it lasts: 0 if all sources succeeded; 3 if some sources failed; 130 if it
+    was interrupted; 1 if it ended early or was killed, or the folder cannot be read; 2 if there was no run.
+    """
+    with errors_as_one_line():
+        from rich.console import Console
+
+        from reelscribe._files import is_locked
+        from reelscribe.reporting.status import RunStatus
+        from reelscribe.results.known_files import earlier_run_state
+
+        saved = earlier_run_state(out)
+        if saved is None:
+            raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything; see --out")
+        run = RunStatus.from_run_state(saved, locked=is_locked(out))
+        if as_json:
+            saved.pop("costs", None)
+            typer.echo(json.dumps({**saved, "state": run.state, "reason": run.reason, "exit_status": run.exit_status}))
+        else:
+            Console(highlight=False).print(run.table(out))
+        raise typer.Exit(run.exit_status)

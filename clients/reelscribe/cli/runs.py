@@ -37,7 +37,7 @@ def caption(run: RunOptions, frames: FrameOptions, servers: ServerOptions, model
     could not start or ended early; 2 if an option is wrong; 130 if it was interrupted. After 1 or 130, run the same
     command again to continue.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         from reelscribe.contract.model import CaptionerDescription
 
         options = frames.caption_options(run)
@@ -52,7 +52,7 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`. A video without audio gets an empty
     transcript.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         from reelscribe.contract.model import SpeechDescription
 
         options = audio.speech_options(run)
@@ -85,7 +85,7 @@ def annotate(
     One frame a second is captioned, unless an option chooses others. Earlier results, Ctrl-C and exit statuses are as
     for `reelscribe caption`. A source may lack either video or audio.
     """
-    with errors_as_one_line():
+    with errors_as_one_line(json_log=run.json_log):
         from reelscribe.contract.model import CaptionerDescription, SpeechDescription
         from reelscribe.server.finding import find_servers
 

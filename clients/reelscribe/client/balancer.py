@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, Generic
 
 import aiohttp
@@ -30,6 +32,18 @@ REQUESTS_IN_FLIGHT = 32
 """Default limit on the number of requests in flight. There are fewer where more would not raise throughput."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Why requests wait, since when, and until when they do."""
+
+    reason: str
+    """The error of the first server, or of the request whose worker died."""
+    since: float
+    """Time at which the outage began, in seconds since the epoch."""
+    until: float
+    """Time at which requests are given up, in seconds since the epoch."""
 
 
 class Balancer(Generic[Description]):
@@ -66,6 +80,10 @@ class Balancer(Generic[Description]):
         self._patient = True
         self._recovered = asyncio.Event()
         self._last_death: RequestRefused | None = None
+        self._outage_began = 0.0
+        """Time at which the last server went, or the last worker died, in seconds since the epoch."""
+        self.retries = 0
+        """Number of requests that were sent again."""
         self._probes: set[asyncio.Task[None]] = set()
         self.description: Description | None = None
         """The model as the first server described it; None before `describe`."""
@@ -114,6 +132,13 @@ class Balancer(Generic[Description]):
         """The permits for requests, of which `send` takes one for each request that comes without."""
         return self._in_flight
 
+    @property
+    def outage(self) -> Outage | None:
+        """The outage because of which requests may be waiting; None in normal operation."""
+        if not (reason := self.waiting_for):
+            return None
+        return Outage(reason, self._outage_began, self._outage_began + self._outage_seconds)
+
     def stop_waiting(self) -> None:
         """Give up requests that wait for a server or a permit. See `ModelClient.stop_waiting`."""
         self._patient = False
@@ -149,6 +174,7 @@ class Balancer(Generic[Description]):
         ):
             with attempt:
                 endpoint = await self._least_loaded(refused_by)
+                self.retries += attempt.num > 1
                 try:
                     answer = await endpoint.predict(body)
                 except RequestRefused as refusal:
@@ -157,6 +183,7 @@ class Balancer(Generic[Description]):
                         self._in_flight.refused()
                     if refusal.status in WORKER_DIED and not refusal.final:
                         deaths += 1
+                        self._note_outage()
                         self._last_death = refusal
                     refusal.deadly = deaths >= MAX_DEATHS
                     raise
@@ -198,11 +225,17 @@ class Balancer(Generic[Description]):
     def _leave_out(self, endpoint: Endpoint[Description], outage: ServerError) -> None:
         """Send no requests to an endpoint until its server answers a probe."""
         if endpoint.outage is None:
+            self._note_outage()
             endpoint.outage = outage
             _log.warning("waiting for a server: %s", outage)
             probe = asyncio.create_task(self._probe(endpoint))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
+
+    def _note_outage(self) -> None:
+        """Note the time, unless requests wait already."""
+        if not self.waiting_for:
+            self._outage_began = time.time()
 
     async def _probe(self, endpoint: Endpoint[Description]) -> None:
         """Request the description until the server serves the model again, then make the endpoint usable."""

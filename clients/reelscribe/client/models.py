@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 
 from reelscribe import wire
-from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer
+from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
@@ -119,6 +119,16 @@ class ModelClient(ABC, Generic[Description]):
         None in normal operation.
         """
         return self._balancer.waiting_for
+
+    @property
+    def outage(self) -> Outage | None:
+        """The outage because of which requests may be waiting; None in normal operation."""
+        return self._balancer.outage
+
+    @property
+    def retries(self) -> int:
+        """Number of requests that were sent again."""
+        return self._balancer.retries
 
     async def permit(self) -> Permit:
         """Wait until fewer requests are in flight than the limit allows, and return a permit for one more.

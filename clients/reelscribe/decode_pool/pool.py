@@ -8,12 +8,14 @@ the HTTP request is sent from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 from reelscribe.contract.source import Source, Span
+from reelscribe.decode_pool.probe import Probe
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
@@ -56,6 +58,10 @@ class DecodePool:
         self._idle: list[DecodeProcess] = []
         self._all: set[DecodeProcess] = set()
         self._past_seconds = self._past_decoded = 0.0
+        self._lent_at: dict[DecodeProcess, float] = {}
+        self._past_lent = 0.0
+        self.digesting_seconds = 0.0
+        """Time in which processes read files for their digests, in seconds, summed over all processes."""
         self._stopped = False
 
     async def __aenter__(self) -> Self:
@@ -76,6 +82,12 @@ class DecodePool:
     def decoded(self) -> float:
         """Number of frames, or seconds of audio, decoded from files that were read to their ends."""
         return self._past_decoded + sum(process.decoded for process in self._all)
+
+    @property
+    def lent_seconds(self) -> float:
+        """Time in which processes had a file, in seconds, summed over all processes."""
+        now = time.monotonic()
+        return self._past_lent + sum(now - began for began in self._lent_at.values())
 
     def stop(self) -> None:
         """Kill all processes. Reads that are under way, or begin later, raise DecoderDied."""
@@ -102,16 +114,39 @@ class DecodePool:
 
     async def _digest_file_once(self, path: str) -> Source:
         async with self._process() as process:
-            return await process.digest_file(path)
+            began = time.monotonic()
+            try:
+                return await process.digest_file(path)
+            finally:
+                self.digesting_seconds += time.monotonic() - began
+
+    async def probe_file(self, path: str) -> Probe:
+        """Read the header of a media file. It is tried once, as the answer is only needed for forecasts.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            What the header says.
+
+        Raises:
+            MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process ended like this.
+        """
+        async with self._process() as process:
+            return await process.probe_file(path)
 
     async def read(
-        self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
+        self,
+        command: ReadCommand[Opened, Batch],
+        spans: Sequence[Span],
+        begun: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[Opened | Batch, None]:
         """Read spans of a source. If the process dies or hangs, another one reads the rest of the spans.
 
         Args:
             command: What to read, and how.
             spans: The spans of chosen frames or of samples, in ascending order.
+            begun: Called when a process begins to read.
 
         Yields:
             Facts about the source, at least once, and the batches of the spans in order. Each batch must be released.
@@ -123,6 +158,7 @@ class DecodePool:
         for count, attempt in enumerate(attempts, 1):
             try:
                 async with self._process() as process:
+                    begun()
                     items = process.read(attempt, spans)
                     async with aclosing(items):
                         async for item in items:
@@ -142,12 +178,14 @@ class DecodePool:
         """Lend a process for one file."""
         async with self._permits:
             process = await self._idle_or_new()
+            self._lent_at[process] = time.monotonic()
             try:
                 yield process
             except (DecoderDied, DecoderStalled):
                 self.failures += not self._stopped
                 raise
             finally:
+                self._past_lent += time.monotonic() - self._lent_at.pop(process)
                 if process.ready:
                     self._idle.append(process)
                 else:  # it is dead, has read enough files, or is in the middle of a file whose reading was given up

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import IO, Any, Protocol, Self, TypeVar
 
 from reelscribe.contract.source import Source, Span
+from reelscribe.decode_pool.probe import Probe
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
@@ -130,6 +131,26 @@ class DecodeProcess:
         if "error" in reply:
             raise _media_error(**reply["error"])
         return Source(**reply["source"])
+
+    async def probe_file(self, path: str) -> Probe:
+        """Read the header of a media file.
+
+        Args:
+            path: Path of the file.
+
+        Returns:
+            What the header says.
+
+        Raises:
+            MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+        """
+        self._files += 1
+        self._send(probe_file=path)
+        reply = await self._next_reply()
+        self._working = False
+        if "error" in reply:
+            raise _media_error(**reply["error"])
+        return Probe(**reply["probed"])
 
     async def read(
         self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]

@@ -8,6 +8,11 @@ Digest a file::
     <- {"digest_file": path}
     -> {"source": {"path", "bytes", "sha256"}}                    or an error
 
+Read the header of a file::
+
+    <- {"probe_file": path}
+    -> {"probed": {"seconds", "frames_per_second", "audio"}}      or an error
+
 Read the frames or the audio of a file::
 
     <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
@@ -54,6 +59,10 @@ def serve(channel: WorkerChannel) -> None:
             if "digest_file" in command:
                 # A decode process does this, because it can be killed while it reads a huge file or a dead disk.
                 channel.send(source=asdict(digest_file(command["digest_file"], channel.heartbeat)))
+            elif "probe_file" in command:
+                from reelscribe.decode_pool.probe import probe_file  # imported here, as it loads FFmpeg
+
+                channel.send(probed=asdict(probe_file(command["probe_file"])))
             else:
                 channel.send(end={"decoded": _read(channel, command)})
         except MediaError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -19,7 +18,7 @@ from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, audio_results, frame_results
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
 from reelscribe.results.records import CaptionResult, KnownSource, Model, ModelSettings, Record, TranscriptResult
-from reelscribe.results.schema import NAME, output_errors, path_key, version_of
+from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
@@ -57,13 +56,7 @@ class LedgerReader:
         if not self._path.exists():
             raise OutputError(f"{self._path}: no such file; expected the folder of a run")
         with output_errors(self._path, "read"):
-            address = f"{self._path.absolute().as_uri()}?mode=ro"
-            self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
-            try:
-                version_of(self._database, self._path)
-            except BaseException:
-                self._database.close()
-                raise
+            self._database = open_to_read(self._path)
         return self
 
     def __exit__(

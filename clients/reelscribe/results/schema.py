@@ -98,6 +98,31 @@ def open_ledger(path: Path) -> sqlite3.Connection:
     return database
 
 
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a ledger to read it, also in a folder or on a file system that cannot be written to.
+
+    SQLite refuses to read a database with a write-ahead log where it cannot create the log's files. Where there is no
+    log, nobody writes, so the database is opened as one that does not change.
+
+    Args:
+        path: The ledger.
+
+    Raises:
+        OutputError: It is of a version that this program does not know.
+        sqlite3.Error: It cannot be read.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        address += "&immutable=1"
+    database = sqlite3.connect(address, uri=True, check_same_thread=False)
+    try:
+        version_of(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 def _set_aside(annotations: Path) -> None:
     """Keep the records that a run with the earlier version wrote, because they will be written anew in another form."""
     kept = annotations.with_name("annotations.version-2.jsonl")

@@ -9,11 +9,11 @@ from weakref import WeakValueDictionary
 
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
+from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
-from reelscribe.run.meter import Meter
 from reelscribe.run.track import Stopped, Track, source_error
 
 
@@ -78,7 +78,7 @@ class Annotator:
             await self._ledger.save_unreadable(path, source_error(error))
         record = await asyncio.to_thread(self._reader.record, path)
         record = record.only(*(track.kind for track in self._tracks))
-        self._meter.finished(path, failed=record.status == "error")
+        self._meter.finished(record.source, record.error)
         return record
 
     async def _digest(self, path: str, stat: str | None) -> Source:

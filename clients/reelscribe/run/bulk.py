@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reelscribe._files import FolderLock
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.reporting.forecast import Costs
+from reelscribe.reporting.meter import Meter, Snapshot
+from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.progress import Progress, Silent
+from reelscribe.reporting.summary import summary_lines
 from reelscribe.results.annotations import check_folder, write_results
+from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.meter import Meter, Snapshot, TrackSnapshot
-from reelscribe.run.progress import Progress, Silent
+from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources
 from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
@@ -57,22 +64,9 @@ class Summary:
         return self.snapshot.sources_failed
 
     def __str__(self) -> str:
-        now = self.snapshot
-        done = " and ".join(_describe_done(track, now.seconds) for track in now.lanes if track.done)
-        sources = f"{now.sources_done} of {now.sources} sources, {now.sources_failed} failed; "
-        if not done:
-            return f"{sources}nothing new"
-        replaced = f"; {self.replaced_processes} decode processes replaced" if self.replaced_processes else ""
-        return (
-            f"{sources}{done} in {now.seconds:.1f} s{replaced}; bottleneck: {now.bottleneck};"
-            f" longest stall {now.stall_longest_ms} ms"
-        )
-
-
-def _describe_done(track: TrackSnapshot, seconds: float) -> str:
-    if track.counts == "frames":
-        return f"{track.done:.0f} captions made ({track.done / seconds:.0f} frames/s)"
-    return f"{track.done:.0f} s of audio transcribed ({track.done / seconds:.0f} times real time)"
+        """Return the figures as one line."""
+        lines = summary_lines(self.snapshot, replaced_processes=self.replaced_processes)
+        return "; ".join(f"{number} {text}" for number, text in lines)
 
 
 class BulkRun:
@@ -85,6 +79,8 @@ class BulkRun:
         *,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] = lambda _: None,
+        exclude: Sequence[str] = (),
+        limit: int | None = None,
     ) -> None:
         """Describe a run.
 
@@ -94,18 +90,49 @@ class BulkRun:
             progress: Shows the progress of the run; by default nothing is shown.
             on_record: Called with the record of each source that is done, in the order of the sources. It has the
                 results of this run's models, which are read from the ledger; this is possible until the run ends.
+            exclude: Globs; sources whose path or file name fits one of them are left out.
+            limit: Largest number of sources, of those that are not done yet; None for all sources.
         """
         self._tracks, self._out = tracks, out
         self._progress = progress or Silent()
         self._on_record = on_record
+        self._exclude, self._limit = exclude, limit
+        self._state = "running"
+        """How the run is, as the ledger keeps it."""
+        self._costs: dict[str, Any] = {}
+        """What runs into the folder have learned about the cost of sources, as JSON."""
         self._annotator: Annotator | None = None
         self._stopped = False
 
     def stop(self) -> None:
         """End the run early: `run` waits for the requests in flight, saves their answers, and returns."""
         self._stopped = True
+        self._state = "stopping"
         if self._annotator:
             self._annotator.stop()
+
+    async def outlook(self, names: Sequence[str]) -> Outlook:
+        """Find out what `run` would do, without writing anything.
+
+        Args:
+            names: Files, folders and globs.
+
+        Returns:
+            The number and length of the sources, what would be taken from them, and how long that would take.
+
+        Raises:
+            UsageError: A model does not support the options, or no source is left.
+            OutputError: The ledger cannot be read.
+            ServerError: No server can be used.
+        """
+        paths = await self._find(names)
+        async with AsyncExitStack() as stack:
+            for track in self._tracks:
+                await stack.enter_async_context(track)
+            plan = await self._plan(paths)
+            outlooks = Outlooks(plan, self._tracks, self._new_meter(plan))
+            await outlooks.find_durations(processes=len(os.sched_getaffinity(0)))
+            return outlooks.outlook()
 
     async def run(self, names: Sequence[str]) -> Summary:
         """Annotate sources, and write the files of results in the output folder.
@@ -123,9 +150,7 @@ class BulkRun:
             OutputError: The folder is in use by another run, or cannot be written to.
             ServerError: No server can be used.
         """
-        audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
-        paths = await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES)
-        meter = Meter(len(paths))
+        paths = await self._find(names)
         async with AsyncExitStack() as stack:
             for track in self._tracks:
                 await stack.enter_async_context(track)
@@ -133,31 +158,59 @@ class BulkRun:
             check_folder(self._out)
             ledger = await stack.enter_async_context(Ledger(self._out))
             reader = stack.enter_context(LedgerReader(self._out))
+            plan = await self._plan(paths)
+            meter = self._new_meter(plan)
+            outlooks = Outlooks(plan, self._tracks, meter)
             stack.enter_context(self._progress)
             for track in self._tracks:
-                await track.begin(ledger, meter)
+                await track.begin(ledger)
             annotator = self._annotator = Annotator(self._tracks, ledger=ledger, reader=reader, meter=meter)
             if self._stopped:
                 annotator.stop()
-            background = [asyncio.create_task(meter.stalls.watch()), asyncio.create_task(self._report(meter, ledger))]
+            tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger)
+            background = [asyncio.create_task(task) for task in tasks]
             stack.push_async_callback(_cancel, background)
             try:
-                await self._annotate(paths, annotator)
+                await self._annotate(plan.paths, annotator)
                 state = "done"
             except Stopped:
-                state = "interrupted"
+                # Saved at once, because a second Ctrl-C may come while the results are written.
+                state = self._state = "interrupted"
+                await ledger.save_run_state(self._run_state(meter))
             except (ReelscribeError, asyncio.CancelledError) as error:
-                state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
+                self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
                 with suppress(OutputError):  # the error that ended the run matters more
-                    await ledger.save_run_state(_run_state(state, meter))
+                    await ledger.save_run_state(self._run_state(meter))
                     if isinstance(error, ReelscribeError):
                         await self._write_results(ledger, reader)
                 raise
             await self._write_results(ledger, reader)
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(_run_state(state, meter))
+            self._state = state
+            await ledger.save_run_state(self._run_state(meter))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
+
+    async def _find(self, names: Sequence[str]) -> list[str]:
+        audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
+        return await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES)
+
+    async def _plan(self, paths: Sequence[str]) -> Plan:
+        make = partial(make_plan, paths, self._out, self._tracks, exclude=self._exclude, limit=self._limit)
+        return await asyncio.to_thread(make)
+
+    def _new_meter(self, plan: Plan) -> Meter:
+        """Return a meter in which all tracks count, with what earlier runs have learned about the cost of sources."""
+        meter = Meter(len(plan.sources), plan.before)
+        self._costs = (earlier_run_state(self._out) or {}).get("costs", {})
+        for track in self._tracks:
+            track.count_in(meter, Costs.from_json(self._costs.get(track.costs_key, {})))
+        return meter
+
+    async def _announce(self, outlooks: Outlooks, ledger: Ledger) -> None:
+        """Show what the run has before it, as soon as that is known, while the run goes on."""
+        await outlooks.find_durations(ledger)
+        self._progress.announce(outlooks.outlook())
 
     async def _annotate(self, paths: Sequence[str], annotator: Annotator) -> None:
         async with aclosing(_records_in_order(paths, annotator)) as records:
@@ -169,16 +222,19 @@ class BulkRun:
         await ledger.mark_missing()
         await asyncio.to_thread(write_results, self._out, reader.records())
 
+    def _run_state(self, meter: Meter) -> dict[str, Any]:
+        """Return what `reelscribe status` and the next run want to know, as JSON."""
+        for track, count in zip(self._tracks, meter.tracks, strict=True):
+            self._costs[track.costs_key] = count.forecast.costs.to_json()
+        now = {"state": self._state, "pid": os.getpid(), "time": time.time()}
+        return {**now, "costs": self._costs, **asdict(meter.snapshot())}
+
     async def _report(self, meter: Meter, ledger: Ledger) -> None:
         """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
         while True:
             self._progress.show(meter.snapshot())
-            await ledger.save_run_state(_run_state("running", meter))
+            await ledger.save_run_state(self._run_state(meter))
             await asyncio.sleep(SNAPSHOT_SECONDS)
-
-
-def _run_state(state: str, meter: Meter) -> dict[str, Any]:
-    return {"state": state, "pid": os.getpid(), **asdict(meter.snapshot())}
 
 
 async def _records_in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:

@@ -14,10 +14,10 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.reporting.limits import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
 from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind
-from reelscribe.run.meter import Counts
 from reelscribe.run.options import CaptionOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -32,6 +32,8 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
 
     kind: ClassVar[Kind] = "captions"
     counts: ClassVar[Counts] = "frames"
+    items: ClassVar[str] = "frames"
+    items_per_count = 1.0
 
     def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:
         """Create a track.
@@ -43,6 +45,22 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
         self.options = options or CaptionOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._captioner = client  # `_client`, with the type that has `caption`
+
+    @property
+    def choice(self) -> str:
+        """Which frames are chosen, in words."""
+        return self.options.sampling.describe()
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
+        """Return how many frames of a video are likely chosen; None for keyframes, whose number no header states."""
+        sampling = self.options.sampling
+        chosen = max(0.0, min(seconds, sampling.end or seconds) - (sampling.start or 0.0))
+        frames = chosen * frames_per_second
+        if sampling.keyframes:
+            return None
+        if sampling.frames is not None:
+            return min(float(sampling.frames), frames)
+        return min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
 
     def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
         return self.options.settings(description)
@@ -82,6 +100,9 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
 
     def _amount(self, saved: SavedFrameBatch) -> float:
         return len(saved.captions) + len(saved.reused)
+
+    def _unsent(self, saved: SavedFrameBatch) -> float:
+        return len(saved.reused)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
         return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete), opened.chosen

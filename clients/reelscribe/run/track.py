@@ -9,8 +9,11 @@ requests in flight, and a batch that may not be sent yet keeps its slot, so its 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from types import TracebackType
@@ -26,11 +29,14 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import MediaError, RequestRefused, ServerError
+from reelscribe.reporting.forecast import Costs
+from reelscribe.reporting.limits import Counts, Load
+from reelscribe.reporting.meter import Meter
+from reelscribe.reporting.track_meter import TrackMeter
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind, Model
-from reelscribe.run.meter import Counts, Meter, TrackMeter
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -59,6 +65,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
+    items: ClassVar[str]
+    """What its requests are made of."""
     model: Model
     """Name and revision of the model. This attribute and the next two exist after entry."""
     settings: Mapping[str, Any]
@@ -94,25 +102,47 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         await self._joined.close()
         await self.pool.__aexit__(kind, error, trace)
 
-    async def begin(self, ledger: Ledger, meter: Meter) -> None:
-        """Connect the track to the ledger and the meter of a run. Call it once, after entry.
+    def count_in(self, meter: Meter, costs: Costs | None = None) -> None:
+        """Connect the track to the meter of a run. Call it once, after entry.
 
         Args:
-            ledger: The open ledger in which results are saved.
             meter: Counts the frames or seconds that are done.
+            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
-        self._ledger = ledger
+        self._cpu_before = time.process_time()
+        self._run_meter = meter
         self._meter: TrackMeter = meter.track(
             self.counts,
             decode_workers=self.pool.workers,
             server_workers=self._description.workers,
-            decode_seconds=lambda: self.pool.busy_seconds,
+            requests_in_flight=self._client.requests_in_flight,
+            load=self._load,
             decoded=lambda: self.pool.decoded,
-            waiting_for=lambda: self._client.waiting_for,
+            retries=lambda: self._client.retries,
+            outage=lambda: self._client.outage,
+            costs=costs,
         )
         self._client.on_answer = self._count
-        model = [self.model.name, self.model.revision]
-        self._settings_id = await ledger.settings_id({"model": model, **self.settings})
+
+    async def begin(self, ledger: Ledger) -> None:
+        """Connect the track to the ledger of a run. Call it once, after `count_in`.
+
+        Args:
+            ledger: The open ledger in which results are saved.
+        """
+        self._ledger = ledger
+        self._settings_id = await ledger.settings_id(self.job_settings)
+
+    @property
+    def job_settings(self) -> dict[str, Any]:
+        """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
+        return {"model": [self.model.name, self.model.revision], **self.settings}
+
+    @property
+    def costs_key(self) -> str:
+        """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
+        settings = json.dumps(self.job_settings, sort_keys=True)
+        return f"{self.counts}, {hashlib.sha256(settings.encode()).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
@@ -132,12 +162,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
         job = await self.job(source)
-        failed = job.done and job.error and not job.error.is_missing_stream
-        if failed and self._retry_failed and job.id not in self._reopened:
+        retry = job.done and job.error and self.retries(job.error.type)
+        if retry and job.id not in self._reopened:
             self._reopened.add(job.id)  # once in a run, however many copies of the file there are
             await self._ledger.reopen(job.id)
             job = await self.job(source)
         return job
+
+    def retries(self, error_type: str | None) -> bool:
+        """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
+        return self._retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
 
     async def work(self, source: Source, job: Job) -> Job:
         """Decode and send the part of a job that has no results yet, and save its results.
@@ -163,12 +197,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         job = await self.job(source)
         return replace(job, done=True, error=self._verdict(job, await self._ledger.failures(job.id)))
 
-    def read(self, path: str, spans: Sequence[Span]) -> AsyncGenerator[Opened | Batch, None]:
+    def read(
+        self, path: str, spans: Sequence[Span], begun: Callable[[], None] = lambda: None
+    ) -> AsyncGenerator[Opened | Batch, None]:
         """Decode a file in a process of the pool.
 
         Args:
             path: The file.
             spans: The ranges of chosen frames, or of samples, to decode.
+            begun: Called when a process begins to read.
 
         Yields:
             What is known about the opened file, once or more, and its batches in order. Release each batch.
@@ -176,7 +213,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         Raises:
             MediaError: The file cannot be read, or not to its end.
         """
-        return self.pool.read(self._read_command(path), spans)
+        return self.pool.read(self._read_command(path), spans, begun)
 
     async def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
@@ -199,6 +236,20 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             at_end = stack.pop_all()
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
+
+    @property
+    @abstractmethod
+    def choice(self) -> str:
+        """What the track takes from sources, in words."""
+
+    @property
+    @abstractmethod
+    def items_per_count(self) -> float:
+        """How many of what jobs are counted in, frames or samples, there are in what `counts` names."""
+
+    @abstractmethod
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
+        """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
 
     @abstractmethod
     def _read_settings(self, description: Description) -> Mapping[str, Any]:
@@ -229,6 +280,10 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """Return the number of frames, or of seconds of audio, in a saved batch that did not fail."""
 
     @abstractmethod
+    def _unsent(self, saved: Saved) -> float:
+        """Return the number of frames, or of seconds of audio, in a saved batch that were not sent to a server."""
+
+    @abstractmethod
     def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
         """Return what the ledger keeps about an opened file, and its number of chosen frames or samples if known."""
 
@@ -248,14 +303,17 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         decoding_failed: MediaError | None = None
         try:
             try:
-                async with aclosing(self.read(path, job.missing)) as items:
+                async with aclosing(self.read(path, job.missing, lambda: self._meter.begun(path))) as items:
                     async for item in items:
                         if isinstance(item, DecodedBatch):
+                            share, _ = self._share(sender.opened, item.first, item.stop)
+                            self._meter.decoded(path, share)
                             await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
                         else:
                             sender.open(item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
+            self._meter.ended(path)
             await sender.finish()
             if decoding_failed:
                 raise decoding_failed
@@ -267,7 +325,10 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
 
     async def save_opened(self, path: str, job: Job, opened: Opened) -> None:
         """Save what is known about an opened source; returns when it is on the disk."""
-        await self._ledger.save_opened(job.id, *self._opened_to_save(opened))
+        saved, total = self._opened_to_save(opened)
+        await self._ledger.save_opened(job.id, saved, total)
+        if saved.info.duration_seconds > 0:
+            self._run_meter.learn_duration(path, saved.info.duration_seconds)
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
@@ -279,7 +340,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """Save the results of a batch of an opened source; returns when they are on the disk."""
         await self._ledger.save_batch(job.id, saved)
         share, seconds = self._share(opened, saved.first, saved.stop)
-        self._meter.saved(path, self._amount(saved), share, seconds)
+        self._meter.saved(path, self._amount(saved), share, seconds, self._unsent(saved))
+
+    def _load(self) -> Load:
+        """Return how long the decode processes and the client were busy; the meter adds what requests took."""
+        return Load(
+            with_file=self.pool.lent_seconds,
+            busy=self.pool.busy_seconds,
+            digesting=self.pool.digesting_seconds,
+            client_cpu=time.process_time() - self._cpu_before,
+        )
 
     def _count(self, answer: endpoint.Answer) -> None:
         self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)

@@ -13,10 +13,10 @@ from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
+from reelscribe.reporting.limits import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio
 from reelscribe.results.records import Kind
-from reelscribe.run.meter import Counts
 from reelscribe.run.options import SpeechOptions
 from reelscribe.run.track import Track, incomplete
 
@@ -26,6 +26,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
 
     kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of sound"
+    items: ClassVar[str] = "chunks"
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
         """Create a track.
@@ -37,6 +38,20 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
         self.options = options or SpeechOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._speech = client  # `_client`, with the type that has `transcribe`
+
+    @property
+    def choice(self) -> str:
+        """What is transcribed, in words."""
+        return "speech"
+
+    @property
+    def items_per_count(self) -> float:
+        """Number of samples in a second."""
+        return float(self._description.sample_rate)
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
+        """Return how many chunks of audio there likely are."""
+        return seconds / self._description.chunk_seconds
 
     def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
         self.options.check(description)
@@ -73,6 +88,9 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
     def _amount(self, saved: SavedAudioBatch) -> float:
         failed = sum(failure.end - failure.start for failure in saved.failures)
         return (saved.stop - saved.first) / self._description.sample_rate - failed
+
+    def _unsent(self, saved: SavedAudioBatch) -> float:
+        return sum(silence.end - silence.start for silence in saved.silences)
 
     def _opened_to_save(self, opened: OpenedAudio) -> tuple[SavedAudio, int | None]:
         return SavedAudio(opened.info, opened.why_incomplete), opened.samples

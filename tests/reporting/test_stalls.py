@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from reelscribe.run import meter as stalls
-from reelscribe.run.meter import Stalls
+from reelscribe.reporting import meter as stalls
+from reelscribe.reporting.meter import Stalls
 
 
 async def watch(monkeypatch, late_seconds: list[float]) -> Stalls:

@@ -15,9 +15,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from reelscribe.errors import UsageError
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.progress import Progress
+from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import Record
-from reelscribe.run.meter import Snapshot, TrackSnapshot
-from reelscribe.run.progress import Progress
 
 ADDRESS = "127.0.0.1"
 """Address at which the metrics are served."""
@@ -35,6 +37,10 @@ class RunMetrics(Progress, Collector):
     def __enter__(self) -> Progress:
         self._progress.__enter__()
         return self
+
+    def announce(self, outlook: Outlook) -> None:
+        """Pass on what the run has before it."""
+        self._progress.announce(outlook)
 
     def show(self, snapshot: Snapshot) -> None:
         """Keep the snapshot for the next scrape."""

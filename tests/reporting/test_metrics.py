@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from reelscribe.cli import app
 from reelscribe.errors import UsageError
-from reelscribe.run.metrics import metrics_served
-from reelscribe.run.progress import Progress, Silent
-from support.snapshots import BAD, FRAMES, GOOD, SNAPSHOT, SOUND, free_port
+from reelscribe.reporting.metrics import metrics_served
+from reelscribe.reporting.progress import Progress, Silent
+from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND, free_port
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
@@ -60,6 +60,9 @@ def test_who_watches_the_run_sees_all_of_it():
             self.seen.append("begins")
             return self
 
+        def announce(self, outlook) -> None:
+            self.seen.append(outlook)
+
         def show(self, snapshot) -> None:
             self.seen.append(snapshot)
 
@@ -74,10 +77,11 @@ def test_who_watches_the_run_sees_all_of_it():
 
     watching = Watching()
     with metrics_served(watching, free_port()) as metrics, metrics:
+        metrics.announce(OUTLOOK)
         metrics.show(SNAPSHOT)
         metrics.finished(GOOD)
         metrics.message("hello")
-    assert watching.seen == ["begins", SNAPSHOT, GOOD, "hello", "ends"]
+    assert watching.seen == ["begins", OUTLOOK, SNAPSHOT, GOOD, "hello", "ends"]
 
 
 def test_after_the_run_nobody_listens():

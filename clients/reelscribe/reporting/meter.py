@@ -1,0 +1,240 @@
+"""Measures how much a run has done and where its time goes; a snapshot holds the figures of one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from statistics import fmean
+from typing import Any, Self, TypeVar
+
+from reelscribe.client.balancer import Outage
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
+from reelscribe.reporting.forecast import Costs, TimeLeft
+from reelscribe.reporting.limits import Counts, Load
+from reelscribe.reporting.track_meter import TrackMeter, TrackSnapshot
+
+TICK_SECONDS = 0.01
+"""Seconds between two measurements of the delay of the event loop."""
+
+FIRST_FAILURES = 5
+"""Number of failed sources that a snapshot names."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The figures of a run at one moment."""
+
+    sources: int
+    """Number of sources of the run."""
+    sources_done: int
+    """Number of sources that are done, including failed ones."""
+    sources_failed: int
+    """Number of sources whose record has an error."""
+    seconds: float
+    """Seconds since the start of the run."""
+    media_hours_per_hour: float
+    """Hours of video or audio that the run has annotated per hour."""
+    eta_seconds: float | None
+    """Seconds until the run is done; None until something is known about what sources cost."""
+    lanes: tuple[TrackSnapshot, ...]
+    """One for each track. The name `lanes` is a key in ledgers and in --json-log, so it stays."""
+    stall_p99_ms: int
+    """99th percentile of the delays of the event loop, in milliseconds."""
+    stall_longest_ms: int
+    """Longest delay of the event loop, in milliseconds."""
+    eta_plus_minus: float | None = None
+    """The time left lies within this many seconds of `eta_seconds` with a probability of about 90 %."""
+    sources_before: int = 0
+    """Number of sources that earlier runs had done."""
+    sources_copies: int = 0
+    """Number of sources with the content of another source. They are annotated once."""
+    outage: Outage | None = None
+    """The outage of a server because of which the run waits; None if it does not wait."""
+    failures: tuple[tuple[str, str, str], ...] = ()
+    """The first failed sources: path, type and message of the error."""
+
+    @property
+    def frames(self) -> int:
+        """Number of frames that were captioned in this run, including reused ones."""
+        return int(self._done("frames"))
+
+    @property
+    def audio_seconds(self) -> float:
+        """Seconds of audio that were transcribed in this run, including silence."""
+        return self._done("seconds of sound")
+
+    @property
+    def bottleneck(self) -> str:
+        """The bottleneck of the run: that of the track that will need longest."""
+        return max(self.lanes, key=lambda track: track.eta_seconds or 0.0).bottleneck if self.lanes else "starting"
+
+    def _done(self, counts: Counts) -> float:
+        return sum(track.done for track in self.lanes if track.counts == counts)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Restore a snapshot from the JSON that `asdict` made of it, in this version or another one."""
+        known = _known_fields(cls, value)
+        known["lanes"] = tuple(TrackSnapshot(**_known_fields(TrackSnapshot, track)) for track in value["lanes"])
+        known["outage"] = Outage(**value["outage"]) if value.get("outage") else None
+        known["failures"] = tuple((path, kind, message) for path, kind, message in value.get("failures", ()))
+        return cls(**known)
+
+
+def _known_fields(of: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(of)}
+    return {name: each for name, each in value.items() if name in names}
+
+
+class Stalls:
+    """Measures stalls: delays of the event loop, during which every request waits."""
+
+    def __init__(self) -> None:
+        self._late: Counter[int] = Counter()
+
+    async def watch(self) -> None:
+        """Measure every TICK_SECONDS by how many milliseconds the event loop is late, until cancelled."""
+        while True:
+            due = time.monotonic() + TICK_SECONDS
+            await asyncio.sleep(TICK_SECONDS)
+            self._late[int((time.monotonic() - due) * 1000)] += 1
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest stall, in whole milliseconds."""
+        return max(self._late, default=0)
+
+    @property
+    def p99_ms(self) -> int:
+        """The 99th percentile of stalls, in whole milliseconds."""
+        left = 0.01 * self._late.total()
+        for milliseconds in sorted(self._late, reverse=True):
+            left -= self._late[milliseconds]
+            if left < 0:
+                return milliseconds
+        return 0
+
+
+class Meter:
+    """Measures a run and its tracks."""
+
+    def __init__(self, sources: int, before: Collection[str] = ()) -> None:
+        """Start the clock of a run.
+
+        Args:
+            sources: Number of sources.
+            before: The paths of those that earlier runs have done.
+        """
+        self.stalls = Stalls()
+        self._sources, self._before = sources, frozenset(before)
+        self._began = time.monotonic()
+        self._done = len(self._before)
+        self._failed = self._copies = 0
+        self._failures: list[tuple[str, str, str]] = []
+        self._digests: set[str] = set()
+        """The contents of the sources that are done."""
+        self._media_seconds = 0.0
+        """Seconds of these sources that this run has done."""
+        self.durations: dict[str, float] = {}
+        """The durations of sources that are known, in seconds."""
+        self.tracks: list[TrackMeter] = []
+        """The tracks, in the order in which they were added."""
+
+    def track(
+        self,
+        counts: Counts,
+        *,
+        decode_workers: int,
+        server_workers: int,
+        requests_in_flight: int = 32,
+        load: Callable[[], Load] = Load,
+        decoded: Callable[[], float] = lambda: 0.0,
+        retries: Callable[[], int] = lambda: 0,
+        outage: Callable[[], Outage | None] = lambda: None,
+        costs: Costs | None = None,
+    ) -> TrackMeter:
+        """Add a track, before the first source is opened.
+
+        Args:
+            counts: Unit in which the track counts its progress.
+            decode_workers: Number of its decode processes.
+            server_workers: Number of workers that serve its model.
+            requests_in_flight: Largest number of its requests in flight.
+            load: Returns how long its decode processes and the client were busy since the start of the run; what
+                requests took is counted by `TrackMeter.answered`.
+            decoded: Returns the number of frames, or of seconds of audio, that its processes have decoded.
+            retries: Returns the number of requests that were sent again.
+            outage: Returns why no server can be used; None if one can.
+            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
+        """
+        track = TrackMeter(
+            counts,
+            decode_workers=decode_workers,
+            server_workers=server_workers,
+            requests_in_flight=requests_in_flight,
+            load=load,
+            decoded=decoded,
+            retries=retries,
+            outage=outage,
+            costs=costs,
+        )
+        self.tracks.append(track)
+        return track
+
+    def learn_duration(self, path: str, seconds: float) -> None:
+        """Keep the duration of a source, in seconds."""
+        self.durations[path] = seconds
+        for track in self.tracks:
+            track.forecast.learn_duration(path, seconds)
+
+    def finished(self, source: Source, error: SourceError | None) -> None:
+        """Count a source as done, with the error of its record if it has one."""
+        self._done += source.path not in self._before
+        if error:
+            self._failed += 1
+            if len(self._failures) < FIRST_FAILURES:
+                self._failures.append((source.path, *error))
+        if source.sha256:
+            self._copies += source.sha256 in self._digests
+            self._digests.add(source.sha256)
+        # A track that never opened the source does not count: it was done in an earlier run, or lacks the stream.
+        if progress := [each for track in self.tracks if (each := track.close(source.path))]:
+            self._media_seconds += fmean(each.seconds for each in progress)
+
+    def snapshot(self) -> Snapshot:
+        """Return the figures of the run now."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        for track in self.tracks:
+            track.look()
+        paths = {path for track in self.tracks for path in track.open}
+        progress = [[track.open[path] for track in self.tracks if path in track.open] for path in paths]
+        media_seconds = self._media_seconds + sum(fmean(one.seconds for one in source) for source in progress)
+        left = self.time_left()
+        return Snapshot(
+            sources=self._sources,
+            sources_done=self._done,
+            sources_failed=self._failed,
+            sources_before=len(self._before),
+            sources_copies=self._copies,
+            seconds=seconds,
+            media_hours_per_hour=media_seconds / seconds,
+            eta_seconds=left.seconds if left else None,
+            eta_plus_minus=left.plus_minus if left else None,
+            lanes=tuple(track.snapshot(seconds) for track in self.tracks),
+            outage=next((outage for track in self.tracks if (outage := track.outage())), None),
+            failures=tuple(self._failures),
+            stall_p99_ms=self.stalls.p99_ms,
+            stall_longest_ms=self.stalls.longest_ms,
+        )
+
+    def time_left(self) -> TimeLeft | None:
+        """Return the time left of the track that needs longest; None while nothing is known about one of them."""
+        times = [track.time_left() for track in self.tracks]
+        known = [each for each in times if each is not None]
+        return max(known) if known and len(known) == len(times) else None

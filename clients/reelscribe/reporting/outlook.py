@@ -1,0 +1,62 @@
+"""What a run has before it: the figures of the line at its start, which is all that --dry-run prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reelscribe.reporting.forecast import TimeLeft
+from reelscribe.reporting.words import describe_duration, describe_time_left
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a track takes from the sources."""
+
+    name: str
+    """What is chosen, in words, such as "one frame a second"."""
+    items: str
+    """What a request is made of: "frames" or "chunks of audio"."""
+    count: int | None
+    """Likely number of items to come; None if it cannot be told from what headers say."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run has before it."""
+
+    sources: int
+    """Number of its sources."""
+    before: int
+    """Number of these that earlier runs have done."""
+    excluded: int
+    """Number of sources that --exclude and --limit leave out."""
+    media_seconds: float
+    """Duration of all its sources, in seconds."""
+    unknown: int
+    """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
+    choices: tuple[Choice, ...]
+    """What each track takes from the sources."""
+    left: TimeLeft | None
+    """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
+
+    def __str__(self) -> str:
+        parts = [f"{_count(self.sources, 'source')}, {describe_duration(self.media_seconds)} of media"]
+        if self.unknown:
+            parts[0] += f" ({self.unknown:,} of unknown length)"
+        if self.excluded:
+            parts.append(f"{self.excluded:,} left out")
+        if self.before == self.sources:
+            return "; ".join([*parts, "all done before"])
+        if self.before:
+            parts.append(f"{self.before:,} done before")
+        parts += [_describe_choice(choice) for choice in self.choices]
+        parts.append(f"{describe_time_left(*self.left)} to go" if self.left else "time to go not known yet")
+        return "; ".join(parts)
+
+
+def _describe_choice(choice: Choice) -> str:
+    return choice.name if choice.count is None else f"{choice.name}: about {choice.count:,} {choice.items} to come"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"

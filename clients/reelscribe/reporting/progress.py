@@ -1,0 +1,236 @@
+"""Displays for the progress of a run on a console: two lines that stay, lines of a log, JSON, or errors only."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import Control
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import ControlType
+from rich.table import Table
+from rich.text import Text
+
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.words import describe_clock, describe_time_left, json_event, printable
+from reelscribe.results.records import Record
+
+LINE_SECONDS = 10.0
+"""Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
+
+LEAST_BAR = 6
+"""Width of the shortest bar, in columns. Where there is no room for it, there is none."""
+
+
+class Progress(AbstractContextManager["Progress"]):
+    """A display of a run, shown while its block runs. This base class shows nothing."""
+
+    def announce(self, outlook: Outlook) -> None:
+        """Show what the run has before it. It is called once, as soon as that is known."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show the figures of the run. It is called about once a second."""
+
+    def finished(self, record: Record) -> None:
+        """Show that a source is done, with or without an error."""
+
+    def message(self, text: str) -> None:
+        """Show a message."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the display."""
+
+
+class Silent(Progress):
+    """Shows nothing."""
+
+
+class ErrorLines(Progress):
+    """Shows a line for each source that failed and for each message."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def finished(self, record: Record) -> None:
+        """Show why a source failed."""
+        if record.error:
+            kind, message = record.error
+            self.message(f"{kind}: {printable(record.source.path)}: {printable(message)}")
+
+    def message(self, text: str) -> None:
+        """Show a message on a line of its own, also above a bar."""
+        # A style for `print` would also colour the lines that stay below.
+        self._console.print(Text(text, style="red"), soft_wrap=True)
+
+
+class Lines(ErrorLines):
+    """Shows a line with the figures of the run every ten seconds."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._last = time.monotonic()
+
+    def announce(self, outlook: Outlook) -> None:
+        """Show what the run has before it, in one line."""
+        self._print(str(outlook))
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show a line if the last one is older than LINE_SECONDS."""
+        now = time.monotonic()
+        if now - self._last >= LINE_SECONDS:
+            self._last = now
+            self._print(describe(snapshot))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class TerminalLines(ErrorLines):
+    """Shows two lines that stay below everything else: how far the run is, and what limits its speed."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._figures = _Figures()
+        # It is drawn when there is something new. A thread that draws it too would draw between the two steps of
+        # `_clear_wrapped_lines`.
+        self._live = Live(self._figures, console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Progress:
+        self._live.start()
+        return self
+
+    def announce(self, outlook: Outlook) -> None:
+        """Show what the run has before it, above the two lines."""
+        self._clear_wrapped_lines()
+        self._console.print(str(outlook), markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw the two lines."""
+        self._figures.snapshot = snapshot
+        self._clear_wrapped_lines()
+        self._live.refresh()
+
+    def message(self, text: str) -> None:
+        """Show a message on a line of its own, above the two lines."""
+        self._clear_wrapped_lines()
+        super().message(text)
+
+    def _clear_wrapped_lines(self) -> None:
+        """Erase what a narrower terminal has made of the two lines: it wraps them, and rich erases two rows only."""
+        width = self._console.width
+        rows = sum(-(-length // width) or 1 for length in self._figures.drawn_lengths)
+        if wrapped := rows - len(self._figures.drawn_lengths):
+            up = ((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2))
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *up * wrapped))
+        self._figures.drawn_lengths = []
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear_wrapped_lines()
+        self._live.stop()
+
+
+class _Figures:
+    """The two lines about a run, in any width."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self.drawn_lengths: list[int] = []
+        """The lengths of the lines that were drawn last, in columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the lines; nothing before the first snapshot."""
+        if self.snapshot is None:
+            return
+        width = options.max_width
+        limit = limit_in_words(self.snapshot, width)
+        limit.truncate(width, overflow="ellipsis")
+        yield self._first_line(self.snapshot, width)
+        yield limit
+        self.drawn_lengths = [width, limit.cell_len]
+
+    def _first_line(self, snapshot: Snapshot, width: int) -> Table:
+        """Return the sources, a bar, the speed and the time left, with as many words as fit."""
+        count = f"{snapshot.sources_done:,}/{snapshot.sources:,}"
+        speed, left = f"{snapshot.media_hours_per_hour:.1f}x", time_left_in_words(snapshot)
+        long = [f"sources {count}", f"{speed} real time", f"{left} left" if left else ""]
+        short = [count, speed, left]
+        words = long if sum(map(cell_len, long)) + len(long) + LEAST_BAR <= width else short
+        room = width - sum(map(cell_len, words)) - len(words)
+        line = Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=room >= LEAST_BAR)
+        bar = ProgressBar(total=max(1, snapshot.sources), completed=snapshot.sources_done)
+        cells = [words[0], bar, *words[1:]] if room >= LEAST_BAR else words
+        for cell in cells:
+            line.add_column(ratio=1 if cell is bar else None, no_wrap=True, overflow="ellipsis")
+        line.add_row(*cells)
+        return line
+
+
+class JsonLines(Progress):
+    """Shows one JSON object a line, for programs: {"event": "progress" | "source" | ..., "time": ..., ...}."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def announce(self, outlook: Outlook) -> None:
+        """Show what the run has before it."""
+        self.event("plan", **asdict(outlook), text=str(outlook))
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show all figures."""
+        self.event("progress", **asdict(snapshot))
+
+    def finished(self, record: Record) -> None:
+        """Show which source is done, and its error."""
+        self.event("source", path=record.source.path, status=record.status, error=record.error)
+
+    def message(self, text: str) -> None:
+        """Show a message."""
+        self.event("message", text=text)
+
+    def event(self, event: str, **values: Any) -> None:
+        """Show that something happened."""
+        self._console.out(json_event(event, **values), highlight=False)
+
+
+def describe(snapshot: Snapshot) -> str:
+    """Describe a snapshot in one line."""
+    left = time_left_in_words(snapshot)
+    return (
+        f"{snapshot.sources_done:,} of {snapshot.sources:,} sources, {snapshot.sources_failed:,} failed,"
+        f" {snapshot.media_hours_per_hour:.1f} times real time{f', {left} left' if left else ''};"
+        f" {limit_in_words(snapshot)}"
+    )
+
+
+def time_left_in_words(snapshot: Snapshot) -> str:
+    """Return the time left with its uncertainty, such as "25 ± 4 min"; "" if it is not known, or nothing is left."""
+    if snapshot.eta_seconds is None or snapshot.sources_done >= snapshot.sources:
+        return ""
+    return describe_time_left(snapshot.eta_seconds, snapshot.eta_plus_minus or 0.0)
+
+
+def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
+    """Return what limits the speed, or since when and until when the run waits for a server.
+
+    Args:
+        snapshot: The figures of the run.
+        width: Number of columns; in few of them, fewer words say it. None if there is no limit.
+    """
+    if outage := snapshot.outage:
+        since, until = describe_clock(outage.since), describe_clock(outage.until)
+        text, short = f"no server since {since}: waiting until {until}", f"no server {since}, waiting to {until}"
+    else:
+        text = snapshot.bottleneck
+        short = text.replace(" is the limit", "").replace(" are the limit", "")
+    return Text(text if width is None or cell_len(text) <= width else short)

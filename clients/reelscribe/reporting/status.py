@@ -1,0 +1,132 @@
+"""How the run that writes to a folder is doing, or how the last one ended, as a table and as an exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.progress import limit_in_words, time_left_in_words
+from reelscribe.reporting.summary import failure_texts
+from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.words import describe_clock, describe_duration, printable
+from reelscribe.results.annotations import FAILURES_NAME
+
+RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]
+
+EXIT_STATUS: Mapping[RunState, int] = {
+    "running": 0,
+    "stopping": 0,
+    "done": 0,
+    "failed sources": 3,
+    "interrupted": 130,
+    "ended early": 1,
+    "killed": 1,
+}
+"""The exit status of `reelscribe status`: that of the run, and 0 while it lasts."""
+
+_CONTINUE = "to continue, run the same command again"
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run, as its folder tells it."""
+
+    state: RunState
+    reason: str
+    """Why it ended early; otherwise empty."""
+    pid: int
+    """Its process."""
+    time: float | None
+    """When the figures were saved, in seconds since the epoch; None if an earlier version saved them."""
+    snapshot: Snapshot
+    """Its figures."""
+
+    @classmethod
+    def from_run_state(cls, saved: Mapping[str, Any], *, locked: bool) -> RunStatus:
+        """Find out how a run is.
+
+        Args:
+            saved: The state that the run saved last in its ledger.
+            locked: Whether a process holds the lock of the folder.
+        """
+        snapshot, text = Snapshot.from_json(saved), str(saved["state"])
+        state: RunState
+        if locked:
+            state = "running" if text == "running" else "stopping"
+        elif text in ("running", "stopping"):
+            state = "killed"  # it had no time to save how it ended
+        elif text == "done":
+            state = "failed sources" if snapshot.sources_failed else "done"
+        else:
+            state = "interrupted" if text == "interrupted" else "ended early"
+        reason = text.removeprefix("ended: ") if state == "ended early" else ""
+        return cls(state, reason, int(saved["pid"]), saved.get("time"), snapshot)
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of `reelscribe status`."""
+        return EXIT_STATUS[self.state]
+
+    def __str__(self) -> str:
+        """Return the state as a sentence."""
+        failed = self.snapshot.sources_failed
+        return {
+            "running": f"running, process {self.pid}",
+            "stopping": f"stopping, process {self.pid}: it saves what is in progress",
+            "done": "done: all sources succeeded",
+            "failed sources": f"done: {failed:,} of {self.snapshot.sources:,} sources failed",
+            "interrupted": f"interrupted: {_CONTINUE}",
+            "ended early": f"ended early: {printable(self.reason)}",
+            "killed": f"ended without notice, killed or by a crash: {_CONTINUE}",
+        }[self.state]
+
+    def table(self, out: Path) -> RenderableType:
+        """Return what to print.
+
+        Args:
+            out: The folder of the run.
+        """
+        now = self.snapshot
+        parts: list[RenderableType] = [Text(str(self), overflow="fold"), self._figures()]
+        if self.exit_status == 0 and self.state != "done":
+            left = time_left_in_words(now)
+            parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
+            parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
+        if now.sources_failed:
+            texts = failure_texts(now.failures)
+            parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in texts]
+            if self.exit_status:
+                parts.append(Text(f"all of them: {out / FAILURES_NAME}; again: --retry-failed", overflow="fold"))
+        return Group(*parts)
+
+    def _figures(self) -> Table:
+        now = self.snapshot
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column()
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_row("", "this run", "whole job")
+        new = now.sources_done - now.sources_before
+        table.add_row("sources", f"{new:,}", f"{now.sources_done:,} of {now.sources:,}")
+        table.add_row("  failed", "", f"{now.sources_failed:,}")
+        if now.sources_copies:
+            table.add_row("  copies", "", f"{now.sources_copies:,}")
+        for track in now.lanes:
+            table.add_row(*_track_row(track))
+        table.add_row("time", describe_duration(now.seconds), "")
+        return table
+
+
+def _track_row(track: TrackSnapshot) -> tuple[str, str, str]:
+    whole = track.done + track.done_before
+    if track.counts == "frames":
+        return "captions", f"{track.done:,.0f}", f"{whole:,.0f}"
+    return "audio", describe_duration(track.done), describe_duration(whole)

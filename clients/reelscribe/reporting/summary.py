@@ -1,0 +1,115 @@
+"""What a run has done, as a short table at its end: figures, failed sources, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.words import describe_duration, printable
+from reelscribe.results.annotations import FAILURES_NAME, NAME
+
+Line = tuple[str, str]
+"""A number with its unit, and what it counts."""
+
+
+def summary_lines(snapshot: Snapshot, *, replaced_processes: int = 0) -> list[Line]:
+    """Return the figures of a run: each a number, and what it counts.
+
+    Args:
+        snapshot: The figures at its end.
+        replaced_processes: Number of decode processes that died, or were killed because they hung.
+    """
+    return [*_source_lines(snapshot), *_work_lines(snapshot, replaced_processes)]
+
+
+def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
+    done = f"{snapshot.sources_done:,}"
+    done += "" if snapshot.sources_done == snapshot.sources else f" of {snapshot.sources:,}"
+    yield done, f"sources, {snapshot.sources_failed:,} failed"
+    skipped = [f"{snapshot.sources_before:,} done before"] if snapshot.sources_before else []
+    skipped += [f"{snapshot.sources_copies:,} same as another"] if snapshot.sources_copies else []
+    if skipped:
+        yield f"{snapshot.sources_before + snapshot.sources_copies:,}", f"skipped: {', '.join(skipped)}"
+
+
+def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
+    tracks = [track for track in snapshot.lanes if track.done]
+    for track in tracks:
+        yield from _track_lines(track, snapshot.seconds)
+    requests, retries = (sum(getattr(track, name) for track in snapshot.lanes) for name in ("requests", "retries"))
+    if requests:
+        yield f"{requests:,}", f"requests, {retries:,} sent again"
+    if replaced_processes:
+        processes = "process" if replaced_processes == 1 else "processes"
+        yield f"{replaced_processes:,}", f"decode {processes} replaced"
+    if not tracks:
+        yield "0", "captions or transcripts made: nothing new"
+    yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_hours_per_hour:.1f} times real time"
+
+
+def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
+    rate = track.done / seconds
+    if track.counts == "frames":
+        yield f"{track.done:,.0f}", f"captions made, {rate:,.0f} a second"
+        if track.unsent:
+            yield f"{track.unsent:,.0f}", "of these reused from the frame before"
+    else:
+        yield describe_duration(track.done), f"of audio transcribed, {rate:,.0f} times real time"
+        if track.unsent:
+            yield describe_duration(track.unsent), "of this silent"
+
+
+def number_table(lines: Sequence[Line]) -> Table:
+    """Return a table of numbers, aligned on the right, and what they count."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, text in lines:
+        table.add_row(number, text)
+    return table
+
+
+def failure_texts(failures: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return a text for each failed source: its path, and why it failed."""
+    return [f"{printable(path)}: {printable(message)}" for path, _, message in failures]
+
+
+def summary_table(
+    snapshot: Snapshot, out: Path, *, interrupted: bool, replaced_processes: int, exported: str = ""
+) -> RenderableType:
+    """Return what to print at the end of a run.
+
+    Args:
+        snapshot: The figures at its end.
+        out: The folder of the run.
+        interrupted: Whether it was stopped before all sources were done.
+        replaced_processes: Number of decode processes that died, or were killed because they hung.
+        exported: Which files were exported, in words; "" if none were.
+    """
+    parts: list[RenderableType] = [number_table(summary_lines(snapshot, replaced_processes=replaced_processes))]
+    if failures := failure_texts(snapshot.failures):
+        hidden = snapshot.sources_failed - len(failures)
+        parts.append(Text(f"Failed{f' (first {len(failures)})' if hidden > 0 else ''}:"))
+        parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
+        parts.append(Text(f"All failed sources: {out / FAILURES_NAME}", overflow="fold"))
+        parts.append(Text("To try them again, add --retry-failed to the same command."))
+    parts += [Text(exported, overflow="fold")] if exported else []
+    parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, bool(exported))]
+    return Group(*parts)
+
+
+def _next_steps(out: Path, interrupted: bool, exported: bool) -> Iterator[str]:
+    if interrupted:
+        yield f"Results so far: {out}"
+        yield "To continue, run the same command again."
+        return
+    yield f"Results: {out / NAME}"
+    if not exported:
+        yield f"Subtitles and tables: reelscribe export {out} --format srt --format csv"

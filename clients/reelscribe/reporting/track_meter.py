@@ -1,0 +1,227 @@
+"""Measures one track of a run: what it has done, where its time goes, and what its sources cost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reelscribe.client.balancer import Outage
+from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize, TimeLeft
+from reelscribe.reporting.limits import Counts, Load, LoadWindow, Resources, find_limit
+
+
+@dataclass(frozen=True)
+class TrackSnapshot:
+    """The figures of one track at one moment. All shares are fractions from 0 to 1."""
+
+    counts: Counts
+    """Unit of `done`, `done_before`, `unsent` and `decoded`."""
+    done: float
+    """Frames or seconds of audio with a result from this run, including reused frames and silence."""
+    decoded: float
+    """Frames or seconds of audio that this run has decoded, from files that were read to their ends."""
+    decode_share: float
+    """Fraction of decode-process time spent decoding."""
+    network_share: float
+    """Fraction of all request time spent sending requests."""
+    queue_share: float
+    """Fraction of all request time spent waiting in the server's queue."""
+    compute_share: float
+    """Fraction of all request time spent computing in a worker."""
+    server_share: float
+    """Fraction of worker time spent on requests of this run."""
+    bottleneck: str
+    """What limits the speed and what would help, in a few words."""
+    done_before: float = 0.0
+    """Frames or seconds of audio of these sources with a result from earlier runs."""
+    unsent: float = 0.0
+    """Part of `done` that was not sent to a server: reused frames, or silence."""
+    requests: int = 0
+    """Number of requests that were answered."""
+    retries: int = 0
+    """Number of requests that were sent again."""
+    eta_seconds: float | None = None
+    """Seconds until the track is done; None until something is known."""
+
+
+@dataclass
+class _OpenSource:
+    """The progress of an open source on one track."""
+
+    before: float
+    """Fraction of it (0 to 1) that was done in earlier runs."""
+    now: float = 0.0
+    """Fraction of it (0 to 1) that was done in this run."""
+    seconds: float = 0.0
+    """Seconds of its duration that were done in this run."""
+
+
+@dataclass
+class _Decoding:
+    """A source that occupies a decode process of a track, or did."""
+
+    size: SourceSize
+    began: float
+    """Time at which a process began to read it, on the clock of the track, in seconds."""
+    ended: float | None = None
+    """Time at which the process was free again; None before."""
+    decoded: float = 0.0
+    """Fraction of the source (0 to 1) that has been decoded. Its results come later."""
+
+
+class TrackMeter:
+    """Measures one track. `Meter.track` creates it and describes the arguments."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        *,
+        decode_workers: int,
+        server_workers: int,
+        requests_in_flight: int,
+        load: Callable[[], Load],
+        decoded: Callable[[], float],
+        retries: Callable[[], int],
+        outage: Callable[[], Outage | None],
+        costs: Costs | None,
+    ) -> None:
+        cores = len(os.sched_getaffinity(0))
+        self._resources = Resources(counts, decode_workers, server_workers, requests_in_flight, cores)
+        self._load, self._count_decoded, self._retries, self.outage = load, decoded, retries, outage
+        self._window = LoadWindow()
+        self.forecast = Forecast(decode_workers, costs)
+        """The sources that the track has not opened, and what sources have cost."""
+        self._done = self._unsent = self._done_before = 0.0
+        self._requests = 0
+        self._network = self._queue = self._compute = 0.0
+        self._out_of_service = 0.0
+        """Time that the track has waited for servers, in seconds."""
+        self._last_look = time.monotonic()
+        self.open: dict[str, _OpenSource] = {}
+        """The sources on which the track has begun to work and that are not done, by their paths."""
+        self._decoding: dict[str, _Decoding] = {}
+
+    def expect(self, path: str, size: SourceSize, before: float, amount: float) -> None:
+        """Count a source as one that is to be done.
+
+        Args:
+            path: The source.
+            size: What is known about it.
+            before: Fraction of it that was done in earlier runs (0 to 1).
+            amount: Frames or seconds of audio of it that were done in earlier runs.
+        """
+        self._done_before += amount
+        # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
+        if before < 1 and (size.kind == "video" or self._resources.counts != "frames"):
+            self.forecast.expect(path, size, 1 - before)
+
+    def begun(self, path: str) -> None:
+        """Count a source as one that occupies a decode process; a second process may follow the first."""
+        if path not in self._decoding and (size := self.forecast.opened(path)):
+            self._decoding[path] = _Decoding(size, self._now())
+
+    def decoded(self, path: str, share: float) -> None:
+        """Count a fraction (0 to 1) of a source that occupies a decode process as decoded."""
+        if path in self._decoding:
+            self._decoding[path].decoded += share
+
+    def ended(self, path: str) -> None:
+        """Count a source as one whose decode process is free again."""
+        if path in self._decoding:
+            self._decoding[path].ended = self._now()
+
+    def is_open(self, path: str) -> bool:
+        """Return whether a source is open."""
+        return path in self.open
+
+    def opened(self, path: str, share_done: float) -> None:
+        """Count a source as open.
+
+        Args:
+            path: The source.
+            share_done: Fraction of it that was done in an earlier run (0 to 1).
+        """
+        self.open[path] = _OpenSource(share_done)
+
+    def saved(self, path: str, amount: float, share: float, media_seconds: float, unsent: float = 0.0) -> None:
+        """Count a batch of an open source as done.
+
+        Args:
+            path: The source.
+            amount: Frames or seconds of audio in the batch.
+            share: Fraction of the source that the batch is (0 to 1).
+            media_seconds: Seconds of the source's duration that the batch covers.
+            unsent: Part of `amount` that was not sent to a server.
+        """
+        self._done += amount
+        self._unsent += unsent
+        self.open[path].now += share
+        self.open[path].seconds += media_seconds
+
+    def answered(self, network_seconds: float, queue_seconds: float, compute_seconds: float) -> None:
+        """Add the time that a request has spent on the network, in the server's queue and in a worker."""
+        self._requests += 1
+        self._network += network_seconds
+        self._queue += queue_seconds
+        self._compute += compute_seconds
+
+    def close(self, path: str) -> _OpenSource | None:
+        """Count a source as done. Returns its progress, if the track has opened it."""
+        self.forecast.opened(path)
+        progress = self.open.pop(path, None)
+        if decoding := self._decoding.pop(path, None):
+            share = 1 - progress.before if progress else 1.0
+            ended = decoding.ended if decoding.ended is not None else self._now()
+            self.forecast.learn(decoding.size, share, max(0.0, ended - decoding.began))
+        return progress
+
+    def look(self) -> None:
+        """Stop the clock of the track for the time since the last look, if it waits for a server."""
+        now = time.monotonic()
+        if self.outage():
+            self._out_of_service += now - self._last_look
+        self._last_look = now
+
+    def time_left(self) -> TimeLeft | None:
+        """Return the time until the track is done; None until something is known about what sources cost."""
+        return self.forecast.time_left([self._cost(path, one) for path, one in self._decoding.items()])
+
+    def _cost(self, path: str, decoding: _Decoding) -> OpenCost:
+        progress = self.open.get(path, _OpenSource(0.0))
+        now = decoding.ended if decoding.ended is not None else self._now()
+        left = 0.0 if decoding.ended is not None else max(0.0, 1 - progress.before - decoding.decoded)
+        return OpenCost(decoding.size, left, decoding.decoded, max(0.0, now - decoding.began))
+
+    def snapshot(self, seconds: float) -> TrackSnapshot:
+        """Return the figures of the track, `seconds` after the start of the run."""
+        requests = max(self._network + self._queue + self._compute, 1e-9)
+        times = {"network": self._network, "queue": self._queue, "compute": self._compute}
+        load = Load(**{**vars(self._load()), **times, "seconds": seconds})
+        left = self.time_left()
+        return TrackSnapshot(
+            counts=self._resources.counts,
+            done=self._done,
+            done_before=self._done_before,
+            unsent=self._unsent,
+            decoded=self._count_decoded(),
+            requests=self._requests,
+            retries=self._retries(),
+            decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),
+            network_share=self._network / requests,
+            queue_share=self._queue / requests,
+            compute_share=self._compute / requests,
+            server_share=min(1.0, self._compute / seconds / self._resources.server_workers),
+            bottleneck=self._bottleneck(load),
+            eta_seconds=left.seconds if left else None,
+        )
+
+    def _bottleneck(self, load: Load) -> str:
+        recent = self._window.add(load)
+        if outage := self.outage():
+            return f"waiting for a server: {outage.reason}"
+        return find_limit(recent, self._resources, sources_wait=self.forecast.waits)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._out_of_service

@@ -1,0 +1,86 @@
+"""`reelscribe status` of folders that runs have left, also where nothing can be written."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reelscribe.cli import app
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.captioning import CaptionTrack
+from support.fake_torchserve import FakeTorchServe
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def out(media) -> Iterator[Path]:
+    """The folder of a run over a video, a copy of it and a file that is no video, where other users can read."""
+    folder = Path(tempfile.mkdtemp(prefix="status-"))
+    folder.chmod(0o755)
+    sources = folder / "sources"
+    sources.mkdir()
+    shutil.copy(media / "old.avi", sources / "a.avi")
+    shutil.copy(media / "old.avi", sources / "b.avi")
+    (sources / "bad.mp4").write_text("no video")
+    asyncio.run(annotate(sources, folder / "out"))
+    yield folder / "out"
+    shutil.rmtree(folder)
+
+
+async def annotate(sources: Path, out: Path) -> None:
+    async with FakeTorchServe() as server, CaptionClient([Server(server.url)], "captioner") as client:
+        await BulkRun([CaptionTrack(client)], out).run([str(sources)])
+
+
+def status(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["status", *map(str, words)])
+    return result.exit_code, result.output
+
+
+def test_damaged_and_repeated_sources_are_told(out):
+    exit_status, text = status(out)
+    assert exit_status == 3
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "done: 1 of 3 sources failed"
+    assert {"sources 3 3 of 3", "failed 1", "copies 1", "captions 8 8"} <= set(lines)
+    assert any(line.startswith(f"{out.parent}/sources/bad.mp4:") for line in lines)
+
+
+def test_it_can_be_json(out):
+    exit_status, text = status(out, "--json")
+    told = json.loads(text)
+    assert exit_status == told["exit_status"] == 3
+    assert (told["state"], told["sources_copies"], told["lanes"][0]["done"]) == ("failed sources", 1, 8)
+
+
+def test_a_folder_that_was_no_run_is_a_usage_error(tmp_path):
+    exit_status, text = status(tmp_path)
+    assert exit_status == 2
+    assert "expected the folder of a run" in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not write there")
+def test_a_ledger_can_be_read_where_nothing_can_be_written(out):
+    """A process of another user, who may read the folder and not write to it, reads the state of the run."""
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        os.setuid(NOBODY)
+        try:
+            with LedgerReader(out) as ledger:
+                os.write(writing, ledger.run_state()["state"].encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "done"

@@ -1,0 +1,133 @@
+"""The time left that is told of a library which a simulated run goes through, with a clock of its own."""
+
+import heapq
+import json
+import random
+
+import pytest
+
+from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
+
+WORKERS = 3
+
+
+def mixed_library(seed: int, sources: int = 300) -> dict[str, tuple[SourceSize, float]]:
+    """Sources of all kinds in an order that chance decides, each with the seconds that it occupies a process.
+
+    Clips cost mostly what every file costs; long videos by their length, and more if their pictures are large;
+    recordings little; and some files are damaged, and cost next to nothing.
+    """
+    chance, library = random.Random(seed), {}
+    for number in range(sources):
+        kind = chance.choices(("clip", "small", "large", "recording", "damaged"), (30, 25, 10, 30, 5))[0]
+        seconds = chance.uniform(0.1, 2) if kind == "clip" else chance.lognormvariate(5, 0.8)
+        megabytes = seconds * {"clip": 0.2, "small": 0.1, "large": 0.8, "recording": 0.016, "damaged": 0.1}[kind]
+        cost = 0.05 + seconds * {"clip": 0.05, "small": 0.05, "large": 0.25, "recording": 0.01, "damaged": 0}[kind]
+        size = SourceSize("audio" if kind == "recording" else "video", round(megabytes * 1e6), seconds)
+        library[f"{number}-{kind}"] = size, cost * chance.uniform(0.7, 1.3)
+    return library
+
+
+def run(
+    library: dict[str, tuple[SourceSize, float]], costs: Costs | None = None, done: int = 0
+) -> list[tuple[float, float | None, float]]:
+    """Go through a library; returns for many moments the fraction of the time that is over, and the time left as told.
+
+    Args:
+        library: The sources.
+        costs: What an earlier run has learned.
+        done: Number of sources that an earlier run has done.
+    """
+    forecast, told, busy, now = Forecast(WORKERS, costs), [], [], 0.0
+    todo = list(library.items())[done:]
+    for path, (size, _) in todo:
+        forecast.expect(path, size)
+    while todo or busy:
+        while todo and len(busy) < WORKERS:
+            path, (size, cost) = todo.pop(0)
+            forecast.opened(path)
+            heapq.heappush(busy, (now + cost, now, path))
+        in_progress = [
+            OpenCost(library[path][0], (end - now) / (end - began), (now - began) / (end - began), now - began)
+            for end, began, path in busy
+        ]
+        left = forecast.time_left(in_progress)
+        told.append((now, left.seconds if left else None, left.plus_minus if left else 0.0))
+        now, began, path = heapq.heappop(busy)
+        forecast.learn(library[path][0], 1.0, now - began)
+    return [(moment / now, seconds, now - moment, spread) for moment, seconds, spread in told]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_time_left_of_a_mixed_library_is_right_within_a_quarter_after_a_tenth(seed):
+    late = [each for each in run(mixed_library(seed)) if 0.1 <= each[0] <= 0.8]
+    assert all(abs(told / left - 1) < 0.25 for _, told, left, _ in late)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_resume_it_is_right_from_the_start(seed):
+    library, costs = mixed_library(seed), Costs()
+    first = Forecast(WORKERS, costs)
+    for size, cost in list(library.values())[:150]:
+        first.learn(size, 1.0, cost)
+    saved = Costs.from_json(json.loads(json.dumps(costs.to_json())))
+    _, told, left, _ = run(library, saved, done=150)[0]
+    assert told == pytest.approx(left, rel=0.25)
+
+
+def test_the_uncertainty_holds_what_comes_and_shrinks():
+    rows = [each for seed in range(8) for each in run(mixed_library(seed)) if each[1] is not None]
+    early, late = ([each for each in rows if low <= each[0] < low + 0.1] for low in (0.1, 0.5))
+    assert sum(abs(told - left) <= spread for _, told, left, spread in early) > 0.7 * len(early)
+    assert sum(spread for *_, spread in late) / len(late) < sum(spread for *_, spread in early) / len(early)
+
+
+def test_one_long_video_at_the_end_takes_as_long_as_it_takes():
+    forecast = Forecast(4)
+    for _ in range(5):
+        forecast.learn(SourceSize("video", 10**7, 100.0), 1.0, 10.0)
+    forecast.expect("long", SourceSize("video", 10**9, 10_000.0))
+    assert forecast.time_left().seconds == pytest.approx(1000.0)
+
+
+def test_long_queues_are_added_up_instead_of_simulated():
+    forecast = Forecast(4)
+    forecast.learn(SourceSize("video", 10**7, 100.0), 1.0, 10.0)
+    for number in range(5000):
+        forecast.expect(f"{number}", SourceSize("video", 10**7, 100.0))
+    assert forecast.time_left().seconds == pytest.approx(12_500.0)
+    forecast.expect("very long", SourceSize("video", 10**7, 500_000.0))
+    assert forecast.time_left().seconds == pytest.approx(50_000.0)
+
+
+def test_unknown_durations_are_guessed_from_those_that_are_known():
+    forecast = Forecast(1)
+    forecast.learn(SourceSize("video", 10**7, 100.0), 1.0, 10.0)
+    forecast.expect("known", SourceSize("video", 10**7, 100.0))
+    forecast.expect("unknown", SourceSize("video", 2 * 10**7))
+    assert forecast.time_left().seconds == pytest.approx(30.0)
+    forecast.learn_duration("unknown", 50.0)
+    assert forecast.time_left().seconds == pytest.approx(15.0)
+
+
+def test_sources_that_wait_for_their_last_answers_free_no_process():
+    forecast, size = Forecast(1), SourceSize("video", 10**7, 100.0)
+    forecast.learn(size, 1.0, 10.0)
+    forecast.expect("a", size)
+    begun = [OpenCost(size, 0.0, 1.0, 10.0)] * 5 + [OpenCost(size, 0.5, 0.5, 5.0)]
+    assert forecast.time_left(begun).seconds == pytest.approx(15.0)
+
+
+def test_what_was_done_before_takes_no_time():
+    forecast = Forecast(1)
+    forecast.learn(SourceSize("video", 10**7, 100.0), 1.0, 10.0)
+    forecast.expect("a", SourceSize("video", 10**7, 100.0), share=0.3)
+    assert forecast.time_left().seconds == pytest.approx(3.0)
+
+
+def test_nothing_is_told_before_anything_is_known_and_nothing_left_takes_no_time():
+    forecast = Forecast(1)
+    assert forecast.time_left() == (0.0, 0.0)
+    forecast.expect("a", SourceSize("video", 10**7, 100.0))
+    assert forecast.time_left() is None
+    assert forecast.waits

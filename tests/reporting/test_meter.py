@@ -1,0 +1,200 @@
+"""What a run says of itself."""
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+
+from reelscribe.client.balancer import Outage
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
+from reelscribe.reporting import meter, track_meter
+from reelscribe.reporting.forecast import SourceSize
+from reelscribe.reporting.limits import Load
+from reelscribe.reporting.meter import Meter, Snapshot
+from reelscribe.reporting.track_meter import TrackMeter, TrackSnapshot
+from support.snapshots import FRAMES, SNAPSHOT, SOUND
+
+
+class Run:
+    """A meter of 4 sources whose clock stands at 100 s when it is asked, with one decode process and 4 workers
+    for frames.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock, self.decode_seconds = SimpleNamespace(now=0.0), 0.0
+        self.outage: Outage | None = None
+        for module in (meter, track_meter):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
+        self.meter = Meter(4)
+        self.frames = self.meter.track(
+            "frames", decode_workers=1, server_workers=4, load=self.load, outage=lambda: self.outage
+        )
+        self.clock.now = 100.0
+
+    def load(self) -> Load:
+        return Load(with_file=self.decode_seconds, busy=self.decode_seconds)
+
+    def with_sound(self) -> TrackMeter:
+        """One more lane, with one decode process and two workers."""
+        return self.meter.track(
+            "seconds of sound",
+            decode_workers=1,
+            server_workers=2,
+            decoded=lambda: 77.5,
+        )
+
+    @property
+    def now(self) -> Snapshot:
+        return self.meter.snapshot()
+
+    def lane(self) -> TrackSnapshot:
+        """The only one."""
+        (lane,) = self.now.lanes
+        return lane
+
+
+@pytest.fixture
+def run(monkeypatch) -> Run:
+    return Run(monkeypatch)
+
+
+def test_at_the_very_start_nothing_is_known(run):
+    run.clock.now = 0.0
+    now, lane = run.now, run.lane()
+    assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.audio_seconds) == (4, 0, 0, 0, 0)
+    assert (now.media_hours_per_hour, now.eta_seconds, lane.decode_share, lane.compute_share) == (0, 0, 0, 0)
+    assert now.bottleneck == "starting"
+
+
+def test_sources_frames_and_hours_are_counted(run):
+    run.frames.opened("a", 0.0)
+    run.frames.saved("a", 300, 0.5, 3600.0)
+    run.frames.saved("a", 200, 0.5, 3600.0)
+    run.meter.finished(Source("a"), None)
+    run.meter.finished(Source("b"), SourceError("MediaError", "empty"))
+    now = run.now
+    assert (now.sources_done, now.sources_failed, now.frames, now.seconds) == (2, 1, 500, 100.0)
+    assert now.media_hours_per_hour == 72.0
+
+
+def test_seconds_of_sound_are_counted_beside_frames(run):
+    sound = run.with_sound()
+    for lane, count in ((run.frames, 40), (sound, 2.5)):
+        lane.opened("a", 0.0)
+        lane.saved("a", count, 0.5, 3600.0)
+    now = run.now
+    assert (now.frames, now.audio_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
+    assert [(lane.counts, lane.done, lane.decoded) for lane in now.lanes] == [
+        ("frames", 40, 0),
+        ("seconds of sound", 2.5, 77.5),
+    ]
+
+
+def test_a_snapshot_is_the_same_after_it_was_json(run):
+    run.with_sound().opened("a", 0.5)
+    run.outage = Outage("gone", since=1.5, until=901.5)
+    run.meter.finished(Source("b"), SourceError("MediaError", "empty"))
+    assert Snapshot.from_json(json.loads(json.dumps(asdict(run.now)))) == run.now
+
+
+def test_the_time_of_requests_is_shared_out(run):
+    run.frames.answered(1.0, 2.0, 3.0)
+    run.frames.answered(0.0, 0.0, 4.0)
+    run.with_sound().answered(9.0, 9.0, 9.0)  # which is another server
+    lane, _ = run.now.lanes
+    assert (lane.network_share, lane.queue_share, lane.compute_share) == pytest.approx((0.1, 0.2, 0.7))
+    assert lane.server_share == pytest.approx(7 / (100 * 4))
+
+
+def test_decode_processes_are_busy_as_long_as_they_are_waited_for(run):
+    run.decode_seconds = 50.0
+    assert run.lane().decode_share == 0.5
+    run.decode_seconds = 300.0  # more than there is: it is read a little later than the clock
+    assert run.lane().decode_share == 1.0
+
+
+def test_hours_of_media_are_those_of_this_run_whatever_earlier_runs_have_done(run):
+    run.frames.opened("a", 0.8)
+    run.frames.saved("a", 1, 0.1, 3600.0)
+    assert run.now.media_hours_per_hour == 36.0
+
+
+def test_videos_without_sound_count_in_full_though_one_model_alone_works_on_them(run):
+    run.with_sound()
+    for path in ("a", "b"):
+        run.frames.opened(path, 0.0)
+        run.frames.saved(path, 10, 1.0, 3600.0)
+        run.meter.finished(Source(path), None)
+    assert run.now.media_hours_per_hour == 72.0
+
+
+def test_sources_of_earlier_runs_count_at_once_and_copies_are_told(monkeypatch):
+    meter = Meter(5, before=["a", "b"])
+    assert (meter.snapshot().sources_done, meter.snapshot().sources_before) == (2, 2)
+    for path, digest in (("a", "1"), ("b", "2"), ("c", "3"), ("copy of c", "3")):
+        meter.finished(Source(path, 1, digest), None)
+    assert (meter.snapshot().sources_done, meter.snapshot().sources_copies) == (4, 1)
+
+
+def test_the_first_failures_are_named():
+    meter = Meter(9)
+    for number in range(7):
+        meter.finished(Source(f"{number}.mp4"), SourceError("MediaError", "empty"))
+    now = meter.snapshot()
+    assert now.sources_failed == 7
+    assert now.failures == tuple((f"{number}.mp4", "MediaError", "empty") for number in range(5))
+
+
+def test_frames_and_seconds_of_the_whole_job_are_kept_apart_from_those_of_this_run(run):
+    run.frames.expect("a", SourceSize("video", 100), 0.5, 40.0)
+    run.frames.opened("a", 0.5)
+    run.frames.saved("a", 30, 0.5, 1.0, unsent=10)
+    assert (run.lane().done, run.lane().done_before, run.lane().unsent) == (30, 40, 10)
+
+
+def test_a_wait_for_a_server_does_not_count_as_the_cost_of_a_source(run):
+    run.clock.now = 0.0
+    run.meter.snapshot()
+    for path in ("a", "b"):
+        run.frames.expect(path, SourceSize("video", 10**6, 10.0), 0.0, 0.0)
+    run.frames.begun("a")
+    run.clock.now = 20.0
+    run.meter.snapshot()
+    run.outage = Outage("gone", since=0.0, until=900.0)
+    run.clock.now = 500.0
+    assert run.now.outage == run.outage
+    run.outage = None
+    run.clock.now = 520.0
+    run.frames.ended("a")
+    run.meter.finished(Source("a"), None)
+    assert run.now.eta_seconds == pytest.approx(40.0)
+
+
+def test_recordings_cost_a_captioner_nothing(run):
+    run.frames.expect("a.mp3", SourceSize("audio", 10**6, 1000.0), 0.0, 0.0)
+    assert run.now.eta_seconds == 0.0
+
+
+def test_the_bottleneck_is_that_of_the_track_that_needs_longest():
+    slow, fast = replace(FRAMES, eta_seconds=100.0), replace(SOUND, eta_seconds=90.0)
+    assert replace(SNAPSHOT, lanes=(fast, slow)).bottleneck == FRAMES.bottleneck
+
+
+def test_the_state_that_an_earlier_version_saved_can_be_read():
+    now = asdict(SNAPSHOT)
+    for name in ("failures", "outage", "eta_plus_minus", "sources_before"):
+        del now[name]
+    for track in now["lanes"]:
+        del track["requests"]
+    restored = Snapshot.from_json({**now, "costs": {}, "of a later version": 1})
+    assert (restored.sources_done, restored.failures, restored.lanes[0].requests) == (2, (), 0)
+
+
+def test_a_source_is_open_until_it_is_finished(run):
+    assert not run.frames.is_open("a")
+    run.frames.opened("a", 0.0)
+    assert run.frames.is_open("a")
+    run.meter.finished(Source("a"), None)
+    assert not run.frames.is_open("a")

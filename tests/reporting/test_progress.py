@@ -1,0 +1,203 @@
+"""What is shown while a run goes on, each way on a console of its own."""
+
+import json
+import time
+from dataclasses import replace
+from datetime import datetime
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from reelscribe.client.balancer import Outage
+from reelscribe.contract.source import Source
+from reelscribe.reporting import progress
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.progress import (
+    ErrorLines,
+    JsonLines,
+    Lines,
+    Progress,
+    Silent,
+    TerminalLines,
+    describe,
+    time_left_in_words,
+)
+from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND
+
+DESCRIPTION = (
+    "2 of 5 sources, 1 failed, 2.5 times real time, 13 ± 2 min left; decoding is the limit: add --decode-workers"
+)
+
+
+def console(*, terminal: bool = False, width: int = 200) -> Console:
+    return Console(file=StringIO(), force_terminal=terminal, width=width)
+
+
+def shown(screen: Console) -> str:
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+def show_all(display: Progress) -> None:
+    with display:
+        display.announce(OUTLOOK)
+        display.show(SNAPSHOT)
+        display.finished(GOOD)
+        display.finished(BAD)
+        display.message("the [server] came back")
+
+
+def test_silence_is_silent(capsys):
+    show_all(Silent())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_failures_are_told_one_a_line_whatever_is_in_their_names():
+    screen = console(width=20)
+    show_all(ErrorLines(screen))
+    assert shown(screen) == "MediaError: b [1].mp4: the [file] is empty\nthe [server] came back\n"
+
+
+def test_lines_come_every_ten_seconds(monkeypatch):
+    screen, clock = console(width=20), SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    lines = Lines(screen)
+    expected = f"{DESCRIPTION}\n"
+    for now, count in [(100.0, 0), (109.9, 0), (110.0, 1), (119.9, 1), (125.0, 2), (134.9, 2)]:
+        clock.now = now
+        lines.show(SNAPSHOT)
+        assert shown(screen) == expected * count
+    lines.finished(BAD)
+    assert shown(screen).endswith("MediaError: b [1].mp4: the [file] is empty\n")
+
+
+def drawn(width: int, snapshot: Snapshot = SNAPSHOT) -> list[str]:
+    """The two lines at this width, without colours."""
+    screen = Console(file=StringIO(), width=width)
+    figures = progress._Figures()
+    figures.snapshot = snapshot
+    screen.print(figures, end="")
+    return [line.rstrip() for line in shown(screen).splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (40, ["2/5 ━━━━━━━━             2.5x 13 ± 2 min", "decoding: add --decode-workers"]),
+        (
+            80,
+            [
+                "sources 2/5 ━━━━━━━━━━━━━━━                       2.5x real time 13 ± 2 min left",
+                "decoding is the limit: add --decode-workers",
+            ],
+        ),
+    ],
+)
+def test_two_lines_say_how_far_the_run_is_how_fast_how_long_and_why(width, expected):
+    assert [line.replace("╸", "━").replace("╺", "━") for line in drawn(width)] == expected
+
+
+LIMITS = [
+    "the server is the limit: add GPUs",
+    "the network is the limit: use a faster one",
+    "requests are the limit: raise --requests-in-flight",
+    "the client's core is the limit: run several clients",
+    "reading files is the limit: use faster storage",
+    "saving is the limit: use a faster disk",
+    "few sources are left: nothing to add",
+    "decoding is the limit: use more cores",
+]
+
+
+@pytest.mark.parametrize("width", [40, 41, 50, 60, 80, 120])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_nothing_is_cut_or_wrapped_at_any_width(width, limit):
+    large = replace(
+        SNAPSHOT,
+        sources=100_000,
+        sources_done=99_999,
+        eta_seconds=90_000.0,
+        eta_plus_minus=30_000.0,
+        lanes=(replace(FRAMES, bottleneck=limit),),
+    )
+    lines = drawn(width, large)
+    assert len(lines) == 2
+    assert all(len(line) <= width for line in lines)
+    assert "99,999/100,000" in lines[0]
+    assert "25 ± 8 h" in lines[0]
+    assert "…" not in "".join(lines)
+
+
+def test_while_a_server_is_gone_the_line_says_since_when_and_until_when(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    gone = replace(SNAPSHOT, outage=Outage("refused", since=50_580.0, until=51_480.0))
+    assert drawn(80, gone)[1] == "no server since 14:03: waiting until 14:18"
+    assert drawn(40, gone)[1] == "no server 14:03, waiting to 14:18"
+
+
+def test_a_terminal_shows_the_plan_and_failures_above_the_lines():
+    screen = console(terminal=True)
+    show_all(TerminalLines(screen))
+    text = shown(screen)
+    assert text.index("5 sources, 2 h 30 min of media") < text.index("2/5")
+    assert "b [1].mp4: the [file] is empty" in text
+
+
+def test_the_lines_end_with_the_run_however_it_ends():
+    screen = console(terminal=True)
+    with pytest.raises(RuntimeError), TerminalLines(screen) as lines:
+        lines.show(SNAPSHOT)
+        raise RuntimeError
+    assert shown(screen).endswith("\x1b[2K")  # nothing is left of them
+    assert "\x1b[?25h" in shown(screen)  # the cursor is visible again
+
+
+def test_programs_get_one_json_object_a_line():
+    screen = console(width=20)
+    show_all(JsonLines(screen))
+    events = [json.loads(line) for line in shown(screen).splitlines()]
+    times = [datetime.fromisoformat(event.pop("time")) for event in events]
+    assert sorted(times) == times
+    plan, shown_progress, good, bad, message = events
+    assert (plan["event"], plan["sources"], plan["text"]) == ("plan", 5, str(OUTLOOK))
+    assert shown_progress.pop("event") == "progress"
+    assert Snapshot.from_json(shown_progress) == SNAPSHOT
+    assert good == {"event": "source", "path": "a.mp4", "status": "ok", "error": None}
+    error = ["MediaError", "the [file] is empty"]
+    assert bad == {"event": "source", "path": "b [1].mp4", "status": "error", "error": error}
+    assert message == {"event": "message", "text": "the [server] came back"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plus_minus", "told"),
+    [
+        (None, None, ""),
+        (0.0, 0.0, "0 ± 1 s"),
+        (59.6, 12.0, "60 ± 12 s"),
+        (754.0, 65.0, "13 ± 1 min"),
+        (7800.0, 1200.0, "2.2 ± 0.3 h"),
+        (400_000.0, 50_000.0, "4.6 ± 0.6 d"),
+    ],
+)
+def test_the_time_left_and_its_uncertainty_are_in_one_unit(seconds, plus_minus, told):
+    assert time_left_in_words(replace(SNAPSHOT, eta_seconds=seconds, eta_plus_minus=plus_minus)) == told
+
+
+def test_when_all_sources_are_done_no_time_is_left():
+    assert "left" not in describe(replace(SNAPSHOT, sources_done=5, eta_seconds=0.0))
+
+
+def test_of_two_models_the_slower_one_tells_its_limit():
+    assert describe(replace(SNAPSHOT, lanes=(FRAMES, SOUND))) == DESCRIPTION
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("a\x1b[31m\nb.mp4", r"a\x1b[31m\nb.mp4"), ("caf\udce9.mp4", r"caf\udce9.mp4")]
+)
+def test_names_cannot_break_a_terminal(name, told):
+    screen = console()
+    ErrorLines(screen).finished(replace(BAD, source=Source(name)))
+    assert shown(screen) == f"MediaError: {told}: the [file] is empty\n"

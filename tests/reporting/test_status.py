@@ -1,0 +1,67 @@
+"""How a run is, by what it saved and by whether its folder is locked."""
+
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reelscribe.reporting.status import RunStatus
+from support.snapshots import FRAMES, SNAPSHOT, SOUND
+
+DONE = replace(SNAPSHOT, sources_done=5, sources_failed=0, failures=())
+
+
+def status(state: str, snapshot=SNAPSHOT, *, locked: bool = False) -> RunStatus:
+    return RunStatus.from_run_state({"state": state, "pid": 7, "time": 0.0, **asdict(snapshot)}, locked=locked)
+
+
+@pytest.mark.parametrize(
+    ("saved", "snapshot", "locked", "told", "exit_status"),
+    [
+        ("running", SNAPSHOT, True, "running, process 7", 0),
+        ("stopping", SNAPSHOT, True, "stopping, process 7: it saves what is in progress", 0),
+        ("done", DONE, False, "done: all sources succeeded", 0),
+        ("done", replace(SNAPSHOT, sources_done=5), False, "done: 1 of 5 sources failed", 3),
+        ("interrupted", SNAPSHOT, False, "interrupted: to continue, run the same command again", 130),
+        ("ended: the disk is full", SNAPSHOT, False, "ended early: the disk is full", 1),
+        ("running", SNAPSHOT, False, "ended without notice, killed or by a crash: to continue,", 1),
+        ("stopping", SNAPSHOT, False, "ended without notice, killed or by a crash: to continue,", 1),
+    ],
+)
+def test_each_state_has_words_and_the_exit_status_of_the_run(saved, snapshot, locked, told, exit_status):
+    run = status(saved, snapshot, locked=locked)
+    assert str(run).startswith(told)
+    assert run.exit_status == exit_status
+
+
+def printed(run: RunStatus, width: int = 80) -> list[str]:
+    screen = Console(file=StringIO(), width=width)
+    screen.print(run.table(Path("out")))
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def test_this_run_and_the_whole_job_are_kept_apart():
+    lines = printed(status("running", replace(SNAPSHOT, lanes=(FRAMES, SOUND)), locked=True))
+    assert lines[:8] == [
+        "running, process 7",
+        "            this run   whole job",
+        "sources            1      2 of 5",
+        "  failed                       1",
+        "  copies                       1",
+        "captions       1,200       1,500",
+        "audio     1 h 30 min  1 h 35 min",
+        "time      1 min 00 s",
+    ]
+    assert lines[8] == "13 ± 2 min left; decoding is the limit: add --decode-workers"
+
+
+def test_failures_are_named_with_where_all_of_them_are():
+    lines = printed(status("done", replace(SNAPSHOT, sources_done=5)))
+    assert lines[-2:] == ["  b [1].mp4: the [file] is empty", "all of them: out/failures.txt; again: --retry-failed"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_longer_than_the_terminal_is_wide(width):
+    assert all(len(line) <= width for line in printed(status("running", locked=True), width))

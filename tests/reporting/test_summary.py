@@ -1,0 +1,69 @@
+"""The table at the end of a run."""
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.summary import summary_table
+from support.snapshots import FRAMES, SNAPSHOT, SOUND
+
+DONE = replace(SNAPSHOT, sources_done=5, lanes=(FRAMES, SOUND))
+
+
+def printed(snapshot: Snapshot = DONE, width: int = 80, **options) -> list[str]:
+    """The lines of the table."""
+    screen = Console(file=StringIO(), width=width)
+    options = {"interrupted": False, "replaced_processes": 0, **options}
+    screen.print(summary_table(snapshot, Path("out"), **options))
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def test_it_has_the_figures_the_first_failures_and_what_to_do_next():
+    assert printed() == [
+        "         5 sources, 1 failed",
+        "         2 skipped: 1 done before, 1 same as another",
+        "     1,200 captions made, 20 a second",
+        "       100 of these reused from the frame before",
+        "1 h 30 min of audio transcribed, 90 times real time",
+        "1 min 40 s of this silent",
+        "        80 requests, 4 sent again",
+        "1 min 00 s of time, 2.5 times real time",
+        "Failed:",
+        "  b [1].mp4: the [file] is empty",
+        "All failed sources: out/failures.txt",
+        "To try them again, add --retry-failed to the same command.",
+        "Results: out/annotations.jsonl",
+        "Subtitles and tables: reelscribe export out --format srt --format csv",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_longer_than_the_terminal_is_wide(width):
+    long = replace(DONE, failures=(("/videos/" + 60 * "x" + ".mp4", "MediaError", 30 * "damaged "),))
+    assert all(len(line) <= width for line in printed(long, width))
+
+
+def test_the_first_failures_are_called_so_if_there_are_more():
+    assert "Failed (first 1):" in printed(replace(DONE, sources_failed=700))
+
+
+def test_an_interrupted_run_tells_how_to_continue():
+    assert printed(replace(DONE, sources_failed=0, failures=()), interrupted=True)[-2:] == [
+        "Results so far: out",
+        "To continue, run the same command again.",
+    ]
+
+
+def test_exported_files_are_named_instead_of_the_command_that_exports():
+    lines = printed(exported="wrote out/captions.csv")
+    assert "wrote out/captions.csv" in lines
+    assert not any("reelscribe export" in line for line in lines)
+
+
+def test_a_run_with_nothing_to_do_says_so():
+    idle = replace(DONE, lanes=(replace(FRAMES, done=0.0, requests=0),), failures=(), sources_failed=0)
+    assert "0 captions or transcripts made: nothing new" in "\n".join(printed(idle))

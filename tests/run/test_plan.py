@@ -1,0 +1,151 @@
+"""What a run has before it: which sources, how long they are, what was done before, and how long it will take."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.decode.sampling import Sampling
+from reelscribe.errors import UsageError
+from reelscribe.reporting.outlook import Outlook
+from reelscribe.results.known_files import KnownFiles
+from reelscribe.results.ledger import file_stat
+from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.options import CaptionOptions
+from support.fake_torchserve import FakeTorchServe
+from support.patience import PATIENCE
+
+NAMES = ["full-chroma.mkv", "old.avi", "same-480x270.mp4", "variable-rate.mp4"]
+
+
+@pytest.fixture
+def library(media, tmp_path) -> Path:
+    """Four videos of 19, 7.5, 8 and 12 seconds."""
+    folder = tmp_path / "library"
+    folder.mkdir()
+    for name in NAMES:
+        shutil.copy(media / name, folder)
+    return folder
+
+
+class Runs:
+    """Runs and dry runs of a fake captioner into one folder."""
+
+    def __init__(self, server: FakeTorchServe, library: Path, out: Path) -> None:
+        self._server, self._library, self._out = server, library, out
+
+    async def run(self, options: CaptionOptions | None = None, **choice) -> Summary:
+        return await self._do("run", options, **choice)
+
+    async def outlook(self, options: CaptionOptions | None = None, **choice) -> Outlook:
+        return await self._do("outlook", options, **choice)
+
+    async def _do(self, what: str, options: CaptionOptions | None, **choice):
+        async with CaptionClient([Server(self._server.url)], "captioner") as client:
+            run = BulkRun([CaptionTrack(client, options)], self._out, **choice)
+            return await asyncio.wait_for(getattr(run, what)([str(self._library)]), PATIENCE)
+
+
+@pytest.fixture
+async def runs(library, tmp_path):
+    async with FakeTorchServe() as server:
+        yield Runs(server, library, tmp_path / "out")
+
+
+async def test_a_dry_run_tells_everything_and_writes_nothing(runs, tmp_path):
+    outlook = await runs.outlook()
+    assert (outlook.sources, outlook.before, outlook.unknown, outlook.left) == (4, 0, 0, None)
+    assert outlook.media_seconds == pytest.approx(46.5, abs=0.5)
+    assert str(outlook).startswith("4 sources, 46 s of media; one frame a second: about 47 frames to come")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "frames"),
+    [
+        (Sampling(fps=2), 93),
+        (Sampling(frames=4), 16),
+        (Sampling(keyframes=True), None),
+        (Sampling(fps=1, start=2, end=5), 12),
+    ],
+)
+async def test_the_number_of_frames_to_come_follows_from_what_is_chosen(runs, sampling, frames):
+    (choice,) = (await runs.outlook(CaptionOptions(sampling))).choices
+    assert (choice.name, choice.count) == (sampling.describe(), frames)
+
+
+async def test_what_was_done_before_is_not_to_come_and_the_time_left_is_known(runs):
+    await runs.run(limit=2)
+    outlook = await runs.outlook()
+    assert (outlook.sources, outlook.before, outlook.choices[0].count) == (4, 2, 20)
+    assert outlook.left is not None
+    await runs.run()
+    assert str(await runs.outlook()).endswith("all done before")
+
+
+async def test_a_limit_takes_the_first_sources_that_are_not_done(runs):
+    first = await runs.run(limit=3)
+    assert (first.snapshot.sources, first.snapshot.sources_done) == (3, 3)
+    second = await runs.run(limit=3)
+    assert (second.snapshot.sources, second.snapshot.frames) == (1, 12)
+    assert (await runs.run(limit=3)).snapshot.sources == 0
+
+
+async def test_globs_leave_out_paths_and_names(runs):
+    outlook = await runs.outlook(exclude=["*.avi", "*/library/same-*"])
+    assert (outlook.sources, outlook.excluded) == (2, 2)
+
+
+async def test_globs_that_leave_nothing_are_refused_before_anything_is_written(runs, tmp_path):
+    with pytest.raises(UsageError, match=r"expected globs that leave a source, but \* fits all 4"):
+        await runs.run(exclude=["*"])
+    assert not (tmp_path / "out" / "annotations.jsonl").exists()
+
+
+async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs, library, tmp_path):
+    (library / "no-video.mp4").write_text("this is text")
+    await runs.run()
+    paths = [library / name for name in (*NAMES, "no-video.mp4")]
+
+    def known() -> list[tuple[bool, float | None]]:
+        files = KnownFiles(tmp_path / "out", [])
+        return [files.duration(str(path), file_stat(str(path))) for path in paths]
+
+    assert [seconds and round(seconds) for _, seconds in known()] == [19, 8, 8, 12, None]
+    assert all(probed for probed, _ in known())
+    paths[0].write_bytes(paths[1].read_bytes())
+    assert [probed for probed, _ in known()] == [False, True, True, True, True]
+
+
+async def test_the_run_goes_on_while_headers_are_read(runs, monkeypatch):
+    """A process that reads headers and never answers delays nothing."""
+
+    async def never(self, path):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.probe_file", never)
+    assert (await runs.run()).snapshot.sources_done == 4
+
+
+async def test_copies_are_counted_and_annotated_once(runs, library):
+    shutil.copy(library / "old.avi", library / "copy.avi")
+    now = (await runs.run()).snapshot
+    assert (now.sources_done, now.sources_copies, now.frames) == (5, 1, 47)
+
+
+async def test_a_dry_run_of_the_command_prints_one_line(library, tmp_path):
+    async with FakeTorchServe() as server:
+        words = ["caption", str(library), "--out", str(tmp_path / "out"), "--server", server.url, "--dry-run"]
+        command = [sys.executable, "-m", "reelscribe.cli", *words]
+        run = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        output, _ = await asyncio.wait_for(run.communicate(), PATIENCE)
+    assert run.returncode == 0
+    assert output.count(b"\n") == 1
+    assert output.startswith(b"4 sources, 46 s of media; ")
+    assert not (tmp_path / "out").exists()
