@@ -41,8 +41,9 @@ class SpeechSettings(ModelSettings):
     dropped. None disables this."""
     no_speech_threshold: float | None = 0.6
     """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
-    text_probability_threshold: float | None = 0.4
-    """Whisper: text whose tokens have a lower mean probability is guessed, and is dropped. None disables this."""
+    text_probability_threshold: float | None = 0.5
+    """Whisper: text whose tokens have a lower mean probability (0 to 1), where repetitions count half, is guessed, and
+    is dropped. None disables this."""
     tokens_per_second: float = 14.0
     """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
     generation: dict[str, Any] = field(default_factory=dict)

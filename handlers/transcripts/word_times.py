@@ -107,7 +107,8 @@ def _boundary(before: _Span, after: _Span, levels: NDArray[np.float64], noise: f
 def _is_audible(levels: NDArray[np.float64], noise: float) -> NDArray[np.bool_]:
     """Whether each of some windows belongs to speech, and not to a pause."""
     loudest = levels.max(initial=-np.inf)
-    return np.greater(levels, min(loudest - DYNAMICS_DB, max(loudest - AUDIBLE_DB, noise)))
+    audible: NDArray[np.bool_] = levels > min(loudest - DYNAMICS_DB, max(loudest - AUDIBLE_DB, noise))
+    return audible
 
 
 def _longest_run(flags: Sequence[bool]) -> _Span:

@@ -8,7 +8,6 @@ a time: one request, or up to batchSize requests that it joined. Clients ask for
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -207,17 +206,12 @@ class ModelHandler(ABC, Generic[Settings]):
                 raise
             return None
         try:
-            return [_text(response) for response in self.answer(data, context)]
+            return self.answer(data, context)
         except Exception as error:
             self._model.counters.add("errors", len(data), error=type(error).__name__)
             raise
         finally:
             self._metrics.report()
-
-
-def _text(response: Any) -> str:
-    """Return a response as text, JSON in one line: TorchServe would write a list of captions over as many lines."""
-    return response if isinstance(response, str) else json.dumps(response)
 
 
 def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:

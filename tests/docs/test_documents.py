@@ -93,7 +93,8 @@ def test_benchmarks_exist():
     names = {name for row in re.findall(r"^\| (`.+?) \|", table, re.M) for name in re.findall(r"`([\w/]+)`", row)}
     names -= {"scripts/bench"}
     files = {str(path.relative_to(ROOT / "bench"))[:-3] for path in (ROOT / "bench").glob("*.py")}
-    files |= {f"defaults/{path.stem}" for path in (ROOT / "bench/defaults").glob("*.py")}
+    for folder in ("defaults", "library"):
+        files |= {f"{folder}/{path.stem}" for path in (ROOT / "bench" / folder).glob("*.py")}
     assert names == files - {"plots"}
 
 

@@ -83,12 +83,12 @@ async def test_good_and_bad_bodies_sent_at_once_get_the_right_responses(either):
     assert either.workers() == workers
 
 
-async def test_json_is_one_line_and_labelled_as_json(server):
+async def test_json_has_a_line_for_each_caption_and_is_labelled_as_json(server):
     async with aiohttp.ClientSession(headers=server.headers) as session:
-        for body, status in ((packed(MANY), 200), (b"noise", 400)):
+        for body, status, lines in ((packed(MANY), 200, len(MANY)), (b"noise", 400, 1)):
             async with session.post(server.predictions, data=body) as response:
                 assert (response.status, response.content_type) == (status, "application/json")
-                assert (await response.text()).count("\n") == 0
+                assert len((await response.text()).splitlines()) == lines
 
 
 async def healthy(server: RunningServer) -> bool:

@@ -31,7 +31,8 @@ class DecodedTokens(NamedTuple):
     avg_logprob: float
     """Average log-probability of the tokens and the end token."""
     text_probability: float
-    """Mean probability of the text tokens, without timestamps, from 0 to 1; 1 if there are none."""
+    """Mean probability of the text tokens, without timestamps, from 0 to 1; 1 if there are none. A token that repeats
+    the one before it counts half, as a model that guesses finds repetitions probable."""
 
 
 class LanguageDetection(NamedTuple):
@@ -193,7 +194,9 @@ class _TokenSelector(LogitsProcessor):
         self.logprobs = torch.zeros(len(limits), dtype=torch.float64)
         """The sum of the log-probabilities of each row's tokens."""
         self.text_probabilities = torch.zeros(len(limits), dtype=torch.float64)
-        """The sum of the probabilities of each row's text tokens, whose IDs are below that of the end token."""
+        """The sum of the probabilities of each row's text tokens, whose IDs are below that of the end token; of
+        repetitions, it has the half."""
+        self._before = [end] * len(limits)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         generated = input_ids.shape[1] - self._prompt_length
@@ -207,7 +210,9 @@ class _TokenSelector(LogitsProcessor):
         for row, token in enumerate(selected[:, 0].tolist()):
             if self._open[row]:
                 self.logprobs[row] += gained[row]
-                self.text_probabilities[row] += gained[row].exp() * (token < self._end)
+                if token < self._end:
+                    self.text_probabilities[row] += gained[row].exp() * (0.5 if token == self._before[row] else 1.0)
+                    self._before[row] = token
                 self._open[row] = token != self._end
         return selected_from
 

@@ -148,7 +148,7 @@ def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     def generate(self, states, prompts, budgets, temperature, seeds):
         windows.append(len(states))
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
-        return [DecodedTokens(number(script), -0.1)] * len(states)
+        return [DecodedTokens(number(script), -0.1, 0.9)] * len(states)
 
     monkeypatch.setattr(WhisperDecoder, "generate", generate)
     return windows
