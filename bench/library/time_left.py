@@ -1,5 +1,7 @@
 """How right is the time left that a run tells?
 
+    scripts/bench library/time_left --help
+
 It makes a library of clips and long videos of three sizes, with and without sound, of recordings, and of damaged files,
 in an order that chance decides; annotates it with the demo models; and compares the time left that --json-log told with
 the time that was left. A second run is interrupted half way and continued. The table has, by how much of the time of

@@ -187,10 +187,10 @@ async def annotate_async(
             speech = await stack.enter_async_context(SpeechClient([found.server], name))
             tracks.append(TranscriptTrack(speech, speech_options))
         done: list[str] = []
-        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.source.path))
+        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path))
         await run.run([os.fspath(path) for path in paths])
         with (folder / NAME).open(encoding="utf-8") as file:
-            records = {record["source"]["path"]: record for record in map(json.loads, file)}
+            records = {record["source"]["absolute_path"]: record for record in map(json.loads, file)}
         return [records[escape_surrogates(path)] for path in done]
 
 

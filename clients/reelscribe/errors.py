@@ -210,3 +210,10 @@ def brief(value: Any) -> str:
     if type(value) is tuple and len(value) <= 8 and all(type(item) is int for item in value):
         return f"({', '.join(map(brief, value))})"
     return f"<{type(value).__name__}>"
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for what a terminal could not show or would obey, as file names may hold anything."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
+    )

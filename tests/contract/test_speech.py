@@ -69,3 +69,11 @@ def test_any_other_value_is_refused(value):
 )
 def test_a_request_has_the_options_that_are_set(options, expected):
     assert options.to_json() == expected
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("-inf"), 0.5, True, "-0.5"])
+def test_what_is_no_log_probability_is_refused(wrong):
+    segment = {"start": 0.0, "end": 1.0, "text": "x", "words": None, "avg_logprob": wrong}
+    answer = {"text": "x", "language": "en", "no_speech_prob": 0.25, "segments": [segment]}
+    with pytest.raises(TypeError, match="avg_logprob: expected a number of at most 0, or null"):
+        ChunkTranscript.from_json(answer)

@@ -247,8 +247,9 @@ def test_a_run_logs_lines_of_json(slow, clips, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     events = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.stdout == ""
-    assert (events[-1]["event"], events[-1]["snapshot"]["sources_done"]) == ("summary", 4)
+    assert (events[-2]["event"], events[-2]["snapshot"]["sources_done"]) == ("summary", 4)
     assert all("time" in event for event in events)
+    assert events[-1]["event"] == "export"
     assert str(tmp_path / "out" / "captions.csv") in events[-1]["exported"]
     assert Counter(event["event"] for event in events)["source"] == 4
     assert "eta_seconds" in events[0]

@@ -78,7 +78,7 @@ def test_captions_of_a_record_with_a_transcript_are_in_brackets_also_where_nobod
 
 def test_by_default_cues_are_what_is_said_or_the_captions_where_nobody_speaks(tmp_path):
     spoken = record_of_both([(0, 2, "a dog")], [(1, 3, "three")])
-    silent = record_of_both([(0, 2, "a dog")], []) | {"source": spoken["source"] | {"path": "silent.mp4"}}
+    silent = record_of_both([(0, 2, "a dog")], [], source=record("silent.mp4")["source"])
     out = exported(tmp_path, [spoken, silent], "srt", cues="auto")
     assert cues(out / "srt/clip.mp4.srt") == [(1, 3, ["three"])]
     assert cues(out / "srt/silent.mp4.srt") == [(0, 2, ["a", "dog"])]

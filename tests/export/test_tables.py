@@ -36,7 +36,7 @@ def reused(path):
 
 
 def unreadable(path):
-    return {"path": path, "bytes": None, "sha256": None, "missing": False}
+    return {"path": path, "absolute_path": f"/v/{path}", "bytes": None, "sha256": None, "missing": False}
 
 
 def test_a_csv_has_a_row_for_each_caption(tmp_path):
@@ -81,9 +81,7 @@ def test_a_source_that_is_named_like_a_formula_gets_an_apostrophe_in_csv_alone(t
 
 
 def test_a_parquet_file_has_types_and_exact_values(tmp_path):
-    unread = record(
-        "b.mp4", source={"path": "b.mp4", "bytes": None, "sha256": None, "missing": False}, media=None, status="error"
-    )
+    unread = record("b.mp4", source=unreadable("b.mp4"), media=None, status="error")
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
     table = parquet.read_table(out / "captions.parquet")
     text, number, integer = pa.string(), pa.float64(), pa.int64()
@@ -100,9 +98,7 @@ def test_a_parquet_file_has_types_and_exact_values(tmp_path):
 def test_a_parquet_file_of_transcripts_has_types_and_words(tmp_path):
     words = [*evenly_spoken(["=three", "\udce9"])]
     timed = transcript_record("b.mp4", segments=[utterance(0, 1, "=three \udce9", words)])
-    unread = transcript_record(
-        "c", source={"path": "c", "bytes": None, "sha256": None, "missing": False}, audio=None, status="error"
-    )
+    unread = transcript_record("c", source=unreadable("c"), audio=None, status="error")
     table = parquet.read_table(
         exported(tmp_path, [transcript_record("a.mp4", "go"), timed, unread], "parquet") / "transcript.parquet"
     )

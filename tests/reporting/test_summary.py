@@ -27,7 +27,7 @@ def test_it_has_the_figures_the_first_failures_and_what_to_do_next():
         "         5 sources, 1 failed",
         "         2 skipped: 1 done before, 1 same as another",
         "     1,200 captions made, 20 a second",
-        "       100 of these reused from the frame before",
+        "       100 of these reused from an earlier frame",
         "1 h 30 min of audio transcribed, 90 times real time",
         "1 min 40 s of this silent",
         "        80 requests, 4 sent again",
@@ -58,9 +58,8 @@ def test_an_interrupted_run_tells_how_to_continue():
     ]
 
 
-def test_exported_files_are_named_instead_of_the_command_that_exports():
-    lines = printed(exported="wrote out/captions.csv")
-    assert "wrote out/captions.csv" in lines
+def test_the_command_that_exports_is_not_named_where_the_run_exports():
+    lines = printed(exporting=True)
     assert not any("reelscribe export" in line for line in lines)
 
 

@@ -42,7 +42,7 @@ def test_models_and_settings_stand_once_under_the_id_that_records_have(tmp_path:
 
 def test_failures_are_listed_one_a_line_until_there_are_none(tmp_path: Path):
     write_results(tmp_path, [RECORD, FAILED])
-    assert (tmp_path / "failures.txt").read_bytes() == b"b\xe9 [1].mp4\tMediaError\tline one line two\n"
+    assert (tmp_path / "failures.txt").read_bytes() == rb"b\udce9 [1].mp4" + b"\tMediaError\tline one\\nline two\n"
     write_results(tmp_path, [RECORD])
     assert not (tmp_path / "failures.txt").exists()
 

@@ -96,6 +96,22 @@ async def test_all_that_is_gone_from_the_disk_can_be_forgotten(tmp_path):
     assert paths_in(tmp_path / "annotations.jsonl") == [str(tmp_path / "there.mp4")]
 
 
+async def test_what_is_back_on_its_disk_is_not_forgotten(tmp_path):
+    await save(tmp_path, str(tmp_path / "back.mp4"))
+    async with Ledger(tmp_path) as ledger:
+        await ledger.mark_missing()
+    (tmp_path / "back.mp4").touch()
+    assert await forget(tmp_path, [], missing=True) == []
+
+
+async def test_a_dry_run_in_a_folder_of_the_earlier_version_takes_no_records_away(tmp_path):
+    shutil.copy(OLD_LEDGER, tmp_path)
+    (tmp_path / "annotations.jsonl").write_text("records of the earlier version\n")
+    await forget(tmp_path, [], missing=True, dry_run=True)
+    for name in ("annotations.jsonl", "annotations.version-2.jsonl"):
+        assert (tmp_path / name).read_text() == "records of the earlier version\n"
+
+
 async def test_what_cannot_be_forgotten_is_an_error_and_changes_nothing(tmp_path):
     with pytest.raises(OutputError, match=r"ledger.sqlite: no such file; expected the folder of a run"):
         await forget(tmp_path / "typo", ["/v/a.mp4"])

@@ -130,3 +130,18 @@ async def test_a_duration_is_found_until_the_file_changes(tmp_path, seconds):
         await ledger.save_duration("a.mp4", "stat", seconds)
         assert await ledger.find_duration("./a.mp4", "stat") == seconds
         assert await ledger.find_duration("a.mp4", "another") is None
+
+
+async def test_a_source_that_is_forgotten_takes_no_result_of_another_with_it(records, tmp_path):
+    """P had the content of Q before it changed, and its transcript of that content is still noted."""
+    async with Ledger(tmp_path) as ledger:
+        for path in ("/v/p.mp4", "/v/q.mp4"):
+            await finish(ledger, Source(path, 5, "00ff"), "transcript")
+        await finish(ledger, Source("/v/p.mp4", 6, "11ff"), "captions", "new")
+        with LedgerReader(tmp_path) as reader:
+            (forgotten,) = [source for source in reader.sources() if source.name == "/v/q.mp4"]
+        await ledger.forget_sources([forgotten])
+        await finish(ledger, Source("/v/r.mp4", 5, "11ff"), "captions", "other", sampling={"every": 2})
+    found = records()
+    assert {path: captions_of(record) for path, record in found.items()} == {"/v/p.mp4": ["new"], "/v/r.mp4": ["other"]}
+    assert found["/v/p.mp4"].transcript_result is None

@@ -60,9 +60,9 @@ TRANSCRIBED = TranscriptResult(
 )
 
 SOURCE = Source("vidéo.mp4", 10, "00ff")
-RECORD = Record(SOURCE, CAPTIONED)
-TRANSCRIPT = Record(SOURCE, transcript_result=TRANSCRIBED)
-BOTH = Record(SOURCE, CAPTIONED, TRANSCRIBED)
+RECORD = Record(SOURCE, CAPTIONED, absolute_path="/v/vidéo.mp4")
+TRANSCRIPT = Record(SOURCE, transcript_result=TRANSCRIBED, absolute_path="/v/vidéo.mp4")
+BOTH = Record(SOURCE, CAPTIONED, TRANSCRIBED, absolute_path="/v/vidéo.mp4")
 
 EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
@@ -99,7 +99,13 @@ def test_every_record_is_one_line_with_every_field(line, record):
 
 def test_a_record_of_captions_has_the_fields_of_the_source_its_video_and_its_frames(line):
     value = json.loads(line(RECORD))
-    assert value["source"] == {"path": "vidéo.mp4", "bytes": 10, "sha256": "00ff", "missing": False}
+    assert value["source"] == {
+        "path": "vidéo.mp4",
+        "bytes": 10,
+        "sha256": "00ff",
+        "missing": False,
+        "absolute_path": "/v/vidéo.mp4",
+    }
     assert (value["status"], value["error"]) == ("ok", None)
     assert (value["media"]["frames"], value["media"]["video_codec"]) == (5, "h264")
     assert [(c["frame_index"], c["pts_seconds"], c["text"], c["reused_from"]) for c in value["captions"][:2]] == [
@@ -133,7 +139,7 @@ def test_the_record_of_a_source_that_cannot_be_read_says_why(line):
     value = json.loads(line(UNREADABLE))
     assert value["status"] == "error"
     assert value["error"] == {"type": "MediaError", "message": "the file is empty"}
-    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None, "missing": False}
+    assert value["source"] == {"path": "x.mp4", "bytes": None, "sha256": None, "missing": False, "absolute_path": ""}
 
 
 def test_a_source_that_cannot_be_read_any_more_keeps_its_results(line):

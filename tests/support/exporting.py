@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import os
 import re
 
 import av
@@ -43,7 +44,13 @@ def record(path="clip.mp4", *captions, start=0.0, **changes):
     ]
     spans = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
     return {
-        "source": {"path": path, "bytes": 5, "sha256": "00ff", "missing": False},
+        "source": {
+            "path": path,
+            "bytes": 5,
+            "sha256": "00ff",
+            "missing": False,
+            "absolute_path": os.path.abspath(path),
+        },
         "status": "ok",
         "error": None,
         "media": video(start),

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from reelscribe.errors import ReelscribeError, UsageError
+from reelscribe.errors import ReelscribeError, UsageError, printable
 from reelscribe.reporting.words import json_event
 
 EXIT_FAILED = 1
@@ -50,7 +50,7 @@ def _exit(text: str, status: int, json_log: bool) -> typer.Exit:
     if json_log:
         typer.echo(json_event("error", text=text, exit_status=status), err=True)
     else:
-        typer.echo(f"reelscribe: {text}", err=True)
+        typer.echo(f"reelscribe: {printable(text)}", err=True)
     return typer.Exit(status)
 
 

@@ -17,7 +17,7 @@ from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
 from reelscribe.cli._logging import log_messages
 from reelscribe.cli._options import RunOptions, one_of
 from reelscribe.cli.results import describe_written
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
@@ -77,16 +77,18 @@ def run_command(
             summary = asyncio.run(_run(options, captions, speech, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
-    exporting = formats and not summary.interrupted
-    _report(options, progress, summary, export(options.out / NAME, options.out, formats, cues) if exporting else [])
+    exporting = bool(formats) and not summary.interrupted
+    _report(options, progress, summary, exporting=exporting)
+    if exporting:
+        _report_export(options, progress, export(options.out / NAME, options.out, formats, cues))
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
         raise typer.Exit(EXIT_SOME_SOURCES_FAILED)
 
 
-def _report(options: RunOptions, progress: Progress, summary: Summary, exported: Sequence[Path]) -> None:
-    """Print what the run has done, and which files it has exported."""
+def _report(options: RunOptions, progress: Progress, summary: Summary, *, exporting: bool) -> None:
+    """Print what the run has done, before anything is exported, so that a failing export does not hide it."""
     from rich.console import Console
 
     from reelscribe.reporting.progress import JsonLines
@@ -94,17 +96,26 @@ def _report(options: RunOptions, progress: Progress, summary: Summary, exported:
     from reelscribe.results.annotations import NAME
 
     if isinstance(progress, JsonLines):
-        files = {"annotations": str(options.out / NAME), "exported": [str(path) for path in exported]}
-        progress.event("summary", **asdict(summary), **files)
+        progress.event("summary", **asdict(summary), annotations=str(options.out / NAME))
     elif not options.quiet:
         table = summary_table(
             summary.snapshot,
             options.out,
             interrupted=summary.interrupted,
             replaced_processes=summary.replaced_processes,
-            exported=describe_written(exported, options.out) if exported else "",
+            exporting=exporting,
         )
         Console(highlight=False).print(table)
+
+
+def _report_export(options: RunOptions, progress: Progress, exported: Sequence[Path]) -> None:
+    """Print which files the run has exported."""
+    from reelscribe.reporting.progress import JsonLines
+
+    if isinstance(progress, JsonLines):
+        progress.event("export", exported=[str(path) for path in exported])
+    elif not options.quiet:
+        typer.echo(printable(describe_written(exported, options.out)))
 
 
 async def _run(

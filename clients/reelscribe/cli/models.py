@@ -18,7 +18,7 @@ from reelscribe.cli.parser.commands import Command, group
 from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import ServerError
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import DIRECTORY, KEY_FILE_VARIABLE
+from reelscribe.server.options import DIRECTORY
 
 if TYPE_CHECKING:
     from reelscribe.management.client import ManagementClient, Why
@@ -57,7 +57,6 @@ class ServerChoice:
         Path | None,
         server_option(
             metavar="FILE",
-            envvar=KEY_FILE_VARIABLE,
             help="Copy of the server's key_file.json, with mode 600. By default the server's own file, or with"
             " --management key_file.json in the working folder if there is one.",
         ),

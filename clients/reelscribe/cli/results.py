@@ -12,7 +12,7 @@ import typer
 
 from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli._options import FORMATS, Cues, one_of, output_option
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, printable
 
 
 def export(
@@ -84,7 +84,7 @@ def forget(
             raise UsageError("forget: expected SOURCES or --missing, got neither")
         forgotten = asyncio.run(forget_sources(out, sources or [], missing=missing, dry_run=dry_run))
         for source in forgotten:
-            typer.echo(source.name)
+            typer.echo(printable(source.name))
         sources_noun = "source" if len(forgotten) == 1 else "sources"
         typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} {sources_noun}", err=True)
 

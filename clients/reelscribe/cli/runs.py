@@ -76,7 +76,7 @@ def annotate(
     ] = None,
     speech_key_file: Annotated[
         list[Path] | None,
-        server_option(metavar="FILE", help="Key file for --speech-server, like --key-file for --server."),
+        server_option(metavar="FILE", help="Key file for --speech-server. Only this option names it."),
     ] = None,
     cues: Cues = "auto",
 ) -> None:
@@ -93,7 +93,9 @@ def annotate(
         caption_servers = servers.find()
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
-        speech_servers = find_servers(speech_server, speech_key_file) if speech_server else caption_servers
+        speech_servers = (
+            find_servers(speech_server, speech_key_file, find_keys=False) if speech_server else caption_servers
+        )
         captioner = _served(caption_servers, model, CaptionerDescription, servers.requests_in_flight)
         speech = _served(speech_servers, speech_model, SpeechDescription, servers.requests_in_flight)
         run_command(run, cues, captions=(captioner, caption_options), speech=(speech, speech_options))

@@ -22,17 +22,19 @@ def round_confidence(value: float) -> float | None:
 
 
 def read_confidence(name: str, value: Any) -> float | None:
-    """Read a probability or a log-probability from parsed JSON.
+    """Read a probability (0 to 1) or a log-probability (at most 0) from parsed JSON.
 
     Args:
-        name: What it is called, for the message.
+        name: What it is called; names of log-probabilities end in "logprob".
         value: A number, or None where it is not known.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: It is neither, or out of its range.
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}: expected a number or null")
+    lowest, highest = (-math.inf, 0) if name.endswith("logprob") else (0, 1)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not lowest <= value <= highest:
+        raise TypeError(f"{name}: expected a number of at most {highest}, or null")
     return float(value)

@@ -66,6 +66,8 @@ class AnnotatedSource:
 
     path: str
     """Path of the source as it was given to the run."""
+    absolute_path: str
+    """Absolute path of the source."""
     bytes: int | None
     """Size in bytes; None if it could not be read."""
     sha256: str | None
@@ -147,7 +149,7 @@ def read_lines(annotations: Path, parse: Callable[[bytes], T]) -> Iterator[T]:
 
 
 def source_path(line: bytes) -> str:
-    """Parse only the path of the source, which is much faster than parsing a line of many megabytes.
+    """Parse only the absolute path of the source, which is much faster than parsing a line of many megabytes.
 
     Args:
         line: A line of annotations.jsonl.
@@ -158,7 +160,7 @@ def source_path(line: bytes) -> str:
     text = line.decode()
     head = _HEAD.match(text)
     source = json.JSONDecoder().raw_decode(text, head.end())[0] if head else json.loads(text)["source"]
-    return _path(source["path"])
+    return _path(source["absolute_path"])
 
 
 def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSource:
@@ -177,6 +179,7 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
     starts += [_seconds(audio["media_start_seconds"])] if audio else []
     return AnnotatedSource(
         path=_path(source["path"]),
+        absolute_path=_path(source["absolute_path"]),
         bytes=None if source["bytes"] is None else _index(source["bytes"]),
         sha256=None if source["sha256"] is None else _text(source["sha256"]),
         missing=bool(source["missing"]),

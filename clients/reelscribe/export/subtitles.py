@@ -71,7 +71,7 @@ def subtitle_writer(
 
     def write(source: AnnotatedSource) -> None:
         if cues := cues_of(source, made_from):
-            with folder.file(f"{suffix}/{names.name_for(source.path)}") as partial:
+            with folder.file(f"{suffix}/{names.name_for(source.absolute_path)}") as partial:
                 partial.write_text(to_text(cues), encoding="utf-8", errors="backslashreplace")
 
     return write

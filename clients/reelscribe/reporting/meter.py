@@ -201,7 +201,7 @@ class Meter:
             if len(self._failures) < FIRST_FAILURES:
                 self._failures.append((source.path, *error))
         if source.sha256:
-            self._copies += source.sha256 in self._digests
+            self._copies += source.sha256 in self._digests and source.path not in self._before
             self._digests.add(source.sha256)
         # A track that never opened the source does not count: it was done in an earlier run, or lacks the stream.
         if progress := [each for track in self.tracks if (each := track.close(source.path))]:

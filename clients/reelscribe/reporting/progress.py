@@ -17,9 +17,10 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
+from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
-from reelscribe.reporting.words import describe_clock, describe_time_left, json_event, printable
+from reelscribe.reporting.words import describe_clock, describe_time_left, json_event
 from reelscribe.results.records import Record
 
 LINE_SECONDS = 10.0
@@ -64,12 +65,12 @@ class ErrorLines(Progress):
         """Show why a source failed."""
         if record.error:
             kind, message = record.error
-            self.message(f"{kind}: {printable(record.source.path)}: {printable(message)}")
+            self.message(f"{kind}: {record.source.path}: {message}")
 
     def message(self, text: str) -> None:
         """Show a message on a line of its own, also above a bar."""
         # A style for `print` would also colour the lines that stay below.
-        self._console.print(Text(text, style="red"), soft_wrap=True)
+        self._console.print(Text(printable(text), style="red"), soft_wrap=True)
 
 
 class Lines(ErrorLines):

@@ -12,11 +12,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.track_meter import TrackSnapshot
-from reelscribe.reporting.words import describe_clock, describe_duration, printable
+from reelscribe.reporting.words import describe_clock, describe_duration
 from reelscribe.results.annotations import FAILURES_NAME
 
 RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]

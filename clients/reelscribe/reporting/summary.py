@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.track_meter import TrackSnapshot
-from reelscribe.reporting.words import describe_duration, printable
+from reelscribe.reporting.words import describe_duration
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 
 Line = tuple[str, str]
@@ -59,7 +61,7 @@ def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
     if track.counts == "frames":
         yield f"{track.done:,.0f}", f"captions made, {rate:,.0f} a second"
         if track.unsent:
-            yield f"{track.unsent:,.0f}", "of these reused from the frame before"
+            yield f"{track.unsent:,.0f}", "of these reused from an earlier frame"
     else:
         yield describe_duration(track.done), f"of audio transcribed, {rate:,.0f} times real time"
         if track.unsent:
@@ -82,7 +84,7 @@ def failure_texts(failures: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def summary_table(
-    snapshot: Snapshot, out: Path, *, interrupted: bool, replaced_processes: int, exported: str = ""
+    snapshot: Snapshot, out: Path, *, interrupted: bool, replaced_processes: int, exporting: bool = False
 ) -> RenderableType:
     """Return what to print at the end of a run.
 
@@ -91,7 +93,7 @@ def summary_table(
         out: The folder of the run.
         interrupted: Whether it was stopped before all sources were done.
         replaced_processes: Number of decode processes that died, or were killed because they hung.
-        exported: Which files were exported, in words; "" if none were.
+        exporting: Whether subtitles or tables are exported next.
     """
     parts: list[RenderableType] = [number_table(summary_lines(snapshot, replaced_processes=replaced_processes))]
     if failures := failure_texts(snapshot.failures):
@@ -100,16 +102,15 @@ def summary_table(
         parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
         parts.append(Text(f"All failed sources: {out / FAILURES_NAME}", overflow="fold"))
         parts.append(Text("To try them again, add --retry-failed to the same command."))
-    parts += [Text(exported, overflow="fold")] if exported else []
-    parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, bool(exported))]
+    parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, exporting)]
     return Group(*parts)
 
 
-def _next_steps(out: Path, interrupted: bool, exported: bool) -> Iterator[str]:
+def _next_steps(out: Path, interrupted: bool, exporting: bool) -> Iterator[str]:
     if interrupted:
         yield f"Results so far: {out}"
         yield "To continue, run the same command again."
         return
     yield f"Results: {out / NAME}"
-    if not exported:
-        yield f"Subtitles and tables: reelscribe export {out} --format srt --format csv"
+    if not exporting:
+        yield f"Subtitles and tables: reelscribe export {shlex.quote(str(out))} --format srt --format csv"

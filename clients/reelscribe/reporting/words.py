@@ -1,4 +1,4 @@
-"""How things are said: durations, times left, times of day, paths, and events as JSON."""
+"""How things are said: durations, times left, times of day, and events as JSON."""
 
 from __future__ import annotations
 
@@ -35,13 +35,6 @@ def describe_time_left(seconds: float, plus_minus: float) -> str:
 def describe_clock(since_epoch: float) -> str:
     """Describe a time of day, such as "14:03"."""
     return time.strftime("%H:%M", time.localtime(since_epoch))
-
-
-def printable(text: str) -> str:
-    """Return a text with escapes for what a terminal could not show or would obey, as file names may hold anything."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
-    )
 
 
 def json_event(event: str, **values: Any) -> str:

@@ -10,7 +10,6 @@ The same content of the ledger always gives the same bytes.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from reelscribe._files import atomic_file
-from reelscribe.errors import OutputError
+from reelscribe.errors import OutputError, printable
 from reelscribe.results.records import ModelSettings, Record
 
 NAME = "annotations.jsonl"
@@ -178,8 +177,7 @@ def _settings_to_json(settings: dict[str, ModelSettings]) -> str:
 def _failure(record: Record) -> bytes:
     """Return a line of failures.txt: path, type and message, with tabs between them."""
     assert record.error
-    path, kind, message = (cell.translate({9: " ", 10: " ", 13: " "}) for cell in (record.source.path, *record.error))
-    return os.fsencode(path) + f"\t{kind}\t{message}\n".encode("utf-8", "backslashreplace")
+    return ("\t".join(map(printable, (record.absolute_path or record.source.path, *record.error))) + "\n").encode()
 
 
 def _write_small(path: Path, content: bytes) -> None:

@@ -57,7 +57,8 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
     Args:
         out: The folder of a run.
         names: Files, folders and globs; those need not be on the disk any more.
-        missing: Whether to forget all sources, too, that were gone from the disk when the last run ended.
+        missing: Whether to forget all sources, too, that were gone from the disk when the last run ended and still
+            are.
         dry_run: Whether to find the sources without deleting anything.
 
     Returns:
@@ -74,12 +75,17 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
             with LedgerReader(out) as reader:
                 known = reader.sources()
                 chosen = {source.path for name in names for source in _matches(name, known)}
-                chosen |= {source.path for source in known if missing and source.missing}
+                chosen |= _gone(known) if missing else set()
                 forgotten = [source for source in known if source.path in chosen]
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
                     write_results(out, reader.records())
     return forgotten
+
+
+def _gone(known: Iterable[KnownSource]) -> set[bytes]:
+    """Return the paths of sources that are still gone; the disk of one that was marked may be back since."""
+    return {source.path for source in known if source.missing and not os.path.lexists(source.path)}
 
 
 def _matches(name: str, known: Iterable[KnownSource]) -> list[KnownSource]:

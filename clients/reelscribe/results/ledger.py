@@ -62,6 +62,11 @@ _FORGET_SOURCE = (
     "DELETE FROM sources WHERE path = ?1",
 )
 _FORGET_CONTENT = (
+    # A source whose content has changed may still have results of its earlier content.
+    """
+    DELETE FROM results WHERE job IN (SELECT id FROM jobs WHERE sha256 = ?1)
+    AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)
+    """,
     """
     DELETE FROM parts WHERE job IN (SELECT id FROM jobs WHERE sha256 = ?1)
     AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)

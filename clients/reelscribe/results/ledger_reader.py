@@ -106,6 +106,7 @@ class LedgerReader:
             Source(os.fsdecode(name), size, sha256 or ""),
             unreadable=SourceError(*json.loads(error)) if error else None,
             missing=bool(missing),
+            absolute_path=os.fsdecode(key),
         )
         for kind, settings, job_id, *row in self._select(_FIND_RESULTS, key, sha256):
             opened, total, done, job_error = row

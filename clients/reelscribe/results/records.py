@@ -133,6 +133,8 @@ class Record:
     """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
     missing: bool = False
     """Whether the source was gone from the disk when the last run into the folder ended."""
+    absolute_path: str = ""
+    """Absolute path, which tells sources of several folders apart."""
 
     @property
     def status(self) -> Literal["ok", "error"]:
@@ -175,7 +177,8 @@ class Record:
         captions = self.caption_result
         transcript = self.transcript_result
         audio = transcript.audio if transcript else None
-        yield "source", {**asdict(self.source), "sha256": self.source.sha256 or None, "missing": self.missing}
+        source = {**asdict(self.source), "sha256": self.source.sha256 or None}
+        yield "source", {**source, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
         yield "media", asdict(captions.video) if captions and captions.video else None

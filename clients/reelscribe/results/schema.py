@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,10 +125,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _set_aside(annotations: Path) -> None:
-    """Keep the records that a run with the earlier version wrote, because they will be written anew in another form."""
+    """Keep the records that a run with the earlier version wrote, because they will be written anew in another form.
+
+    They also stay under their own name until then.
+    """
     kept = annotations.with_name("annotations.version-2.jsonl")
     if annotations.exists() and not kept.exists():
-        annotations.rename(kept)
+        try:
+            os.link(annotations, kept)
+        except OSError:  # the file system has no links
+            shutil.copy2(annotations, kept)
         _log.info("%s: the records that an earlier version wrote are kept as %s", annotations.parent, kept.name)
 
 

@@ -34,7 +34,7 @@ from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.plan import Outlooks, Plan, make_plan
-from reelscribe.run.sources import find_sources
+from reelscribe.run.sources import find_sources, leave_out
 from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
 
@@ -125,11 +125,11 @@ class BulkRun:
             OutputError: The ledger cannot be read.
             ServerError: No server can be used.
         """
-        paths = await self._find(names)
+        paths, excluded = await self._find(names)
         async with AsyncExitStack() as stack:
             for track in self._tracks:
                 await stack.enter_async_context(track)
-            plan = await self._plan(paths)
+            plan = await self._plan(paths, excluded)
             outlooks = Outlooks(plan, self._tracks, self._new_meter(plan))
             await outlooks.find_durations(processes=len(os.sched_getaffinity(0)))
             return outlooks.outlook()
@@ -150,7 +150,7 @@ class BulkRun:
             OutputError: The folder is in use by another run, or cannot be written to.
             ServerError: No server can be used.
         """
-        paths = await self._find(names)
+        paths, excluded = await self._find(names)
         async with AsyncExitStack() as stack:
             for track in self._tracks:
                 await stack.enter_async_context(track)
@@ -158,7 +158,7 @@ class BulkRun:
             check_folder(self._out)
             ledger = await stack.enter_async_context(Ledger(self._out))
             reader = stack.enter_context(LedgerReader(self._out))
-            plan = await self._plan(paths)
+            plan = await self._plan(paths, excluded)
             meter = self._new_meter(plan)
             outlooks = Outlooks(plan, self._tracks, meter)
             stack.enter_context(self._progress)
@@ -171,12 +171,14 @@ class BulkRun:
             background = [asyncio.create_task(task) for task in tasks]
             stack.push_async_callback(_cancel, background)
             try:
-                await self._annotate(plan.paths, annotator)
-                state = "done"
-            except Stopped:
-                # Saved at once, because a second Ctrl-C may come while the results are written.
-                state = self._state = "interrupted"
-                await ledger.save_run_state(self._run_state(meter))
+                try:
+                    await self._annotate(plan.paths, annotator)
+                    state = "done"
+                except Stopped:
+                    # Saved at once, because a second Ctrl-C may come while the results are written.
+                    state = self._state = "interrupted"
+                    await ledger.save_run_state(self._run_state(meter))
+                await self._write_results(ledger, reader)
             except (ReelscribeError, asyncio.CancelledError) as error:
                 self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
                 with suppress(OutputError):  # the error that ended the run matters more
@@ -184,19 +186,22 @@ class BulkRun:
                     if isinstance(error, ReelscribeError):
                         await self._write_results(ledger, reader)
                 raise
-            await self._write_results(ledger, reader)
             self._progress.show(meter.snapshot())
             self._state = state
             await ledger.save_run_state(self._run_state(meter))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
 
-    async def _find(self, names: Sequence[str]) -> list[str]:
+    async def _find(self, names: Sequence[str]) -> tuple[list[str], int]:
+        """Return the paths of the sources, and how many were left out of them."""
         audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
-        return await asyncio.to_thread(find_sources, names, MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES)
+        suffixes = MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES
+        found = await asyncio.to_thread(find_sources, names, suffixes)
+        kept = leave_out(found, self._exclude)
+        return kept, len(found) - len(kept)
 
-    async def _plan(self, paths: Sequence[str]) -> Plan:
-        make = partial(make_plan, paths, self._out, self._tracks, exclude=self._exclude, limit=self._limit)
+    async def _plan(self, paths: Sequence[str], excluded: int) -> Plan:
+        make = partial(make_plan, paths, self._out, self._tracks, excluded=excluded, limit=self._limit)
         return await asyncio.to_thread(make)
 
     def _new_meter(self, plan: Plan) -> Meter:

@@ -60,7 +60,8 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
             return None
         if sampling.frames is not None:
             return min(float(sampling.frames), frames)
-        return min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
+        likely = min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
+        return max(likely, 1.0) if chosen else 0.0  # at least the first frame is chosen
 
     def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
         return self.options.settings(description)

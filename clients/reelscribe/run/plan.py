@@ -12,13 +12,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import MediaError, UsageError
+from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.outlook import Choice, Outlook
@@ -85,7 +84,7 @@ def make_plan(
     out: Path,
     tracks: Sequence[Track[Any, Any, Any, Any, Any]],
     *,
-    exclude: Sequence[str] = (),
+    excluded: int = 0,
     limit: int | None = None,
 ) -> Plan:
     """Choose the sources of a run, and look up in the ledger what is known about them.
@@ -94,28 +93,18 @@ def make_plan(
         paths: All sources that the user names.
         out: Folder of the run, in which there may be a ledger.
         tracks: The models of the run, entered.
-        exclude: Globs; sources whose path or file name fits one of them are left out.
+        excluded: Number of sources that have been left out of the paths.
         limit: Largest number of sources, of those that are not done; None for all sources, done or not.
 
     Raises:
-        UsageError: No source is left.
         OutputError: The ledger cannot be read.
     """
-    kept = [path for path in paths if not any(_fits(path, glob) for glob in exclude)]
-    if paths and not kept:
-        raise UsageError(
-            f"--exclude: expected globs that leave a source, but {', '.join(exclude)} fits all {len(paths)}"
-        )
     known = KnownFiles(out, [track.job_settings for track in tracks])
     seen: set[str] = set()
-    sources = [_look_up(path, known, tracks, seen) for path in kept]
+    sources = [_look_up(path, known, tracks, seen) for path in paths]
     if limit is not None:
         sources = [source for source in sources if not source.is_done][:limit]
-    return Plan(sources, len(paths) - len(sources))
-
-
-def _fits(path: str, glob: str) -> bool:
-    return fnmatchcase(path, glob) or fnmatchcase(os.path.basename(path), glob)
+    return Plan(sources, excluded + len(paths) - len(sources))
 
 
 def _look_up(

@@ -6,6 +6,7 @@ import glob
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import UsageError
@@ -35,6 +36,22 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
         for path in found:
             paths.setdefault(os.path.abspath(path), path)
     return list(paths.values())
+
+
+def leave_out(paths: Collection[str], globs: Collection[str]) -> list[str]:
+    """Return the paths that fit none of some globs, neither as a whole nor by the name of the file.
+
+    Raises:
+        UsageError: No path is left.
+    """
+    kept = [path for path in paths if not any(_fits(path, glob) for glob in globs)]
+    if paths and not kept:
+        raise UsageError(f"--exclude: expected globs that leave a source, but {', '.join(globs)} fits all {len(paths)}")
+    return kept
+
+
+def _fits(path: str, glob: str) -> bool:
+    return fnmatchcase(path, glob) or fnmatchcase(os.path.basename(path), glob)
 
 
 def _find(name: str, suffixes: Collection[str]) -> list[str]:

@@ -51,7 +51,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
 
     def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
         """Return how many chunks of audio there likely are."""
-        return seconds / self._description.chunk_seconds
+        return max(seconds / self._description.chunk_seconds, 1.0) if seconds else 0.0
 
     def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
         self.options.check(description)

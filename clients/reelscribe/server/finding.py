@@ -54,6 +54,8 @@ def find_servers(
     key_files: Sequence[Path] | None = None,
     management: str | None = None,
     directory: Path | None = None,
+    *,
+    find_keys: bool = True,
 ) -> list[FoundServer]:
     """Find servers, each with its key.
 
@@ -68,6 +70,8 @@ def find_servers(
         key_files: One for all servers or one for each.
         management: Where the key of a single server is renewed, and its models are listed.
         directory: Folder of a server on this machine; None for DIRECTORY, in which no server needs to run.
+        find_keys: Whether keys are looked for in the environment and in the working folder. They may be of another
+            server if a command uses two.
 
     Raises:
         UsageError: No server runs in `directory`, a key file or an address cannot be used, or their numbers do not fit
@@ -75,7 +79,7 @@ def find_servers(
     """
     local = _running_in(directory, needed=not urls)
     in_environment = [] if directory else os.environ.get(SERVER_VARIABLE, "").split()
-    if not key_files and not directory and not (urls and in_environment):
+    if find_keys and not key_files and not directory and not (urls and in_environment):
         key_files = [Path(path) for path in os.environ.get(KEY_FILE_VARIABLE, "").split(os.pathsep) if path]
     key_files = key_files or []
     urls = urls or in_environment
@@ -91,7 +95,7 @@ def find_servers(
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
             found.append(_in_its_folder(url, local))
             continue
-        if not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
+        if find_keys and not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
             key_file = COPIED_KEY_FILE
         server = Server(url, Credentials(key_file, management) if key_file else None)
         managed = find_managed_server(management, key_file) if management else None
