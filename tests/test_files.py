@@ -6,24 +6,24 @@ import os
 
 import pytest
 
-from reelscribe._files import FolderLock, atomic_file, is_locked
+from reelscribe._files import FolderLock, atomic_file, writer_of
 from reelscribe.errors import OutputError
 
 
 def test_only_one_run_at_a_time_can_lock_a_folder(tmp_path):
     out = tmp_path / "new" / "out"
     with FolderLock(out):
-        assert is_locked(out)
-        with pytest.raises(OutputError, match="another run is writing there; choose another --out"):
+        assert writer_of(out) == "run"
+        with pytest.raises(OutputError, match="another run is writing there; wait for its end, or choose"):
             FolderLock(out).__enter__()
-        assert is_locked(out)
-    assert not is_locked(out)
+        assert writer_of(out) == "run"
+    assert writer_of(out) is None
     with FolderLock(out):
-        assert is_locked(out)
+        assert writer_of(out) == "run"
 
 
 def test_a_folder_that_does_not_exist_is_not_locked(tmp_path):
-    assert not is_locked(tmp_path / "nowhere")
+    assert writer_of(tmp_path / "nowhere") is None
 
 
 def test_an_error_names_the_folder_that_cannot_be_created(tmp_path):
@@ -62,3 +62,16 @@ def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path
         raise ZeroDivisionError
     assert path.read_text() == "old"
     assert partial.exists() == durable
+
+
+def test_a_lock_tells_who_writes(tmp_path):
+    with FolderLock(tmp_path, "export"):
+        assert writer_of(tmp_path) == "export"
+        with (
+            pytest.raises(OutputError, match="another export is writing there; wait for its end"),
+            FolderLock(tmp_path),
+        ):
+            pass
+    with FolderLock(tmp_path):
+        assert writer_of(tmp_path) == "run"
+    assert writer_of(tmp_path) is None

@@ -34,23 +34,24 @@ def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
 
 
 class FolderLock:
-    """Reserve an output folder for one run, as a context manager that creates the folder if it is missing.
+    """Reserve an output folder for one writer, as a context manager that creates the folder if it is missing.
 
     Args:
         out: The output folder.
+        writer: Who writes there, for others: "run", "export" or "forget".
 
     Raises:
         OutputError: On entry, if the folder cannot be written to or locked, or another run has locked it.
     """
 
-    def __init__(self, out: Path) -> None:
-        self._path = _lock_path(out)
+    def __init__(self, out: Path, writer: str = "run") -> None:
+        self._path, self._writer = _lock_path(out), writer
 
     def __enter__(self) -> Self:
         out = self._path.parent
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a")
+            self._file = self._path.open("a+")
         except OSError as error:
             raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
         try:
@@ -62,7 +63,12 @@ class FolderLock:
             ) from None
         if not locked:
             self._file.close()
-            raise OutputError(f"{out}: another run is writing there; choose another --out")
+            raise OutputError(
+                f"{out}: another {writer_of(out) or 'run'} is writing there; wait for its end, or choose another --out"
+            )
+        self._file.truncate(0)
+        self._file.write(self._writer)
+        self._file.flush()
         return self
 
     def __exit__(
@@ -71,13 +77,13 @@ class FolderLock:
         self._file.close()
 
 
-def is_locked(out: Path) -> bool:
-    """Return whether a run holds the `FolderLock` of a folder; False if the lock file is missing or unreadable."""
+def writer_of(out: Path) -> str | None:
+    """Return who holds the `FolderLock` of a folder; None if nobody does, or the lock file is missing or unreadable."""
     try:
         with _lock_path(out).open() as file:
-            return not try_lock(file, shared=True)
+            return None if try_lock(file, shared=True) else file.read() or "run"
     except OSError:
-        return False
+        return None
 
 
 def _lock_path(out: Path) -> Path:

@@ -101,14 +101,14 @@ def status(
     with errors_as_one_line():
         from rich.console import Console
 
-        from reelscribe._files import is_locked
+        from reelscribe._files import writer_of
         from reelscribe.reporting.status import RunStatus
         from reelscribe.results.known_files import earlier_run_state
 
         saved = earlier_run_state(out)
         if saved is None:
             raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything; see --out")
-        run = RunStatus.from_run_state(saved, locked=is_locked(out))
+        run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
         if as_json:
             saved.pop("costs", None)
             typer.echo(json.dumps({**saved, "state": run.state, "reason": run.reason, "exit_status": run.exit_status}))

@@ -103,6 +103,11 @@ class InFlight:
             if not waiter.granted.done():
                 waiter.granted.set_result(False)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop_waiting` was called."""
+        return self._stopped
+
     async def acquire(self, fewer_than: Callable[[], float] = _any_number) -> Permit:
         """Wait for a permit; requests that may have one get it in the order of the calls.
 

@@ -21,7 +21,7 @@ from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import RequestRefused
+from reelscribe.errors import RequestRefused, ServerUnreachable
 
 JOIN_SECONDS = 0.05
 """Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
@@ -148,6 +148,8 @@ class JoinedRequests(ABC, Generic[Items, T]):
             permit = await self._in_flight.acquire(request.may_be_sent_beside)
             self._begin(request)
             with permit:
+                if self._in_flight.is_stopped:  # it was formed before, and nothing more is to be sent
+                    raise ServerUnreachable("the request was not sent, because the client was told to stop waiting")
                 answers = await self._answers(request.parts, permit)
         except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the answers
             for future in request.answers:

@@ -133,8 +133,8 @@ class ModelClient(ABC, Generic[Description]):
     async def permit(self) -> Permit:
         """Wait until fewer requests are in flight than the limit allows, and return a permit for one more.
 
-        Calls wait for a permit by themselves. A program that prepares its requests in advance, as a run does, takes the
-        permit first, passes it to the call, and gives it back when the call has ended::
+        Calls wait for a permit by themselves. A program that prepares its requests in advance takes the permit first,
+        passes it to the call, and gives it back when the call has ended::
 
             with await client.permit() as permit:
                 captions = await client.caption(next_frames(), permit)

@@ -15,8 +15,6 @@ class Probe:
     """Duration in seconds; 0.0 if the file does not state it."""
     frames_per_second: float | None
     """Average number of frames per second; None if the file has no video, 0.0 if it does not state it."""
-    audio: bool
-    """Whether the file has audio."""
 
 
 def probe_file(path: str) -> Probe:
@@ -45,7 +43,6 @@ def probe_file(path: str) -> Probe:
                 return Probe(
                     seconds=max(0.0, (container.duration or 0) / av.time_base),
                     frames_per_second=None if rate is None else float(rate),
-                    audio=bool(container.streams.audio),
                 )
         except (av.FFmpegError, UnicodeError, ValueError) as error:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None

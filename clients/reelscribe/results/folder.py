@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from reelscribe._files import FolderLock, is_locked
+from reelscribe._files import FolderLock, writer_of
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.annotations import write_results
@@ -38,12 +38,12 @@ def current_annotations(out: Path) -> Iterator[Path]:
     """
     if not (out / LEDGER).exists():
         yield out / ANNOTATIONS
-    elif is_locked(out):
+    elif writer_of(out):
         with TemporaryDirectory(prefix="reelscribe-") as folder, LedgerReader(out) as reader:
             write_results(Path(folder), reader.records())
             yield Path(folder) / ANNOTATIONS
     else:
-        with FolderLock(out):
+        with FolderLock(out, "export"):
             with output_errors(out / LEDGER, "written"):
                 open_ledger(out / LEDGER).close()  # makes the tables of this version if an earlier one wrote it
             with LedgerReader(out) as reader:
@@ -70,7 +70,7 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
     """
     if not (out / LEDGER).exists():
         raise OutputError(f"{out / LEDGER}: no such file; expected the folder of a run")
-    with FolderLock(out):
+    with FolderLock(out, "forget"):
         async with Ledger(out) as ledger:
             with LedgerReader(out) as reader:
                 known = reader.sources()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key
+from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key, settings_text
 
 _FILES = "SELECT path, stat, sha256 FROM files"
 _DURATIONS = "SELECT path, stat, seconds FROM durations"
@@ -94,5 +94,5 @@ class KnownFiles:
 
 
 def _jobs(database: sqlite3.Connection, settings: Mapping[str, Any]) -> Iterator[tuple[str, KnownJob]]:
-    for sha256, total, done, error, saved in database.execute(_JOBS, [json.dumps(settings, sort_keys=True)]):
+    for sha256, total, done, error, saved in database.execute(_JOBS, [settings_text(settings)]):
         yield sha256, KnownJob(total, saved or 0, bool(done), json.loads(error)[0] if error else None)

@@ -24,7 +24,7 @@ from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, job_from_row
 from reelscribe.results.records import Kind, KnownSource
-from reelscribe.results.schema import NAME, open_ledger, output_errors, path_key
+from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
@@ -40,7 +40,6 @@ _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = 
 _FORGET_JOB = "DELETE FROM jobs WHERE id = ?"
 _FORGET_RESULTS_OF_JOB = "DELETE FROM results WHERE job = ?"
 _SAVE_BATCH = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
-_FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
 _COUNT_FAILURES = """
     SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
     WHERE job = ? GROUP BY 1 ORDER BY min(first)
@@ -168,7 +167,7 @@ class Ledger:
             settings: Everything that decides the results of a content, the model included, as JSON. Equal settings
                 have the same number in every run.
         """
-        value = json.dumps(settings, sort_keys=True)
+        value = settings_text(settings)
         await self._write(_ADD_SETTINGS, value)
         ((number,),) = await self._in_thread(self._select, _FIND_SETTINGS, value)
         return int(number)
@@ -302,7 +301,7 @@ class Ledger:
     def _find_job(self, sha256: str, settings: int) -> Any:
         """Return the row of a job and those of its spans, in one turn of the thread; None if there is no such job."""
         rows = self._select(_FIND_JOB, sha256, settings)
-        return (rows[0], self._select(_FIND_SPANS, rows[0][0])) if rows else None
+        return (rows[0], self._select(FIND_SPANS, rows[0][0])) if rows else None
 
     def _commit(self, writes: list[_Write]) -> None:
         self._database.execute("BEGIN")

@@ -18,13 +18,12 @@ from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, audio_results, frame_results
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
 from reelscribe.results.records import CaptionResult, KnownSource, Model, ModelSettings, Record, TranscriptResult
-from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key
+from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
 
 _FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
-_FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
 _SOURCE_COLUMNS = "SELECT path, name, bytes, sha256, error, missing FROM sources"
 _FIND_SOURCE = f"{_SOURCE_COLUMNS} WHERE path = ?"
 _FIND_SOURCES = f"{_SOURCE_COLUMNS} WHERE path > ? ORDER BY path LIMIT ?"
@@ -110,7 +109,7 @@ class LedgerReader:
         )
         for kind, settings, job_id, *row in self._select(_FIND_RESULTS, key, sha256):
             opened, total, done, job_error = row
-            job = job_from_row(job_id, opened, total, done, job_error, self._select(_FIND_SPANS, job_id))
+            job = job_from_row(job_id, opened, total, done, job_error, self._select(FIND_SPANS, job_id))
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))
             else:

@@ -16,14 +16,15 @@ run        A single row: the state of the latest run, as JSON.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from reelscribe.errors import OutputError
 
@@ -32,6 +33,9 @@ NAME = "ledger.sqlite"
 
 VERSION = 3
 """Version of a ledger with these tables, as SQLite's `user_version`."""
+
+FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
+"""Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +161,11 @@ def output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[No
         else:
             advice = "what was saved before is kept; run the same command again to continue"
         raise OutputError(f"{path}: cannot be {action}: {error}; {advice}") from error
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return the text under which the ledger keeps a model with its settings; equal ones have equal texts."""
+    return json.dumps(settings, sort_keys=True)
 
 
 def path_key(path: str) -> bytes:

@@ -8,6 +8,7 @@ of all sources that the ledger has are written.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections import deque
@@ -37,6 +38,8 @@ from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
 from reelscribe.run.track import Stopped
 from reelscribe.run.transcribing import TranscriptTrack
+
+_log = logging.getLogger(__name__)
 
 OPEN_SOURCES = 1024
 """Largest number of sources that have a task and whose record has not been passed on yet. It bounds memory. It is large
@@ -214,7 +217,10 @@ class BulkRun:
 
     async def _announce(self, outlooks: Outlooks, ledger: Ledger) -> None:
         """Show what the run has before it, as soon as that is known, while the run goes on."""
-        await outlooks.find_durations(ledger)
+        try:
+            await outlooks.find_durations(ledger)
+        except ReelscribeError as error:
+            _log.warning("how long the sources are could not be found out: %s", error)
         self._progress.announce(outlooks.outlook())
 
     async def _annotate(self, paths: Sequence[str], annotator: Annotator) -> None:

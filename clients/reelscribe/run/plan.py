@@ -178,10 +178,9 @@ class Outlooks:
                 source = next(unknown, None)
 
         # Nothing is written to its slots.
-        async with DecodePool(processes, 1, 0) as pool, asyncio.TaskGroup() as group:
-            group.create_task(read_headers(first))
-            for _ in range(processes - 1):
-                group.create_task(read_headers(next(unknown, None)))
+        async with DecodePool(processes, 1, 0) as pool:
+            begun = [first, *(next(unknown, None) for _ in range(processes - 1))]
+            await asyncio.gather(*(read_headers(source) for source in begun))
 
     async def _find_duration(self, source: PlannedSource, pool: DecodePool, ledger: Ledger | None) -> None:
         seconds = self._meter.durations.get(source.path)  # a track may have opened it meanwhile

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind, Model
+from reelscribe.results.schema import settings_text
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -141,7 +141,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     @property
     def costs_key(self) -> str:
         """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
-        settings = json.dumps(self.job_settings, sort_keys=True)
+        settings = settings_text(self.job_settings)
         return f"{self.counts}, {hashlib.sha256(settings.encode()).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ import aiohttp
 
 from reelscribe.client.endpoint import Endpoint, Server
 from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
-from reelscribe.errors import AccessRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 from reelscribe.server.finding import FoundServer, ManagedServer
 from reelscribe.server.options import DIRECTORY
 
@@ -20,6 +20,8 @@ USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     SpeechDescription: ("speech", "whisper"),
 }
 """Names that are tried where the management API, which alone lists models, cannot be reached."""
+
+_Kind = type[ModelDescription] | RequestRefused | None
 
 _WORDS: dict[type[ModelDescription], tuple[str, str]] = {
     CaptionerDescription: ("captioner", "--model"),
@@ -42,17 +44,24 @@ async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
     listed = await _listed(found.managed) if found.managed else None
     names = USUAL_NAMES[kind] if listed is None else listed
     try:
-        fitting = [name for name, is_kind in await _kinds(server, names) if is_kind is kind]
+        kinds = await _kinds(server, names)
     except ServerUnreachable as error:
         if not found.assumed:
             raise
         raise ServerUnreachable(
             f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
         ) from None
+    fitting = [name for name, is_kind in kinds if is_kind is kind]
     if len(fitting) > 1:
         raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
     if fitting:
         return fitting[0]
+    for name, refusal in kinds:  # a model that is loading, for example, does not tell what it is
+        if isinstance(refusal, RequestRefused):
+            raise ServerError(
+                f"{server.url}: expected a {what} there, but {name} does not say what it is ({refusal}); try again when"
+                f" it is ready, or name the model with {option} NAME"
+            )
     where = "under a usual name " if listed is None else ""
     got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
     raise UsageError(f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME")
@@ -66,20 +75,22 @@ async def _listed(managed: ManagedServer) -> Sequence[str] | None:
     return None
 
 
-async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, type[ModelDescription] | None]]:
+async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]]:
     async with aiohttp.ClientSession() as session:
         kinds = await asyncio.gather(*(_kind(server, name, session) for name in names))
     return list(zip(names, kinds, strict=True))
 
 
-async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> type[ModelDescription] | None:
-    """Return what kind of model has a name; None if there is none, or it is not one of reelscribe's."""
+async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _Kind:
+    """Return what kind of model has a name, or why it does not tell; None if it is missing or none of reelscribe's."""
     try:
         return type(await Endpoint(server, name, session, _read_any, request_seconds=None).describe())
     except (AccessRefused, ServerUnreachable) as error:
         if isinstance(error, AccessRefused) and error.status == 404:
             return None
         raise
+    except RequestRefused as refusal:
+        return refusal
     except ServerError:
         return None
 

@@ -120,6 +120,8 @@ class _File:
             raise UsageError(f"{place}: expected {'true or false' if option.is_flag else 'a value'}, got {value!r}")
         if not all(isinstance(each, str | int | float) for each in given):
             raise UsageError(f"{place}: expected text, a number, or true or false, got {value!r}")
+        if option.metavar in PATHS and not all(isinstance(each, str) for each in given):
+            raise UsageError(f"{place}: expected a path, got {value!r}; put it in quotation marks")
         try:
             option.process_value(context, self.value(option, value))
         except typer.BadParameter as error:
@@ -129,7 +131,7 @@ class _File:
         """Return a value as the command line would give it."""
         values = value if isinstance(value, list) else [value]
         if option.metavar in PATHS:
-            values = [str(self.path.parent / Path(each).expanduser()) for each in values]
+            values = [str(self.path.parent / os.path.expanduser(each)) for each in values]
         return values if option.multiple else values[0]
 
 
