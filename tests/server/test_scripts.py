@@ -47,3 +47,11 @@ def test_quickstart_starts_with_the_given_settings_and_annotates_with_that_serve
     assert annotate.startswith("clone: ")
     assert "--all-frames --directory .server" in annotate
     assert "server stop" in lines[-1]
+
+
+@pytest.mark.parametrize("name", ["setup", "quickstart"])
+def test_help_is_shown_and_nothing_is_installed(tmp_path, name):
+    shutil.copytree(SCRIPTS, tmp_path / "scripts")
+    done = subprocess.run([tmp_path / "scripts" / name, "--help"], capture_output=True, text=True, check=True)
+    assert "install everything" in done.stdout.lower()
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
