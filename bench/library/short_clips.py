@@ -33,6 +33,7 @@ from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, Spread, publish, take_turns
 from reelscribe.archive import build as archive
+from reelscribe.decode.sampling import Sampling
 from reelscribe.run.options import CaptionOptions
 
 DEMO, EMULATED = "demo", "emulated"
@@ -54,7 +55,7 @@ def measure(
     serving: Serving, short: Sequence[Path], long: Sequence[Path], arguments: argparse.Namespace
 ) -> list[Spread]:
     """Run short clips and long videos in turn, and return the figures of a row."""
-    options = CaptionOptions(decode_workers=arguments.decode_workers)
+    options = CaptionOptions(Sampling(every=1), decode_workers=arguments.decode_workers)
     WholeRun([serving], long[: options.decode_workers], options)()  # warms up the worker and Java
     runs = {name: WholeRun([serving], paths, options) for name, paths in (("short", short), ("long", long))}
     take_turns(arguments.rounds, runs)
