@@ -25,7 +25,7 @@ from lib.report import Report, publish
 from reelscribe.contract.outcomes import Caption, SourceError
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from reelscribe.results.annotations import NAME, write_results
+from reelscribe.results.annotations import FAILURES_NAME, NAME, write_results
 from reelscribe.results.batches import ReusedFrame, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
@@ -130,13 +130,14 @@ def measure(arguments: argparse.Namespace, folder: Path) -> list[Report]:
     asyncio.run(fill(folder, arguments.sources))
     began = time.perf_counter()
     with LedgerReader(folder) as reader:
-        written = write_results(folder, reader.records())
+        write_results(folder, reader.records())
     seconds = time.perf_counter() - began
     annotations = folder / NAME
     size = annotations.stat().st_size
     sizes = Report("records", ("records", "errors", "MB", "bytes a record", "first error after MB", "written in s"))
     late = first_error(annotations) / 1e6
-    sizes.add(str(written.sources), written.failed, size / 1e6, size / written.sources, late, seconds)
+    failed = len((folder / FAILURES_NAME).read_text().splitlines())
+    sizes.add(str(arguments.sources), failed, size / 1e6, size / arguments.sources, late, seconds)
     opened = Report("readers", ("reader", "records", "errors", "seconds"))
     for name, open_records in READERS.items():
         if find_spec(name) is None:

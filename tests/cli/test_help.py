@@ -88,7 +88,6 @@ def complete(*words: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_options_and_values():
     assert complete("reelscribe", "models", "un") == ["unregister"]
     assert complete("reelscribe", "annotate", "--fra") == ["--frames", "--frames-per-request"]

@@ -62,20 +62,24 @@ async def test_what_does_not_fit_a_request_is_sent_in_the_next(limits, second):
     assert sizes(server) == [1, 2, len(second)]
 
 
+async def answers_of_joined(answer, gate):
+    """The answers to a batch that the gate holds, and to two more that are joined meanwhile: frames 1, and 2 and 3."""
+    async with FakeTorchServe(answer) as server, connected(server) as client:
+        joined = JoinedFrames(client, **LIMITS)
+        batches = [await joined.add(FRAMES[:1])]
+        await gate.wait_for(1)
+        batches += [await joined.add(FRAMES[1:2]), await joined.add(FRAMES[2:4])]
+        gate.open.set()
+        return [frame_numbers(await answers) for answers in batches]
+
+
 async def test_what_is_refused_in_one_batch_is_not_refused_in_those_that_were_joined_with_it():
     gate = Gate()
 
     async def answer(request):
         return refused(422, "FramesError", "no good") if 2 in request.names() else await gate(request)
 
-    async with FakeTorchServe(answer) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
-        first = await joined.add(FRAMES[:1])
-        await gate.wait_for(1)
-        good, bad = await joined.add(FRAMES[1:2]), await joined.add(FRAMES[2:4])
-        gate.open.set()
-        assert [frame_numbers(await answers) for answers in (first, good)] == [[0], [1]]
-        assert frame_numbers(await bad) == ["status 422: no good"] * 2
+    assert await answers_of_joined(answer, gate) == [[0], [1], ["status 422: no good"] * 2]
 
 
 async def test_a_frame_that_kills_workers_costs_its_own_batch_alone():
@@ -84,14 +88,7 @@ async def test_a_frame_that_kills_workers_costs_its_own_batch_alone():
     async def answer(request):
         return worker_died() if 3 in request.names() else await gate(request)
 
-    async with FakeTorchServe(answer) as server, connected(server) as client:
-        joined = JoinedFrames(client, **LIMITS)
-        first = await joined.add(FRAMES[:1])
-        await gate.wait_for(1)
-        good, bad = await joined.add(FRAMES[1:2]), await joined.add(FRAMES[2:4])
-        gate.open.set()
-        assert [frame_numbers(await answers) for answers in (first, good)] == [[0], [1]]
-        assert frame_numbers(await bad) == [2, "status 500: no luck"]
+    assert await answers_of_joined(answer, gate) == [[0], [1], [2, "status 500: no luck"]]
 
 
 async def test_an_error_that_ends_a_run_reaches_every_batch():

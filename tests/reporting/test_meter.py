@@ -11,9 +11,9 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting import meter, track_meter
 from reelscribe.reporting.forecast import SourceSize
-from reelscribe.reporting.limits import Load
+from reelscribe.reporting.limits import Load, Resources
 from reelscribe.reporting.meter import Meter, Snapshot
-from reelscribe.reporting.track_meter import TrackMeter, TrackSnapshot
+from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
 from support.snapshots import FRAMES, SNAPSHOT, SOUND
 
 
@@ -29,7 +29,8 @@ class Run:
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.clock.now))
         self.meter = Meter(4)
         self.frames = self.meter.track(
-            "frames", decode_workers=1, server_workers=4, load=self.load, outage=lambda: self.outage
+            Resources("frames", decode_workers=1, server_workers=4, requests_in_flight=32),
+            Readings(load=self.load, outage=lambda: self.outage),
         )
         self.clock.now = 100.0
 
@@ -38,12 +39,8 @@ class Run:
 
     def with_sound(self) -> TrackMeter:
         """One more lane, with one decode process and two workers."""
-        return self.meter.track(
-            "seconds of sound",
-            decode_workers=1,
-            server_workers=2,
-            decoded=lambda: 77.5,
-        )
+        resources = Resources("seconds of sound", decode_workers=1, server_workers=2, requests_in_flight=32)
+        return self.meter.track(resources, Readings(decoded=lambda: 77.5))
 
     @property
     def now(self) -> Snapshot:

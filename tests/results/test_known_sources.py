@@ -8,6 +8,7 @@ import pytest
 from reelscribe.contract.outcomes import Caption, Silence, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch
+from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind, Record
@@ -128,8 +129,9 @@ async def test_what_is_forgotten_is_gone_unless_another_source_has_the_same_cont
 async def test_a_duration_is_found_until_the_file_changes(tmp_path, seconds):
     async with Ledger(tmp_path) as ledger:
         await ledger.save_duration("a.mp4", "stat", seconds)
-        assert await ledger.find_duration("./a.mp4", "stat") == seconds
-        assert await ledger.find_duration("a.mp4", "another") is None
+    known = KnownFiles(tmp_path, [])
+    assert known.duration("./a.mp4", "stat") == (True, seconds)
+    assert known.duration("a.mp4", "another") == (False, None)
 
 
 async def test_a_source_that_is_forgotten_takes_no_result_of_another_with_it(records, tmp_path):

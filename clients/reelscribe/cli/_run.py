@@ -6,7 +6,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +27,7 @@ from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
+    from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.run.bulk import BulkRun, Summary
     from reelscribe.run.options import CaptionOptions, SpeechOptions
@@ -70,11 +77,16 @@ def run_command(
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
-        asyncio.run(_look_ahead(options, captions, speech, progress))
+        outlook = asyncio.run(_look_ahead(_prepared(options, captions, speech, progress), options.sources))
+        if options.json_log:
+            progress.announce(outlook)
+        else:
+            typer.echo(outlook)
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            summary = asyncio.run(_run(options, captions, speech, display))
+            prepared = _prepared(options, captions, speech, display)
+            summary = asyncio.run(_run(prepared, options.sources, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     exporting = bool(formats) and not summary.interrupted
@@ -118,30 +130,16 @@ def _report_export(options: RunOptions, progress: Progress, exported: Sequence[P
         typer.echo(printable(describe_written(exported, options.out)))
 
 
-async def _run(
-    options: RunOptions,
-    captions: tuple[ServedModel, CaptionOptions] | None,
-    speech: tuple[ServedModel, SpeechOptions] | None,
-    progress: Progress,
-) -> Summary:
-    async with _prepared(options, captions, speech, progress) as run:
+async def _run(prepared: AbstractAsyncContextManager[BulkRun], sources: list[str], progress: Progress) -> Summary:
+    async with prepared as run:
         _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(options.sources)
+        return await run.run(sources)
 
 
-async def _look_ahead(
-    options: RunOptions,
-    captions: tuple[ServedModel, CaptionOptions] | None,
-    speech: tuple[ServedModel, SpeechOptions] | None,
-    progress: Progress,
-) -> None:
-    """Say what the run would do."""
-    async with _prepared(options, captions, speech, progress) as run:
-        outlook = await run.outlook(options.sources)
-    if options.json_log:
-        progress.announce(outlook)
-    else:
-        typer.echo(outlook)
+async def _look_ahead(prepared: AbstractAsyncContextManager[BulkRun], sources: list[str]) -> Outlook:
+    """Find out what the run would do."""
+    async with prepared as run:
+        return await run.outlook(sources)
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.packets import PacketFilter, PacketIndex
-from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, Timeline
+from reelscribe.decode.packets import PacketIndex
+from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100

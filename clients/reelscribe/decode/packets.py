@@ -15,7 +15,6 @@ from typing import TypeGuard
 
 import av
 import numpy as np
-from av.bitstream import BitStreamFilterContext
 from av.format import Flags
 from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.source_file import (
     MISSING_SECONDS,
+    PacketFilter,
     Timeline,
     demux,
     ffmpeg_reason,
@@ -50,12 +50,6 @@ STATED_TOLERANCE = 0.05
 
 REPEATS = 16
 """Number of frames in which a repeated presentation time is made up for."""
-
-_VP8_SHOW_FRAME = 0x10
-"""Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
-
-_NOT_CODED_BYTES = 8
-"""Largest size of an MPEG-4 frame that is not coded: players go on showing the one before it. Coded ones are larger."""
 
 
 @dataclass(frozen=True)
@@ -99,46 +93,6 @@ class PacketIndex:
             return -1
         index = int(np.searchsorted(self.pts, pts))
         return index if index < len(self.pts) and self.pts[index] == pts else -1
-
-
-class PacketFilter:
-    """Prepares the packets of a video stream for decoding, so that each holds one frame.
-
-    Programs that wrote MPEG-4 to AVI packed a B-frame into the packet of the frame before it.
-
-    Args:
-        stream: The video stream.
-    """
-
-    packed: bool = False
-    """Whether a packet held more than one frame."""
-
-    def __init__(self, stream: VideoStream) -> None:
-        self._codec = stream.codec_context.name
-        self._unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream) if self._codec == "mpeg4" else None
-
-    def frames(self, packet: av.Packet[VideoStream]) -> list[av.Packet[VideoStream]]:
-        """Return the packets with one frame each that are in a packet."""
-        if self._unpack is None:
-            return [packet]
-        corrupt, size = packet.is_corrupt, packet.size
-        if corrupt:
-            return [packet]
-        frames = self._unpack.filter(packet)
-        self.packed = self.packed or any(frame.size != size for frame in frames)
-        return frames
-
-    def is_shown(self, packet: av.Packet[VideoStream]) -> bool:
-        """Return whether a packet with one frame holds a frame that players show.
-
-        Players do not show frames outside the edit list, nor VP8 frames that only serve as references, nor MPEG-4
-        frames that are not coded.
-        """
-        if packet.is_discard:
-            return False
-        if self._codec == "vp8":
-            return bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
-        return self._codec != "mpeg4" or packet.size > _NOT_CODED_BYTES
 
 
 def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:

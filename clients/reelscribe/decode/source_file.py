@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import av
+from av.bitstream import BitStreamFilterContext
 from av.format import Flags
 from av.stream import Stream
+from av.video.stream import VideoStream
 
 from reelscribe.errors import MediaError
 
@@ -39,6 +41,13 @@ clock of 33 bits, which counts 95,444 s, and adds those."""
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
+
+
+_VP8_SHOW_FRAME = 0x10
+"""Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
+
+_NOT_CODED_BYTES = 8
+"""Largest size of an MPEG-4 frame that is not coded: players go on showing the one before it. Coded ones are larger."""
 
 
 @contextmanager
@@ -178,3 +187,41 @@ def ffmpeg_reason(error: Exception) -> str:
     """Return the first line of an error's message, up to 200 characters, or the name of its class if it has none."""
     lines = [line.strip() for line in (getattr(error, "strerror", None) or str(error)).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__
+
+
+class PacketFilter:
+    """Prepares the packets of a video stream for decoding, so that each holds one frame.
+
+    Programs that wrote MPEG-4 to AVI packed a B-frame into the packet of the frame before it.
+
+    Args:
+        stream: The video stream.
+    """
+
+    packed: bool = False
+    """Whether a packet held more than one frame."""
+
+    def __init__(self, stream: VideoStream) -> None:
+        self._codec = stream.codec_context.name
+        self._unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream) if self._codec == "mpeg4" else None
+
+    def frames(self, packet: av.Packet[VideoStream]) -> list[av.Packet[VideoStream]]:
+        """Return the packets with one frame each that are in a packet."""
+        if self._unpack is None or packet.is_corrupt:
+            return [packet]
+        size = packet.size  # the filter empties the packet
+        frames = self._unpack.filter(packet)
+        self.packed = self.packed or any(frame.size != size for frame in frames)
+        return frames
+
+    def is_shown(self, packet: av.Packet[VideoStream]) -> bool:
+        """Return whether a packet with one frame holds a frame that players show.
+
+        Players do not show frames outside the edit list, nor VP8 frames that only serve as references, nor MPEG-4
+        frames that are not coded.
+        """
+        if packet.is_discard:
+            return False
+        if self._codec == "vp8":
+            return bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
+        return self._codec != "mpeg4" or packet.size > _NOT_CODED_BYTES

@@ -125,11 +125,7 @@ class DecodeProcess:
         Raises:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
         """
-        self._send(digest_file=path)
-        reply = await self._next_reply()
-        self._working = False
-        if "error" in reply:
-            raise _media_error(**reply["error"])
+        reply = await self._ask(digest_file=path)
         return Source(**reply["source"])
 
     async def probe_file(self, path: str) -> Probe:
@@ -145,11 +141,7 @@ class DecodeProcess:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
         """
         self._files += 1
-        self._send(probe_file=path)
-        reply = await self._next_reply()
-        self._working = False
-        if "error" in reply:
-            raise _media_error(**reply["error"])
+        reply = await self._ask(probe_file=path)
         return Probe(**reply["probed"])
 
     async def read(
@@ -210,6 +202,15 @@ class DecodeProcess:
         """
         self._granted_slot = await self._slots.take()
         return {"slot": self._granted_slot}
+
+    async def _ask(self, **command: Any) -> dict[str, Any]:
+        """Send a command that has a single reply, and return the reply. Raises the error that it may be."""
+        self._send(**command)
+        reply: dict[str, Any] = await self._next_reply()
+        self._working = False
+        if "error" in reply:
+            raise _media_error(**reply["error"])
+        return reply
 
     def _send(self, **command: Any) -> None:
         self._working = True

@@ -7,8 +7,9 @@ to it is the limit; while they do not, every batch is sent at once, and decoding
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, Self
 
 Counts = Literal["frames", "seconds of sound"]
@@ -61,7 +62,7 @@ class Load:
 
     def since(self, earlier: Load) -> Self:
         """Return the load between an earlier moment and this one."""
-        names = [field.name for field in fields(self)]
+        names = [each.name for each in fields(self)]
         return type(self)(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
 
 
@@ -77,7 +78,7 @@ class Resources:
     """Number of workers that serve the model."""
     requests_in_flight: int
     """Largest number of requests in flight."""
-    cores: int
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Number of CPU cores that the client may use."""
 
 

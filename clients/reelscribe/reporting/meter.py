@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any, Self, TypeVar
@@ -14,8 +14,8 @@ from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.forecast import Costs, TimeLeft
-from reelscribe.reporting.limits import Counts, Load
-from reelscribe.reporting.track_meter import TrackMeter, TrackSnapshot
+from reelscribe.reporting.limits import Counts, Resources
+from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
 
 TICK_SECONDS = 0.01
 """Seconds between two measurements of the delay of the event loop."""
@@ -146,44 +146,15 @@ class Meter:
         self.tracks: list[TrackMeter] = []
         """The tracks, in the order in which they were added."""
 
-    def track(
-        self,
-        counts: Counts,
-        *,
-        decode_workers: int,
-        server_workers: int,
-        requests_in_flight: int = 32,
-        load: Callable[[], Load] = Load,
-        decoded: Callable[[], float] = lambda: 0.0,
-        retries: Callable[[], int] = lambda: 0,
-        outage: Callable[[], Outage | None] = lambda: None,
-        costs: Costs | None = None,
-    ) -> TrackMeter:
+    def track(self, resources: Resources, readings: Readings | None = None, costs: Costs | None = None) -> TrackMeter:
         """Add a track, before the first source is opened.
 
         Args:
-            counts: Unit in which the track counts its progress.
-            decode_workers: Number of its decode processes.
-            server_workers: Number of workers that serve its model.
-            requests_in_flight: Largest number of its requests in flight.
-            load: Returns how long its decode processes and the client were busy since the start of the run; what
-                requests took is counted by `TrackMeter.answered`.
-            decoded: Returns the number of frames, or of seconds of audio, that its processes have decoded.
-            retries: Returns the number of requests that were sent again.
-            outage: Returns why no server can be used; None if one can.
+            resources: What it has to work with.
+            readings: What it knows by itself; by default nothing.
             costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
-        track = TrackMeter(
-            counts,
-            decode_workers=decode_workers,
-            server_workers=server_workers,
-            requests_in_flight=requests_in_flight,
-            load=load,
-            decoded=decoded,
-            retries=retries,
-            outage=outage,
-            costs=costs,
-        )
+        track = TrackMeter(resources, readings or Readings(), costs)
         self.tracks.append(track)
         return track
 

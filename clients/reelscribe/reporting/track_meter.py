@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,27 +70,31 @@ class _Decoding:
     """Fraction of the source (0 to 1) that has been decoded. Its results come later."""
 
 
-class TrackMeter:
-    """Measures one track. `Meter.track` creates it and describes the arguments."""
+@dataclass(frozen=True)
+class Readings:
+    """Functions that return what a track knows by itself."""
 
-    def __init__(
-        self,
-        counts: Counts,
-        *,
-        decode_workers: int,
-        server_workers: int,
-        requests_in_flight: int,
-        load: Callable[[], Load],
-        decoded: Callable[[], float],
-        retries: Callable[[], int],
-        outage: Callable[[], Outage | None],
-        costs: Costs | None,
-    ) -> None:
-        cores = len(os.sched_getaffinity(0))
-        self._resources = Resources(counts, decode_workers, server_workers, requests_in_flight, cores)
-        self._load, self._count_decoded, self._retries, self.outage = load, decoded, retries, outage
+    load: Callable[[], Load] = Load
+    """How long its decode processes and the client were busy since the start of the run; what requests took is counted
+    by `TrackMeter.answered`."""
+    decoded: Callable[[], float] = lambda: 0.0
+    """Number of frames, or of seconds of audio, that its processes have decoded."""
+    retries: Callable[[], int] = lambda: 0
+    """Number of requests that were sent again."""
+    outage: Callable[[], Outage | None] = lambda: None
+    """Why no server can be used; None if one can."""
+
+
+class TrackMeter:
+    """Measures one track."""
+
+    def __init__(self, resources: Resources, readings: Readings, costs: Costs | None) -> None:
+        """Start the clock of a track. `Meter.track` describes the arguments."""
+        self._resources, self._readings = resources, readings
+        self.outage = readings.outage
+        """Returns why no server can be used; None if one can."""
         self._window = LoadWindow()
-        self.forecast = Forecast(decode_workers, costs)
+        self.forecast = Forecast(resources.decode_workers, costs)
         """The sources that the track has not opened, and what sources have cost."""
         self._done = self._unsent = self._done_before = 0.0
         self._requests = 0
@@ -198,16 +201,16 @@ class TrackMeter:
         """Return the figures of the track, `seconds` after the start of the run."""
         requests = max(self._network + self._queue + self._compute, 1e-9)
         times = {"network": self._network, "queue": self._queue, "compute": self._compute}
-        load = Load(**{**vars(self._load()), **times, "seconds": seconds})
+        load = Load(**{**vars(self._readings.load()), **times, "seconds": seconds})
         left = self.time_left()
         return TrackSnapshot(
             counts=self._resources.counts,
             done=self._done,
             done_before=self._done_before,
             unsent=self._unsent,
-            decoded=self._count_decoded(),
+            decoded=self._readings.decoded(),
             requests=self._requests,
-            retries=self._retries(),
+            retries=self._readings.retries(),
             decode_share=min(1.0, load.busy / seconds / self._resources.decode_workers),
             network_share=self._network / requests,
             queue_share=self._queue / requests,

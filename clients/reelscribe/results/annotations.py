@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -50,16 +49,6 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True)
-class WrittenResults:
-    """What `write_results` has written."""
-
-    sources: int
-    """Number of records."""
-    failed: int
-    """Number of records with an error."""
-
-
 def check_folder(out: Path) -> None:
     """Raise OutputError if the files of results cannot be put into the folder `out`, which exists."""
     for name in (NAME, SETTINGS_NAME, FAILURES_NAME):
@@ -67,7 +56,7 @@ def check_folder(out: Path) -> None:
             raise OutputError(f"{out / name}: a folder; expected a file or nothing there")
 
 
-def write_results(out: Path, records: Iterable[Record]) -> WrittenResults:
+def write_results(out: Path, records: Iterable[Record]) -> None:
     """Write annotations.jsonl, run.json and failures.txt, and replace older ones.
 
     Lines keep the order of the records, with one exception. Readers such as DuckDB and Hugging Face datasets infer the
@@ -95,7 +84,6 @@ def write_results(out: Path, records: Iterable[Record]) -> WrittenResults:
             _reorder(partial, lines)
     _write_small(out / SETTINGS_NAME, _settings_to_json(settings).encode("utf-8", "backslashreplace"))
     _write_small(out / FAILURES_NAME, b"".join(failures))
-    return WrittenResults(len(lines), len(failures))
 
 
 def _write_line(file: IO[bytes], record: Record) -> _Line:

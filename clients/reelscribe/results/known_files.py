@@ -35,7 +35,7 @@ class KnownJob:
     done: bool
     """Whether nothing is left to do, whether it went well or not."""
     error_type: str | None
-    """Type of the error that it ended with; None if it ended well or is not done."""
+    """Type of the error that it ended with, also while it is tried again; None if it ended well or never ended."""
 
 
 def earlier_run_state(out: Path) -> dict[str, Any] | None:

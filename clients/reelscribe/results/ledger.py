@@ -28,7 +28,6 @@ from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_erro
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
-_FIND_DURATION = "SELECT seconds FROM durations WHERE path = ? AND stat = ?"
 _SAVE_DURATION = "INSERT OR REPLACE INTO durations VALUES (?, ?, ?)"
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
@@ -136,19 +135,6 @@ class Ledger:
             source: The file with its digest.
         """
         await self._write(_SAVE_DIGEST, path_key(path), stat, source.sha256)
-
-    async def find_duration(self, path: str, stat: str) -> float | None:
-        """Return the duration of a file whose header was read before.
-
-        Args:
-            path: Path of the file.
-            stat: The `file_stat` of the file now.
-
-        Returns:
-            The duration in seconds; None if the file was never looked at, states none, or was written to since.
-        """
-        rows = await self._in_thread(self._select, _FIND_DURATION, path_key(path), stat)
-        return rows[0][0] if rows else None
 
     async def save_duration(self, path: str, stat: str, seconds: float | None) -> None:
         """Save the duration of a file in seconds, as its header states it; None if it states none.

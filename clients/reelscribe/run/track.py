@@ -27,27 +27,21 @@ from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import MediaError, RequestRefused, ServerError
+from reelscribe.errors import MediaError, RequestRefused
 from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.limits import Counts, Load
+from reelscribe.reporting.limits import Counts, Load, Resources
 from reelscribe.reporting.meter import Meter
-from reelscribe.reporting.track_meter import TrackMeter
-from reelscribe.results.batches import SavedBatch
+from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
+from reelscribe.run.sender import Batch, Opened, Saved, SourceSender
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
-Opened = TypeVar("Opened")
-"""What a decode process reports about a file that it has opened."""
-Batch = TypeVar("Batch", bound=DecodedBatch)
-"""A batch as it comes from a decode process."""
 Answer = TypeVar("Answer")
 """The model's answer to an item of a batch."""
-Saved = TypeVar("Saved", bound=SavedBatch)
-"""The results of a batch, as the ledger keeps them."""
 
 
 class Stopped(Exception):
@@ -112,15 +106,14 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         self._cpu_before = time.process_time()
         self._run_meter = meter
         self._meter: TrackMeter = meter.track(
-            self.counts,
-            decode_workers=self.pool.workers,
-            server_workers=self._description.workers,
-            requests_in_flight=self._client.requests_in_flight,
-            load=self._load,
-            decoded=lambda: self.pool.decoded,
-            retries=lambda: self._client.retries,
-            outage=lambda: self._client.outage,
-            costs=costs,
+            Resources(self.counts, self.pool.workers, self._description.workers, self._client.requests_in_flight),
+            Readings(
+                load=self._load,
+                decoded=lambda: self.pool.decoded,
+                retries=lambda: self._client.retries,
+                outage=lambda: self._client.outage,
+            ),
+            costs,
         )
         self._client.on_answer = self._count
 
@@ -299,7 +292,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """
 
     async def _decode_and_send(self, path: str, job: Job) -> None:
-        sender = _Sender[Opened, Batch, Saved](self, path, job)
+        sender = SourceSender[Opened, Batch, Saved](self, path, job)
         decoding_failed: MediaError | None = None
         try:
             try:
@@ -353,66 +346,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
 
     def _count(self, answer: endpoint.Answer) -> None:
         self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
-
-
-class _Sender(Generic[Opened, Batch, Saved]):
-    """The batches of one source on their way to the model and into the ledger."""
-
-    opened: Opened
-    """What is known about the file, set before the first batch is sent."""
-
-    def __init__(self, track: Track[Any, Opened, Batch, Any, Saved], path: str, job: Job) -> None:
-        self._track, self._path, self._job = track, path, job
-        self._held: list[Batch] = []
-        """Batches that wait until there are `held_batches` of them."""
-        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved] | None] = {}
-        """The requests in flight, by the tasks that save their results; None where what was opened is saved."""
-
-    def open(self, opened: Opened) -> None:
-        """Save what is known about the file, while its frames or samples are decoded and sent."""
-        self.opened = opened
-        self._requests[asyncio.create_task(self._track.save_opened(self._path, self._job, opened))] = None
-
-    async def send(self, batch: Batch) -> None:
-        """Hold a batch, and send all held batches once there are `held_batches` of them."""
-        self._held.append(batch)
-        if len(self._held) >= self._track.held_batches:
-            await self._send_held()
-        for saving in [saving for saving in self._requests if saving.done()]:
-            del self._requests[saving]
-            saving.result()  # raises its error, so that a source whose results cannot be saved is not decoded further
-
-    async def finish(self) -> None:
-        """Send the batches that are still held, and return when all results are saved."""
-        await self._send_held()
-        await asyncio.gather(*self._requests)
-
-    def cancel(self) -> None:
-        """Cancel the requests that are in flight."""
-        for task in self._tasks():
-            task.cancel()
-
-    async def close(self) -> None:
-        """Release the batches that are still held, and wait until the requests in flight are saved or have failed."""
-        for batch in self._held:
-            batch.release()
-        await asyncio.gather(*self._tasks(), return_exceptions=True)
-
-    def _tasks(self) -> list[asyncio.Task[Any]]:
-        return [*self._requests, *(request for request in self._requests.values() if request)]
-
-    async def _send_held(self) -> None:
-        while self._held:
-            request = await self._track.send(self._held.pop(0))
-            self._requests[asyncio.create_task(self._save(request))] = request
-
-    async def _save(self, request: asyncio.Task[Saved]) -> None:
-        try:
-            saved = await request
-        except ServerError:
-            self._track.raise_if_stopping()
-            raise
-        await self._track.save(self._path, self._job, self.opened, saved)
 
 
 def source_error(error: MediaError) -> SourceError:
