@@ -14,7 +14,7 @@ from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
-from reelscribe.decode_pool.digest import digest_file
+from reelscribe.decode_pool.facts import digest_file
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoSound
 from reelscribe.run.options import SpeechOptions, chunk_samples
@@ -41,7 +41,7 @@ class LoopPool(DecodePool):
         """Seconds of audio that were decoded."""
         return self._decoded
 
-    async def digest_file(self, path: str) -> Source:
+    async def digest_file(self, path: str, size: int) -> Source:  # noqa: ARG002 - as DecodePool has it
         """Return the digest of a file; a thread reads and hashes it, so that the loop goes on."""
         return await asyncio.to_thread(digest_file, path)
 

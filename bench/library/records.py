@@ -27,7 +27,7 @@ from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.results.annotations import FAILURES_NAME, NAME, write_results
 from reelscribe.results.batches import ReusedFrame, SavedAudioBatch, SavedFrameBatch, TimedTranscript
-from reelscribe.results.jobs import SavedAudio, SavedVideo
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
@@ -49,14 +49,12 @@ async def add_source(ledger: Ledger, settings: tuple[int, int], number: int, sou
     spoken = await ledger.job(sha256, whisper)
     await ledger.save_opened(spoken.id, SavedAudio(AUDIO, None), 160_000)
     await ledger.save_batch(spoken.id, transcript(number))
-    await ledger.finish(spoken.id, None)
-    jobs: dict[Kind, int] = {"transcript": spoken.id}
+    jobs: dict[Kind, Job] = {"transcript": spoken}
     if number % 3:
         shown = await ledger.job(sha256, captioner)
         await ledger.save_opened(shown.id, SavedVideo(VIDEO, 10.0, None), 10)
         await ledger.save_batch(shown.id, captions(number))
-        await ledger.finish(shown.id, None)
-        jobs["captions"] = shown.id
+        jobs["captions"] = shown
     await ledger.save_source(Source(path, 10_000, sha256), jobs)
 
 

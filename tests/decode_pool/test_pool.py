@@ -201,8 +201,8 @@ async def test_a_process_reads_many_files_and_goes_on_after_those_that_cannot_be
         with pytest.raises(NoPictures, match="got audio"):
             await received.take(pool, task_of(tmp_path / "sound.mp4"))
         with pytest.raises(MediaError, match="No such file"):
-            await pool.digest_file(str(tmp_path / "gone.mp4"))
-        assert (await pool.digest_file(str(clip))).bytes == clip.stat().st_size
+            await pool.digest_file(str(tmp_path / "gone.mp4"), 0)
+        assert (await pool.digest_file(str(clip), 0)).bytes == clip.stat().st_size
         await received.take(pool, task_of(clip))
         assert pool.failures == 0
     assert len(set(received.pids)) == 1
@@ -320,7 +320,7 @@ async def test_after_stop_reads_end_and_no_new_ones_begin(media):
         with pytest.raises(DecoderDied, match="stopped"):
             await Received().take(pool, task_of(media / "old.avi"))
         with pytest.raises(DecoderDied, match="stopped"):
-            await pool.digest_file(str(media / "old.avi"))
+            await pool.digest_file(str(media / "old.avi"), 0)
         assert pool.failures == 0  # a process that was stopped has not failed
 
 
@@ -344,7 +344,7 @@ async def test_no_process_is_left_when_reads_are_given_up(misbehaving):
             assert len(decode_processes()) == 1
             await batches.aclose()
             assert decode_processes() == []
-        await pool.digest_file(__file__)
+        await pool.digest_file(__file__, 0)
         assert len(decode_processes()) == 1
     assert decode_processes() == []
 

@@ -34,8 +34,9 @@ def replies_to(*commands: dict) -> list[dict]:
 
 def test_a_file_that_cannot_be_read_is_an_error_and_the_next_one_is_read(media, tmp_path):
     (tmp_path / "x.mp4").write_text("text")
-    commands = [read_frames(tmp_path / "x.mp4"), {"digest_file": str(tmp_path / "gone.mp4")}]
+    commands = [read_frames(tmp_path / "x.mp4"), {"digest_files": [str(tmp_path / "gone.mp4")]}]
     text, gone, opened, *_, end = replies_to(*commands, read_frames(media / "old.avi"))
+    (gone,) = gone["digests"]
     assert text["error"]["type"] == gone["error"]["type"] == "MediaError"
     assert "not a media file" in text["error"]["message"]
     assert "No such file" in gone["error"]["message"]
@@ -51,8 +52,10 @@ def test_audio_without_video_is_an_error_of_its_own(media, tmp_path):
 
 def test_the_digest_of_a_file(media):
     path = media / "old.avi"
-    (reply,) = replies_to({"digest_file": str(path)})
-    source = Source(**reply["source"])
+    (reply,) = replies_to({"digest_files": [str(path), "/gone", str(path)]})
+    (source, again), gone = [Source(**each["source"]) for each in reply["digests"][::2]], reply["digests"][1]
+    assert source == again
+    assert "No such file" in gone["error"]["message"]
     assert (source.path, source.bytes) == (str(path), path.stat().st_size)
     assert len(source.sha256) == 64
 

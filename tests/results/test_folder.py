@@ -24,8 +24,7 @@ async def save(out: Path, *paths: str) -> None:
         for path in paths:
             job = await ledger.job(path, await ledger.settings_id(SETTINGS))
             await ledger.save_batch(job.id, SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, path)]))
-            await ledger.finish(job.id, None)
-            await ledger.save_source(Source(path, 5, path), {"captions": job.id})
+            await ledger.save_source(Source(path, 5, path), {"captions": job})
 
 
 def paths_in(annotations: Path) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from reelscribe.contract.outcomes import Caption, Silence, SourceError
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Header, Source
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch
 from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
@@ -27,8 +27,7 @@ async def finish(ledger: Ledger, source: Source, kind: Kind, text: str = "", **s
         "transcript": SavedAudioBatch(0, 200, silences=[Silence(0.0, 2.0)]),
     }[kind]
     await ledger.save_batch(job.id, saved)
-    await ledger.finish(job.id, None)
-    await ledger.save_source(source, {kind: job.id})
+    await ledger.save_source(source, {kind: job})
 
 
 def captions_of(record: Record) -> list[str]:
@@ -125,13 +124,13 @@ async def test_what_is_forgotten_is_gone_unless_another_source_has_the_same_cont
     assert (kept.done, again.done) == (True, False)
 
 
-@pytest.mark.parametrize("seconds", [2.5, None])
-async def test_a_duration_is_found_until_the_file_changes(tmp_path, seconds):
+@pytest.mark.parametrize("header", [Header(2.5, 25.0), Header(None, 0.0), Header(2.5, None)])
+async def test_what_a_header_says_is_found_until_the_file_changes(tmp_path, header):
     async with Ledger(tmp_path) as ledger:
-        await ledger.save_duration("a.mp4", "stat", seconds)
+        await ledger.save_header("a.mp4", "stat", header)
     known = KnownFiles(tmp_path, [])
-    assert known.duration("./a.mp4", "stat") == (True, seconds)
-    assert known.duration("a.mp4", "another") == (False, None)
+    assert known.header("./a.mp4", "stat") == header
+    assert known.header("a.mp4", "another") is None
 
 
 async def test_a_source_that_is_forgotten_takes_no_result_of_another_with_it(records, tmp_path):

@@ -22,12 +22,13 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, Header, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
+from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger, file_stat
 from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
@@ -72,6 +73,16 @@ async def job_in(out: Path, *which: Any) -> Job:
     """The same job, from a ledger that is opened for it."""
     async with Ledger(out) as ledger:
         return await job_of(ledger, *which)
+
+
+async def finish(ledger: Ledger, job: Job, error: SourceError | None) -> None:
+    """Save that a job is done, with the source whose content it is."""
+    await ledger.save_source(Source("/v/a.mp4", 5, "00ff"), {"captions": replace(job, done=True, error=error)})
+
+
+async def failures_of(ledger: Ledger, sha256: str = "00ff") -> dict[str, int]:
+    """The failures of the same job."""
+    return (await ledger.outcome(sha256, await ledger.settings_id(SETTINGS)))[1]
 
 
 async def saved_job(out: Path, *batches: SavedFrameBatch | SavedAudioBatch, opened: bool = True) -> int:
@@ -166,10 +177,10 @@ async def test_a_content_has_one_job_for_each_model(tmp_path):
 
 
 async def test_the_error_of_a_job_is_kept(tmp_path):
-    job = await saved_job(tmp_path, batch(0, 40))
+    await saved_job(tmp_path, batch(0, 40))
     for error in (SourceError("MediaError", "cut «short»"), None):
         async with Ledger(tmp_path) as ledger:
-            await ledger.finish(job, error)
+            await finish(ledger, await job_of(ledger), error)
         again = await job_in(tmp_path)
         assert (again.done, again.error) == (True, error)
 
@@ -196,7 +207,7 @@ async def test_failures_of_audio_are_counted_and_tried_again(tmp_path):
     failed = SavedAudioBatch(10, 30, silences=[Silence(1.0, 2.0)], failures=[SpeechFailure(2.0, 3.0, "refused")])
     job = await saved_job(tmp_path, SavedAudioBatch(0, 10, silences=[Silence(0.0, 1.0)]), failed)
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.failures(job) == {"refused": 1}
+        assert await failures_of(ledger) == {"refused": 1}
         await ledger.reopen(job)
         assert (await job_of(ledger)).missing == [Span(10, None)]
 
@@ -205,17 +216,17 @@ async def test_failures_of_frames_are_counted_by_their_reason(tmp_path):
     reasons = ["refused", UNDECODABLE, "refused"]
     first = SavedFrameBatch(0, 3, 1, failures=[Failure(k, k / 10, reason) for k, reason in enumerate(reasons)])
     last = SavedFrameBatch(5, 6, 4, failures=[Failure(5, 0.5, "refused")])
-    job = await saved_job(tmp_path, first, batch(3, 5), last)
+    await saved_job(tmp_path, first, batch(3, 5), last)
     async with Ledger(tmp_path) as ledger:
-        assert await ledger.failures(job) == {"refused": 3, UNDECODABLE: 1}
-        assert await ledger.failures((await job_of(ledger, "another")).id) == {}
+        assert await failures_of(ledger) == {"refused": 3, UNDECODABLE: 1}
+        assert await failures_of(ledger, "another") == {}
 
 
 async def test_a_job_that_is_reopened_keeps_its_batches_without_failures(tmp_path):
     failed = SavedFrameBatch(10, 12, 10, captions=captions(10), failures=[Failure(11, 1.1, "refused")])
     job = await saved_job(tmp_path, batch(0, 10), failed, batch(12, 20))
     async with Ledger(tmp_path) as ledger:
-        await ledger.finish(job, SourceError("RequestRefused", "refused"))
+        await finish(ledger, await job_of(ledger), SourceError("RequestRefused", "refused"))
         await ledger.reopen(job)
         again = await job_of(ledger)
     assert (again.done, again.opened, again.total) == (False, None, None)
@@ -356,7 +367,7 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
         await ledger.save_opened(captioned.id, VIDEO, 40)
         await ledger.save_opened(transcribed.id, AUDIO, None)
         await ledger.save_batch(captioned.id, batch(0, 1))
-        await ledger.finish(captioned.id, SourceError("MediaError", "cut short"))
+        await finish(ledger, captioned, SourceError("MediaError", "cut short"))
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
             jobs = database.execute("SELECT * FROM jobs ORDER BY id").fetchall()
             settings = database.execute("SELECT * FROM settings ORDER BY id").fetchall()
@@ -387,6 +398,7 @@ from pathlib import Path
 from reelscribe.contract.outcomes import Caption
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedFrameBatch
+from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 
 async def main(out, limit):
@@ -449,14 +461,28 @@ async def test_a_file_that_is_no_ledger_is_refused_and_not_changed(tmp_path):
     assert (tmp_path / "ledger.sqlite").read_text() == "something else\n" * 100
 
 
+async def test_a_ledger_of_version_3_is_continued_without_the_durations_that_it_kept(tmp_path):
+    job = await saved_job(tmp_path, batch(0, 40))
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
+        database.executescript("""
+            DROP TABLE headers; PRAGMA user_version = 3;
+            CREATE TABLE durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID;
+        """)
+    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") is None  # before a run has changed it
+    async with Ledger(tmp_path) as ledger:
+        await ledger.save_header("a.mp4", "stat", Header(2.5, 25.0))
+    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") == Header(2.5, 25.0)
+    assert frames(tmp_path, job) == captions(*range(40))
+
+
 async def test_a_ledger_of_another_version_is_refused(tmp_path):
     await saved_job(tmp_path)
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 or 3, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 to 4, got 99; choose another --out"):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 or 3, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 to 4, got 99; choose another --out"):
         LedgerReader(tmp_path).__enter__()
 
 

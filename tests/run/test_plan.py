@@ -7,18 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract.source import Header
 from reelscribe.decode.sampling import Sampling
+from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError
 from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.progress import Progress
 from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import file_stat
+from reelscribe.run import plan
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.options import CaptionOptions
-from support.fake_torchserve import FakeTorchServe
+from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 
 NAMES = ["full-chroma.mkv", "old.avi", "same-480x270.mp4", "variable-rate.mp4"]
@@ -38,7 +43,7 @@ class Runs:
     """Runs and dry runs of a fake captioner into one folder."""
 
     def __init__(self, server: FakeTorchServe, library: Path, out: Path) -> None:
-        self._server, self._library, self._out = server, library, out
+        self.server, self._library, self._out = server, library, out
 
     async def run(self, options: CaptionOptions | None = None, **choice) -> Summary:
         return await self._do("run", options, **choice)
@@ -47,9 +52,24 @@ class Runs:
         return await self._do("outlook", options, **choice)
 
     async def _do(self, what: str, options: CaptionOptions | None, **choice):
-        async with CaptionClient([Server(self._server.url)], "captioner") as client:
-            run = BulkRun([CaptionTrack(client, options)], self._out, **choice)
-            return await asyncio.wait_for(getattr(run, what)([str(self._library)]), PATIENCE)
+        async with CaptionClient([Server(self.server.url)], "captioner") as client:
+            self.latest = BulkRun([CaptionTrack(client, options)], self._out, **choice)
+            return await asyncio.wait_for(getattr(self.latest, what)([str(self._library)]), PATIENCE)
+
+
+class Announced(Progress):
+    """Keeps what a run announces. With `before_answers`, a server answers no request before that."""
+
+    def __init__(self) -> None:
+        self._came = asyncio.Event()
+
+    def announce(self, outlook: Outlook) -> None:
+        self.outlook = outlook
+        self._came.set()
+
+    async def before_answers(self, request: Received) -> web.Response:
+        await self._came.wait()
+        return await captions(request)
 
 
 @pytest.fixture
@@ -113,14 +133,39 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     await runs.run()
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
-    def known() -> list[tuple[bool, float | None]]:
+    def known() -> list[Header | None]:
         files = KnownFiles(tmp_path / "out", [])
-        return [files.duration(str(path), file_stat(str(path))) for path in paths]
+        return [files.header(str(path), file_stat(str(path))) for path in paths]
 
-    assert [seconds and round(seconds) for _, seconds in known()] == [19, 8, 8, 12, None]
-    assert all(probed for probed, _ in known())
+    assert [header.seconds and round(header.seconds) for header in known()] == [19, 8, 8, 12, None]
     paths[0].write_bytes(paths[1].read_bytes())
-    assert [probed for probed, _ in known()] == [False, True, True, True, True]
+    assert [header is not None for header in known()] == [False, True, True, True, True]
+
+
+async def test_of_many_small_files_some_headers_are_read_and_the_others_taken_for_alike(runs, library, monkeypatch):
+    for number in range(20):
+        shutil.copy(library / "same-480x270.mp4", library / f"{number}.mp4")
+    all_read = await runs.outlook()
+    monkeypatch.setattr(plan, "SMALL_FILES", 6)
+    read, read_header = [], DecodePool.read_header
+    monkeypatch.setattr(DecodePool, "read_header", lambda pool, path: read.append(path) or read_header(pool, path))
+    announced = Announced()
+    runs.server.answer = announced.before_answers
+    await runs.run(progress=announced)
+    assert 6 <= len(read) < 12
+    assert announced.outlook.unknown == 0
+    assert announced.outlook.media_seconds == pytest.approx(all_read.media_seconds, rel=0.3)
+
+
+async def test_frames_to_come_are_counted_after_an_interruption_whatever_the_frame_rates(runs):
+    """Of opened sources the number of chosen frames is known, and of the others what their headers say."""
+    options = CaptionOptions(Sampling(every=1))
+    announced = Announced()
+    runs.server.answer = announced.before_answers
+    await runs.run(options, progress=announced, on_record=lambda _: runs.latest.stop())
+    (choice,) = (await runs.outlook(options)).choices
+    rest = await runs.run(options)
+    assert choice.count == pytest.approx(rest.snapshot.frames, abs=4)
 
 
 async def test_the_run_goes_on_while_headers_are_read(runs, monkeypatch):
@@ -129,7 +174,7 @@ async def test_the_run_goes_on_while_headers_are_read(runs, monkeypatch):
     async def never(self, path):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.probe_file", never)
+    monkeypatch.setattr("reelscribe.decode_pool.pool.DecodePool.read_header", never)
     assert (await runs.run()).snapshot.sources_done == 4
 
 

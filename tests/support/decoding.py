@@ -41,7 +41,7 @@ def run_worker(*commands: dict, slot_bytes: int, slots: int) -> tuple[list[dict]
     output = io.StringIO()
     with pytest.raises(SystemExit):  # at the end of the commands
         serve(WorkerChannel(memory, slot_bytes, io.StringIO(lines), output))
-    replies = [json.loads(line) for line in output.getvalue().splitlines()]
+    replies = [reply for line in output.getvalue().splitlines() for reply in json.loads(line)]
     return [reply for reply in replies if "heartbeat" not in reply], memory
 
 

@@ -27,6 +27,16 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Header:
+    """What the header of a media file says, or FFmpeg estimates from it."""
+
+    seconds: float | None
+    """Duration in seconds; None if it is not stated."""
+    frames_per_second: float | None
+    """Average number of frames per second; 0.0 if the file has no video, None if it is not stated."""
+
+
+@dataclass(frozen=True)
 class VideoInfo:
     """Description of a video stream, from the header of its file and from its packets."""
 

@@ -42,6 +42,8 @@ DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
 
+_ONLY_HEADER = {"skip_frame": "all", "analyzeduration": "1"}
+"""Options of FFmpeg with which it decodes nothing when it opens a file, and does not read on for what it lacks then."""
 
 _VP8_SHOW_FRAME = 0x10
 """Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
@@ -74,6 +76,24 @@ def open_for_ffmpeg(path: str) -> Iterator[str]:
         if os.fstat(file.fileno()).st_size == 0:
             raise MediaError("the file is empty")
         yield f"/dev/fd/{file.fileno()}"
+
+
+def open_container(name: str) -> av.container.InputContainer:
+    """Open a media file with FFmpeg.
+
+    When FFmpeg opens a file, it also decodes the beginning of every video stream, which takes as long as all else for a
+    short clip. The header of an MP4 or QuickTime file says what is learned from that, except for the pixel format, so
+    there it is left out.
+
+    Args:
+        name: The name that `open_for_ffmpeg` yields.
+
+    Raises:
+        av.FFmpegError: The file is not a media file.
+    """
+    with Path(name).open("rb") as file:
+        has_full_header = file.read(8)[4:] == b"ftyp"
+    return av.open(name, options=_ONLY_HEADER if has_full_header else {})
 
 
 def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:

@@ -14,11 +14,14 @@ from numpy.typing import DTypeLike, NDArray
 HEARTBEAT_SECONDS = 1.0
 """Shortest time between two heartbeats."""
 
+QUEUED_REPLIES = 8
+"""Largest number of replies that are sent together."""
+
 
 class WorkerChannel:
     """Receives commands, sends replies, and gives access to the slots of shared memory that the process fills.
 
-    Commands and replies are JSON objects, one per line; `worker.py` lists them.
+    Commands and replies are JSON objects; `worker.py` lists them.
     """
 
     def __init__(self, memory: mmap.mmap, slot_bytes: int, commands: IO[str], replies: IO[str]) -> None:
@@ -32,6 +35,7 @@ class WorkerChannel:
         """
         self.slot_bytes = slot_bytes
         self._memory, self._commands, self._replies = memory, commands, replies
+        self._queued: list[str] = []
         self._slot: int | None = None
         self._last_reply = 0.0
 
@@ -65,9 +69,11 @@ class WorkerChannel:
     def queue(self, **reply: Any) -> None:
         """Send a reply together with the next one, and no later than the next heartbeat or wait for a command.
 
-        The parent wakes up for each write, which would take longer than decoding a short file.
+        The parent reads them at once; to wake up for each would take it longer than decoding a short file.
         """
-        self._replies.write(json.dumps(reply) + "\n")
+        self._queued.append(json.dumps(reply))
+        if len(self._queued) == QUEUED_REPLIES:
+            self._flush()
 
     def heartbeat(self) -> None:
         """Tell the parent that decoding makes progress, unless a reply was sent less than a second ago."""
@@ -75,8 +81,11 @@ class WorkerChannel:
             self.send(heartbeat={})
 
     def _flush(self) -> None:
-        self._last_reply = time.monotonic()
-        self._replies.flush()
+        if self._queued:
+            self._last_reply = time.monotonic()
+            self._replies.write(f"[{', '.join(self._queued)}]\n")
+            self._replies.flush()
+            self._queued = []
 
     def _read_command(self) -> dict[str, Any]:
         self._flush()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from reelscribe.contract.source import Source, Span
-from reelscribe.decode_pool.probe import Probe
+from reelscribe.contract.source import Header, Source, Span
+from reelscribe.decode_pool.digests import DigestQueue
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
@@ -26,9 +26,6 @@ STALL_SECONDS = 60.0
 READY_BATCHES = 4
 """Number of batches for which memory is allocated at the start, because nearly every run needs it. The batches that
 processes fill come on top."""
-
-DIGEST_ATTEMPTS = 2
-"""Number of times that a digest is tried; a process may die or hang for reasons other than the file."""
 
 
 class DecodePool:
@@ -60,8 +57,8 @@ class DecodePool:
         self._past_seconds = self._past_decoded = 0.0
         self._lent_at: dict[DecodeProcess, float] = {}
         self._past_lent = 0.0
-        self.digesting_seconds = 0.0
-        """Time in which processes read files for their digests, in seconds, summed over all processes."""
+        # If all processes computed digests, there would be nothing to send meanwhile.
+        self._digests = DigestQueue(self._process, max(1, workers // 2))
         self._stopped = False
 
     async def __aenter__(self) -> Self:
@@ -70,6 +67,7 @@ class DecodePool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._digests.close()
         await asyncio.gather(*(process.close() for process in self._all))
         self._slots.close()
 
@@ -84,6 +82,11 @@ class DecodePool:
         return self._past_decoded + sum(process.decoded for process in self._all)
 
     @property
+    def digesting_seconds(self) -> float:
+        """Time in which processes read files for their digests, in seconds, summed over all processes."""
+        return self._digests.seconds
+
+    @property
     def lent_seconds(self) -> float:
         """Time in which processes had a file, in seconds, summed over all processes."""
         now = time.monotonic()
@@ -95,11 +98,12 @@ class DecodePool:
         for process in self._all:
             process.kill()
 
-    async def digest_file(self, path: str) -> Source:
+    async def digest_file(self, path: str, size: int) -> Source:
         """Compute the size and SHA-256 of a file.
 
         Args:
             path: Path of the file.
+            size: Its likely size in bytes. Small files that wait at the same time are read one after the other.
 
         Returns:
             The path, the size and the digest.
@@ -107,33 +111,22 @@ class DecodePool:
         Raises:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
         """
-        for _ in range(DIGEST_ATTEMPTS - 1):
-            with suppress(DecoderDied, DecoderStalled):
-                return await self._digest_file_once(path)
-        return await self._digest_file_once(path)
+        return await self._digests.digest(path, size)
 
-    async def _digest_file_once(self, path: str) -> Source:
-        async with self._process() as process:
-            began = time.monotonic()
-            try:
-                return await process.digest_file(path)
-            finally:
-                self.digesting_seconds += time.monotonic() - began
-
-    async def probe_file(self, path: str) -> Probe:
+    async def read_header(self, path: str) -> Header:
         """Read the header of a media file. It is tried once, as the answer is only needed for forecasts.
 
         Args:
             path: Path of the file.
 
         Returns:
-            What the header says.
+            What it says.
 
         Raises:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process ended like this.
         """
         async with self._process() as process:
-            return await process.probe_file(path)
+            return await process.read_header(path)
 
     async def read(
         self,

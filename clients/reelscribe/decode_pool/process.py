@@ -8,11 +8,11 @@ import signal
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from typing import IO, Any, Protocol, Self, TypeVar
 
-from reelscribe.contract.source import Source, Span
-from reelscribe.decode_pool.probe import Probe
+from reelscribe.contract.source import Header, Source, Span
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
@@ -27,7 +27,8 @@ EXIT_SECONDS = 5.0
 """Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
 
 REPLY_BYTES = 2**20
-"""Longest reply that is accepted, in bytes. The longest replies are batches of 1,024 frames or silent chunks."""
+"""Longest line of replies that is accepted, in bytes. The longest replies are batches of 1,024 frames or silent chunks,
+of which up to eight come in a line."""
 
 Opened = TypeVar("Opened")
 Batch = TypeVar("Batch", bound=DecodedBatch)
@@ -61,6 +62,7 @@ class DecodeProcess:
         """Time spent waiting for its replies, in seconds."""
         self.decoded = 0.0
         """Number of frames, or seconds of audio, decoded from files that were read to their ends, wanted or not."""
+        self._replies: deque[dict[str, Any]] = deque()
         self._granted_slot: int | None = None
         self._files = 0
         self._working = False
@@ -113,36 +115,38 @@ class DecodeProcess:
         is_worn = self._files >= FILES_PER_PROCESS and self.busy_seconds >= SECONDS_PER_PROCESS
         return self._process.returncode is None and not self._working and not is_worn
 
-    async def digest_file(self, path: str) -> Source:
-        """Compute the size and SHA-256 of a file.
+    async def digest_files(self, paths: Sequence[str]) -> list[Source | MediaError]:
+        """Compute the sizes and SHA-256 of files.
 
         Args:
-            path: Path of the file.
+            paths: Paths of the files.
 
         Returns:
-            The path, the size and the digest.
+            For each file, the path, the size and the digest, or why it cannot be read.
 
         Raises:
-            MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+            MediaError: DecoderDied or DecoderStalled if the process died or hung.
         """
-        reply = await self._ask(digest_file=path)
-        return Source(**reply["source"])
+        reply = await self._ask(digest_files=paths)
+        return [
+            Source(**digest["source"]) if "source" in digest else _media_error(**digest["error"])
+            for digest in reply["digests"]
+        ]
 
-    async def probe_file(self, path: str) -> Probe:
+    async def read_header(self, path: str) -> Header:
         """Read the header of a media file.
 
         Args:
             path: Path of the file.
 
         Returns:
-            What the header says.
+            What it says.
 
         Raises:
             MediaError: The file cannot be read; DecoderDied or DecoderStalled if the process died or hung.
         """
         self._files += 1
-        reply = await self._ask(probe_file=path)
-        return Probe(**reply["probed"])
+        return Header(**(await self._ask(read_header=path))["header"])
 
     async def read(
         self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
@@ -222,9 +226,12 @@ class DecodeProcess:
 
     async def _next_reply(self) -> Any:
         """Wait for the next reply that is not a heartbeat."""
-        while "heartbeat" in (reply := json.loads(await self._next_line())):
-            pass
-        return reply
+        while True:
+            while self._replies:
+                reply = self._replies.popleft()
+                if "heartbeat" not in reply:
+                    return reply
+            self._replies.extend(json.loads(await self._next_line()))
 
     async def _next_line(self) -> bytes:
         assert self._process.stdout is not None

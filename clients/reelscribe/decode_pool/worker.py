@@ -1,17 +1,18 @@
 """The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `process.py`.
 
-It reads commands from standard input and writes replies to standard output, one JSON object per line. Below, ``<-``
-marks a command of the parent and ``->`` a reply of the process.
+It reads commands from standard input, one JSON object per line, and writes replies to standard output, one JSON array
+of replies per line. Below, ``<-`` marks a command of the parent and ``->`` a reply of the process.
 
-Digest a file::
+Digest files::
 
-    <- {"digest_file": path}
-    -> {"source": {"path", "bytes", "sha256"}}                    or an error
+    <- {"digest_files": [path, ...]}
+    -> {"digests": [{"source": {"path", "bytes", "sha256"}}       for each file; or, in its place, an error as below
+                    , ...]}
 
 Read the header of a file::
 
-    <- {"probe_file": path}
-    -> {"probed": {"seconds", "frames_per_second", "audio"}}      or an error
+    <- {"read_header": path}
+    -> {"header": {"seconds", "frames_per_second"}}               or an error
 
 Read the frames or the audio of a file::
 
@@ -45,7 +46,7 @@ from dataclasses import asdict
 from typing import Any
 
 from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.digest import digest_file
+from reelscribe.decode_pool.facts import digest_file, read_header
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1
@@ -56,17 +57,26 @@ def serve(channel: WorkerChannel) -> None:
     while True:
         command = channel.next_command()
         try:
-            if "digest_file" in command:
+            if "digest_files" in command:
                 # A decode process does this, because it can be killed while it reads a huge file or a dead disk.
-                channel.send(source=asdict(digest_file(command["digest_file"], channel.heartbeat)))
-            elif "probe_file" in command:
-                from reelscribe.decode_pool.probe import probe_file  # imported here, as it loads FFmpeg
-
-                channel.send(probed=asdict(probe_file(command["probe_file"])))
+                channel.send(digests=[_digest(channel, path) for path in command["digest_files"]])
+            elif "read_header" in command:
+                channel.send(header=asdict(read_header(command["read_header"])))
             else:
                 channel.send(end={"decoded": _read(channel, command)})
         except MediaError as error:
-            channel.send(error={"type": type(error).__name__, "message": str(error)})
+            channel.send(**_error(error))
+
+
+def _digest(channel: WorkerChannel, path: str) -> dict[str, Any]:
+    try:
+        return {"source": asdict(digest_file(path, channel.heartbeat))}
+    except MediaError as error:
+        return _error(error)
+
+
+def _error(error: MediaError) -> dict[str, Any]:
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
 def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:

@@ -79,23 +79,16 @@ class Job:
 
 
 def job_from_row(
-    number: int,
-    opened: str | None,
-    total: int | None,
-    done: int,
-    error: str | None,
-    saved: Iterable[tuple[int, int, int | None]],
+    row: tuple[int, str | None, int | None, int, str | None], saved: Iterable[tuple[int, int, int | None]]
 ) -> Job:
     """Return a job from a row of the ledger.
 
     Args:
-        number: Number of the job.
-        opened: What is known about the source, as JSON.
-        total: Number of its chosen frames or samples.
-        done: Whether nothing is left to do.
-        error: The error that it ended with, as JSON.
+        row: Number of the job; what is known about the source, as JSON; number of its chosen frames or samples; whether
+            nothing is left to do; and the error that it ended with, as JSON.
         saved: First number, number after the last, and anchor of each saved batch, in order.
     """
+    number, opened, total, done, error = row
     return Job(
         number,
         opened=None if opened is None else saved_source_from_json(json.loads(opened)),

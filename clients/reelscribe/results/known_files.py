@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reelscribe.contract.source import Header
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key, settings_text
 
 _FILES = "SELECT path, stat, sha256 FROM files"
-_DURATIONS = "SELECT path, stat, seconds FROM durations"
-_HAS_DURATIONS = "SELECT count(*) FROM sqlite_master WHERE name = 'durations'"
+_HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers"
+_HAS_HEADERS = "SELECT count(*) FROM sqlite_master WHERE name = 'headers'"
 # The batches of a job that ended well hold all of it, so they need not be added up.
 _JOBS = """
     SELECT sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
@@ -64,7 +65,7 @@ class KnownFiles:
             OutputError: The ledger cannot be read.
         """
         self._digests: dict[bytes, tuple[str, str]] = {}
-        self._durations: dict[bytes, tuple[str, float | None]] = {}
+        self._headers: dict[bytes, tuple[str, Header]] = {}
         self._jobs: list[dict[str, KnownJob]] = [{} for _ in settings]
         path = out / NAME
         if not path.exists():
@@ -74,8 +75,8 @@ class KnownFiles:
 
     def _read(self, database: sqlite3.Connection, settings: Sequence[Mapping[str, Any]]) -> None:
         self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES)}
-        if database.execute(_HAS_DURATIONS).fetchone() != (0,):  # a ledger of an earlier version has none
-            self._durations = {key: (stat, seconds) for key, stat, seconds in database.execute(_DURATIONS)}
+        if database.execute(_HAS_HEADERS).fetchone() != (0,):  # a ledger of an earlier version has none
+            self._headers = {key: (stat, Header(*header)) for key, stat, *header in database.execute(_HEADERS)}
         self._jobs = [dict(_jobs(database, value)) for value in settings]
 
     def digest(self, path: str, stat: str) -> str | None:
@@ -83,10 +84,10 @@ class KnownFiles:
         known_stat, sha256 = self._digests.get(path_key(path), ("", ""))
         return sha256 if known_stat == stat else None
 
-    def duration(self, path: str, stat: str) -> tuple[bool, float | None]:
-        """Return whether the header of a file was read before, and the duration in seconds if it states one."""
-        known_stat, seconds = self._durations.get(path_key(path), ("", None))
-        return (True, seconds) if known_stat == stat else (False, None)
+    def header(self, path: str, stat: str) -> Header | None:
+        """Return what the header of a file says; None if it was never read, or was written to since."""
+        known_stat, header = self._headers.get(path_key(path), ("", None))
+        return header if known_stat == stat else None
 
     def job(self, sha256: str, model: int) -> KnownJob | None:
         """Return the job of a content for the model with this number among the settings; None if there is none."""

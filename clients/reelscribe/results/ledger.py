@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, job_from_row
@@ -28,11 +28,11 @@ from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_erro
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
-_SAVE_DURATION = "INSERT OR REPLACE INTO durations VALUES (?, ?, ?)"
+_SAVE_HEADER = "INSERT OR REPLACE INTO headers VALUES (?, ?, ?, ?)"
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
 _FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
-_ADD_JOB = "INSERT OR IGNORE INTO jobs (sha256, settings) VALUES (?, ?)"
+_ADD_JOB = "INSERT INTO jobs (sha256, settings) VALUES (?, ?)"
 _SAVE_OPENED = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
 _FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
 _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = ?"
@@ -55,7 +55,7 @@ _FIND_SOURCES = "SELECT path, missing FROM sources ORDER BY path"
 _SAVE_MISSING = "UPDATE sources SET missing = ? WHERE path = ?"
 _FORGET_SOURCE = (
     "DELETE FROM results WHERE path = ?1",
-    "DELETE FROM durations WHERE path = ?1",
+    "DELETE FROM headers WHERE path = ?1",
     "DELETE FROM files WHERE path = ?1",
     "DELETE FROM sources WHERE path = ?1",
 )
@@ -76,30 +76,34 @@ _SAVE_RUN_STATE = "INSERT OR REPLACE INTO run VALUES (1, ?)"
 T = TypeVar("T")
 
 
-class _Write(NamedTuple):
-    """Statements that wait for the next commit, all of which it makes or none."""
+class _Query(NamedTuple):
+    """Something to read from the database or to write to it, which waits for its turn."""
 
-    statements: tuple[tuple[str, tuple[Any, ...]], ...]
-    committed: asyncio.Future[None]
+    run: Callable[[], Any]
+    """Called in the thread of the database, inside a transaction."""
+    answer: asyncio.Future[Any]
+    """What it returned, once that is committed."""
 
 
 class Ledger:
     """The ledger of a run, for the one process that writes it. Use it as an async context manager.
 
-    A thread of its own works with the database, so that the event loop never waits for the disk. Every method raises
-    OutputError if the disk is full or fails.
+    A thread of its own works with the database, so that the event loop never waits for the disk. All that is asked
+    while the thread is busy is its next transaction, so many short sources share its turns and the waits for the disk.
+    Every method raises OutputError if the disk is full or fails.
     """
 
     def __init__(self, out: Path) -> None:
         """Prepare the ledger in the folder `out`; it is created or opened when the block begins."""
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._waiting: list[_Write] = []
+        self._waiting: list[_Query] = []
         self._flusher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
-            await self._in_thread(self._open)
+            with output_errors(self._path, "written"):
+                self._database = await self._in_thread(open_ledger, self._path)
         except OutputError:
             self._thread.shutdown()
             raise
@@ -110,7 +114,8 @@ class Ledger:
     ) -> None:
         if self._flusher:
             await self._flusher
-        await self._in_thread(self._close)
+        with output_errors(self._path, "written"):
+            await self._in_thread(self._database.close)
         self._thread.shutdown()
 
     async def find_digest(self, path: str, stat: str) -> str | None:
@@ -123,7 +128,7 @@ class Ledger:
         Returns:
             The SHA-256 in hexadecimal digits; None if the file was never read, or was written to since.
         """
-        rows = await self._in_thread(self._select, _FIND_DIGEST, path_key(path), stat)
+        rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
 
     async def save_digest(self, path: str, stat: str, source: Source) -> None:
@@ -136,15 +141,15 @@ class Ledger:
         """
         await self._write(_SAVE_DIGEST, path_key(path), stat, source.sha256)
 
-    async def save_duration(self, path: str, stat: str, seconds: float | None) -> None:
-        """Save the duration of a file in seconds, as its header states it; None if it states none.
+    async def save_header(self, path: str, stat: str, header: Header) -> None:
+        """Save what the header of a file says.
 
         Args:
             path: Path of the file.
             stat: The `file_stat` of the file before its header was read.
-            seconds: The duration.
+            header: What it says.
         """
-        await self._write(_SAVE_DURATION, path_key(path), stat, seconds)
+        await self._write(_SAVE_HEADER, path_key(path), stat, header.seconds, header.frames_per_second)
 
     async def settings_id(self, settings: Mapping[str, Any]) -> int:
         """Return the number of a model with its settings, which are added if they are new.
@@ -153,10 +158,7 @@ class Ledger:
             settings: Everything that decides the results of a content, the model included, as JSON. Equal settings
                 have the same number in every run.
         """
-        value = settings_text(settings)
-        await self._write(_ADD_SETTINGS, value)
-        ((number,),) = await self._in_thread(self._select, _FIND_SETTINGS, value)
-        return int(number)
+        return await self._ask(self._settings_id, settings_text(settings))
 
     async def job(self, sha256: str, settings: int) -> Job:
         """Return the job of a content. If the ledger does not have it yet, it is added.
@@ -165,12 +167,16 @@ class Ledger:
             sha256: Digest of the content, in hexadecimal digits.
             settings: What `settings_id` returned.
         """
-        found = await self._in_thread(self._find_job, sha256, settings)
-        if found is None:
-            await self._write(_ADD_JOB, sha256, settings)
-            found = await self._in_thread(self._find_job, sha256, settings)
-        (number, opened, total, done, error), saved = found
-        return job_from_row(number, opened, total, done, error, saved)
+        return await self._ask(self._job, sha256, settings)
+
+    async def outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
+        """Return the job of a content, and the number of its failed frames or chunks by reason, the earliest first.
+
+        Args:
+            sha256: Digest of the content, in hexadecimal digits.
+            settings: What `settings_id` returned.
+        """
+        return await self._ask(self._outcome, sha256, settings)
 
     async def save_opened(self, job: int, opened: SavedSource, total: int | None) -> None:
         """Save what is known about a source that was opened.
@@ -192,14 +198,6 @@ class Ledger:
         """
         await self._write(_SAVE_BATCH, job, batch.first, batch.stop, batch.anchor, batch.results_to_json())
 
-    async def failures(self, job: int) -> dict[str, int]:
-        """Return the number of failed frames or chunks of a job by reason, the earliest reason first."""
-        return dict(await self._in_thread(self._select, _COUNT_FAILURES, job))
-
-    async def finish(self, job: int, error: SourceError | None) -> None:
-        """Save that a job is done, and the error that it ended with (None if it ended well)."""
-        await self._write(_FINISH_JOB, json.dumps(error) if error else None, job)
-
     async def reopen(self, job: int) -> None:
         """Delete the batches of a job that have failures, so that they are tried again.
 
@@ -211,17 +209,19 @@ class Ledger:
         """Delete a job and all of its batches, because the file changed while it was being read."""
         await self._write_all((_FORGET_BATCHES, (job,)), (_FORGET_RESULTS_OF_JOB, (job,)), (_FORGET_JOB, (job,)))
 
-    async def save_source(self, source: Source, jobs: Mapping[Kind, int]) -> None:
+    async def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> None:
         """Save that a source is done, and which jobs have its results from now on.
 
         Args:
             source: The source with its size and digest.
-            jobs: The number of the job for each kind of annotations that the run made. Other kinds stay as they are.
+            jobs: The job for each kind of annotations that the run made, with the error that it ended with. Other kinds
+                stay as they are.
         """
         key = path_key(source.path)
         await self._write_all(
+            *((_FINISH_JOB, (json.dumps(job.error) if job.error else None, job.id)) for job in jobs.values()),
             (_SAVE_SOURCE, (key, os.fsencode(source.path), source.bytes, source.sha256, None)),
-            *((_SAVE_RESULT, (key, kind, job)) for kind, job in jobs.items()),
+            *((_SAVE_RESULT, (key, kind, job.id)) for kind, job in jobs.items()),
         )
 
     async def save_unreadable(self, path: str, error: SourceError) -> None:
@@ -230,7 +230,7 @@ class Ledger:
 
     async def mark_missing(self) -> None:
         """Save for each source whether it is gone from the disk."""
-        known = await self._in_thread(self._select, _FIND_SOURCES)
+        known = await self._ask(self._select, _FIND_SOURCES)
         changed = await asyncio.to_thread(_changed_presence, known)
         await self._write_all(*((_SAVE_MISSING, values) for values in changed))
 
@@ -245,61 +245,73 @@ class Ledger:
         """Save the state of the run, as JSON, for `LedgerReader.run_state`."""
         await self._write(_SAVE_RUN_STATE, json.dumps(state))
 
-    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        with output_errors(self._path, "written"):
-            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
     async def _write(self, statement: str, *values: Any) -> None:
         await self._write_all((statement, values))
 
     async def _write_all(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
-        """Run statements in one commit, together with all others that arrive while the disk is busy."""
-        write = _Write(statements, asyncio.get_running_loop().create_future())
-        self._waiting.append(write)
+        await self._ask(self._execute_all, statements)
+
+    async def _ask(self, query: Callable[..., T], *arguments: Any) -> T:
+        """Run a query in the next transaction, and return its answer when the transaction is committed."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Query(partial(query, *arguments), answer))
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
         with output_errors(self._path, "written"):
-            await asyncio.shield(write.committed)
+            return await asyncio.shield(answer)
 
     async def _flush(self) -> None:
         while self._waiting:
-            writes, self._waiting = self._waiting, []
+            queries, self._waiting = self._waiting, []
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, writes)
+                answers = await self._in_thread(self._commit, queries)
             except Exception as error:  # noqa: BLE001 - any error must reach the tasks that wait for the commit
-                for write in writes:
-                    write.committed.set_exception(error)
+                for query in queries:
+                    query.answer.set_exception(error)
                     # Mark it as retrieved: if the waiting task was cancelled, asyncio would log a warning otherwise.
-                    write.committed.exception()
+                    query.answer.exception()
             else:
-                for write in writes:
-                    write.committed.set_result(None)
+                for query, answer in zip(queries, answers, strict=True):
+                    query.answer.set_result(answer)
 
-    def _open(self) -> None:
-        self._database = open_ledger(self._path)
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    def _close(self) -> None:
-        self._database.close()
+    # What follows runs in the thread of the database.
+
+    def _commit(self, queries: list[_Query]) -> list[Any]:
+        """Return the answers of all queries, which are committed together or not at all."""
+        self._database.execute("BEGIN")
+        try:
+            answers = [query.run() for query in queries]
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        return answers
+
+    def _execute_all(self, statements: Iterable[tuple[str, tuple[Any, ...]]]) -> None:
+        for statement, values in statements:
+            self._database.execute(statement, values)
 
     def _select(self, statement: str, *values: Any) -> list[Any]:
         return self._database.execute(statement, values).fetchall()
 
-    def _find_job(self, sha256: str, settings: int) -> Any:
-        """Return the row of a job and those of its spans, in one turn of the thread; None if there is no such job."""
-        rows = self._select(_FIND_JOB, sha256, settings)
-        return (rows[0], self._select(FIND_SPANS, rows[0][0])) if rows else None
+    def _settings_id(self, text: str) -> int:
+        self._database.execute(_ADD_SETTINGS, (text,))
+        return int(self._select(_FIND_SETTINGS, text)[0][0])
 
-    def _commit(self, writes: list[_Write]) -> None:
-        self._database.execute("BEGIN")
-        try:
-            for write in writes:
-                for statement, values in write.statements:
-                    self._database.execute(statement, values)
-            self._database.execute("COMMIT")
-        except sqlite3.Error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
+    def _job(self, sha256: str, settings: int) -> Job:
+        rows = self._select(_FIND_JOB, sha256, settings)
+        if not rows:
+            self._database.execute(_ADD_JOB, (sha256, settings))
+            rows = self._select(_FIND_JOB, sha256, settings)
+        return job_from_row(rows[0], self._select(FIND_SPANS, rows[0][0]))
+
+    def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
+        job = self._job(sha256, settings)
+        return job, dict(self._select(_COUNT_FAILURES, job.id))
 
 
 def file_stat(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,7 +17,15 @@ from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, audio_results, frame_results
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
-from reelscribe.results.records import CaptionResult, KnownSource, Model, ModelSettings, Record, TranscriptResult
+from reelscribe.results.records import (
+    CaptionResult,
+    Kind,
+    KnownSource,
+    Model,
+    ModelSettings,
+    Record,
+    TranscriptResult,
+)
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key
 
 _BATCHES_READ_AT_ONCE = 16
@@ -98,23 +106,33 @@ class LedgerReader:
         rows = self._select(_FIND_RUN_STATE)
         return json.loads(rows[0][0]) if rows else None
 
-    def _record(
-        self, key: bytes, name: bytes, size: int | None, sha256: str | None, error: str | None, missing: int
-    ) -> Record:
-        record = Record(
-            Source(os.fsdecode(name), size, sha256 or ""),
-            unreadable=SourceError(*json.loads(error)) if error else None,
-            missing=bool(missing),
-            absolute_path=os.fsdecode(key),
-        )
-        for kind, settings, job_id, *row in self._select(_FIND_RESULTS, key, sha256):
-            opened, total, done, job_error = row
-            job = job_from_row(job_id, opened, total, done, job_error, self._select(FIND_SPANS, job_id))
+    def record_of(self, source: Source, jobs: Iterable[tuple[Kind, str, Job]]) -> Record:
+        """Return the record of a source whose jobs are known; only its results are read, when they are asked for.
+
+        Args:
+            source: The source.
+            jobs: Its jobs, which are done: the kind of annotations, the model with its settings as `settings_text`
+                returns them, and the job.
+        """
+        record = Record(source, absolute_path=os.path.abspath(source.path))
+        for kind, settings, job in jobs:
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))
             else:
                 record = replace(record, transcript_result=self._transcript_result(settings, job))
         return record
+
+    def _record(
+        self, key: bytes, name: bytes, size: int | None, sha256: str | None, error: str | None, missing: int
+    ) -> Record:
+        rows = self._select(_FIND_RESULTS, key, sha256)
+        jobs = [(kind, text, job_from_row(job, self._select(FIND_SPANS, job[0]))) for kind, text, *job in rows]
+        return replace(
+            self.record_of(Source(os.fsdecode(name), size, sha256 or ""), jobs),
+            unreadable=SourceError(*json.loads(error)) if error else None,
+            missing=bool(missing),
+            absolute_path=os.fsdecode(key),
+        )
 
     def _caption_result(self, settings: str, job: Job) -> CaptionResult:
         video = job.opened if isinstance(job.opened, SavedVideo) else None

@@ -2,7 +2,8 @@
 
 files      The digest of each file, with the `file_stat` that the file had before it was read. A path is stored as
            the bytes of its absolute name.
-durations  The duration in seconds that the header of each file states, with its `file_stat`; NULL if it has none.
+headers    The duration in seconds and the frames per second that the header of each file states, with its
+           `file_stat`; NULL for what it does not state.
 settings   Each model with its settings, as JSON with sorted keys.
 jobs       One row for each content and settings: what is known of the opened source (JSON), its total number of
            chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
@@ -31,7 +32,7 @@ from reelscribe.errors import OutputError
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
 
-VERSION = 3
+VERSION = 4
 """Version of a ledger with these tables, as SQLite's `user_version`."""
 
 FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
@@ -54,7 +55,6 @@ CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
 """
 
 _NEW_IN_VERSION_3 = """
-CREATE TABLE durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID;
 CREATE TABLE sources (
     path BLOB PRIMARY KEY, name BLOB NOT NULL, bytes INTEGER, sha256 TEXT, error TEXT,
     missing INTEGER NOT NULL DEFAULT 0
@@ -63,6 +63,11 @@ CREATE INDEX sources_by_content ON sources (sha256);
 CREATE TABLE results (
     path BLOB NOT NULL, kind TEXT NOT NULL, job INTEGER NOT NULL REFERENCES jobs, PRIMARY KEY (path, kind)
 ) WITHOUT ROWID;
+"""
+
+_NEW_IN_VERSION_4 = """
+DROP TABLE IF EXISTS durations;
+CREATE TABLE headers (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL, frames_per_second REAL) WITHOUT ROWID;
 """
 
 # Version 2 did not keep which sources it had finished. These are the files whose content has a job that is done.
@@ -94,8 +99,8 @@ def open_ledger(path: Path) -> sqlite3.Connection:
         if version == 2:
             _set_aside(path.with_name("annotations.jsonl"))
         if version < VERSION:
-            statements = _VERSION_2 if version == 0 else ""
-            statements += _NEW_IN_VERSION_3 + (_FILL_FROM_VERSION_2 if version else "")
+            to_version_3 = {0: _VERSION_2 + _NEW_IN_VERSION_3, 2: _NEW_IN_VERSION_3 + _FILL_FROM_VERSION_2, 3: ""}
+            statements = to_version_3[version] + _NEW_IN_VERSION_4
             database.executescript(f"BEGIN; {statements} PRAGMA user_version = {VERSION}; COMMIT;")
     except BaseException:
         database.close()
@@ -145,8 +150,8 @@ def _set_aside(annotations: Path) -> None:
 def version_of(database: sqlite3.Connection, path: Path) -> int:
     """Return the version of a ledger, which is 0 for a new one. Raises OutputError for one that is not known."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, 2, VERSION):
-        raise OutputError(f"{path}: expected a ledger of version 2 or {VERSION}, got {version}; choose another --out")
+    if version not in (0, 2, 3, VERSION):
+        raise OutputError(f"{path}: expected a ledger of version 2 to {VERSION}, got {version}; choose another --out")
     return int(version)
 
 

@@ -41,8 +41,6 @@ class Annotator:
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
         self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Without a limit, the decode processes would compute the digests of all open sources before they decode any.
-        self._digesting = asyncio.Semaphore(max(1, self._first_track.pool.workers // 2))
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
@@ -70,14 +68,16 @@ class Annotator:
             lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source, stat)
-            await self._ledger.save_source(
-                source, {track.kind: job.id for track, job in zip(self._tracks, jobs, strict=True)}
-            )
+                kinds = [track.kind for track in self._tracks]
+                await self._ledger.save_source(source, dict(zip(kinds, jobs, strict=True)))
         except MediaError as error:
             self._first_track.raise_if_stopping()
             await self._ledger.save_unreadable(path, source_error(error))
-        record = await asyncio.to_thread(self._reader.record, path)
-        record = record.only(*(track.kind for track in self._tracks))
+            record = await asyncio.to_thread(self._reader.record, path)
+            record = record.only(*(track.kind for track in self._tracks))
+        else:
+            settings = [track.settings_text for track in self._tracks]
+            record = self._reader.record_of(source, zip(kinds, settings, jobs, strict=True))
         self._meter.finished(record.source, record.error)
         return record
 
@@ -85,15 +85,15 @@ class Annotator:
         """Return the source with its size and digest, from the ledger if the file has not changed since."""
         if stat and (sha256 := await self._ledger.find_digest(path, stat)):
             return Source(path, size_in(stat), sha256)
-        async with self._digesting:
-            self._first_track.raise_if_stopping()
-            source = await self._first_track.pool.digest_file(path)
+        source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
         if stat:
             await self._ledger.save_digest(path, stat, source)
         return source
 
     async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
+
+        The ledger does not know yet that they are done.
 
         Raises:
             MediaError: The file was removed or changed meanwhile.
@@ -104,8 +104,6 @@ class Annotator:
             return jobs
         worked = await _gather([asyncio.create_task(track.work(source, job)) for track, job in todo])
         await self._check_unchanged(source, worked, stat)
-        for job in worked:
-            await self._ledger.finish(job.id, job.error)
         done = {job.id: job for job in worked}
         return [done.get(job.id, job) for job in jobs]
 
@@ -127,6 +125,8 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
 
     If it raises Stopped, the others are not cancelled: they stop by themselves once their requests in flight are saved.
     """
+    if len(tasks) == 1:
+        return [await tasks[0]]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         if any(isinstance(task.exception(), Stopped) for task in done):

@@ -134,7 +134,7 @@ class BulkRun:
                 await stack.enter_async_context(track)
             plan = await self._plan(paths, excluded)
             outlooks = Outlooks(plan, self._tracks, self._new_meter(plan))
-            await outlooks.find_durations(processes=len(os.sched_getaffinity(0)))
+            await outlooks.read_headers(processes=len(os.sched_getaffinity(0)))
             return outlooks.outlook()
 
     async def run(self, names: Sequence[str]) -> Summary:
@@ -218,7 +218,7 @@ class BulkRun:
     async def _announce(self, outlooks: Outlooks, ledger: Ledger) -> None:
         """Show what the run has before it, as soon as that is known, while the run goes on."""
         try:
-            await outlooks.find_durations(ledger)
+            await outlooks.read_headers(ledger)
         except ReelscribeError as error:
             _log.warning("how long the sources are could not be found out: %s", error)
         self._progress.announce(outlooks.outlook())

@@ -2,7 +2,8 @@
 
 What the ledger knows is read at once. The durations of all other sources are in their headers, which a process of its
 own reads while the run goes on. It begins with the last source, because the tracks begin with the first and tell the
-durations of those that they open.
+durations of those that they open. A header of a small file takes as long to read as the whole file, so of many small
+files only some are read, and the others are taken for as long as those of their size.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from reelscribe.contract.source import VIDEO_SUFFIXES
+from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize
@@ -26,7 +28,13 @@ from reelscribe.results.ledger import Ledger, file_stat, size_in
 from reelscribe.run.track import Track
 
 USUAL_FRAMES_PER_SECOND = 25.0
-"""Frame rate of videos whose headers have not been read in this run."""
+"""Frame rate of videos where no header states one."""
+
+SMALL_BYTES = 2**20
+"""Size of a small file, in bytes, at most."""
+
+SMALL_FILES = 100
+"""Number of small files whose headers are read while a run goes on."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class PlannedShare:
     """Frames or seconds of audio; 0 for a copy of a source before it."""
     done: bool = False
     """Whether nothing is left to do."""
+    total: int | None = None
+    """Number of chosen frames or samples of it; None if it was never opened."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,8 @@ class PlannedSource:
     stat: str
     """Its `file_stat`; empty if there is none."""
     size: SourceSize
-    probed: bool
-    """Whether its header has been read before."""
+    header: Header | None
+    """What its header says; None if no run has read it."""
     done: tuple[PlannedShare, ...]
     """How much of it is done, for each model."""
 
@@ -115,7 +125,8 @@ def _look_up(
         stat = file_stat(path)
     except (OSError, ValueError):
         stat = ""
-    probed, seconds = known.duration(path, stat)
+    header = known.header(path, stat)
+    seconds = header.seconds if header else None
     size = SourceSize("video" if video else "audio", size_in(stat) if stat else 0, seconds)
     sha256 = known.digest(path, stat) if stat else None
     done = (PlannedShare(),) * len(tracks)
@@ -125,7 +136,7 @@ def _look_up(
         if sha256 in seen:  # its results count once, and nothing is left to do for it
             done = tuple(replace(each, share=1.0, amount=0.0) for each in done)
         seen.add(sha256)
-    return PlannedSource(path, stat, size, probed, done)
+    return PlannedSource(path, stat, size, header, done)
 
 
 def _share(job: KnownJob | None, track: Track[Any, Any, Any, Any, Any], seconds: float | None) -> PlannedShare:
@@ -136,9 +147,9 @@ def _share(job: KnownJob | None, track: Track[Any, Any, Any, Any, Any], seconds:
     if job.total is None and seconds:
         total = seconds
     if job.done and track.retries(job.error_type):
-        return PlannedShare(0.0, amount)
+        return PlannedShare(0.0, amount, total=job.total)
     share = 1.0 if job.done else min(1.0, amount / total) if total else 0.0
-    return PlannedShare(share, amount, job.done)
+    return PlannedShare(share, amount, job.done, job.total)
 
 
 class Outlooks:
@@ -153,74 +164,102 @@ class Outlooks:
             meter: The meter of the run.
         """
         self._plan, self._tracks, self._meter = plan, tracks, meter
-        self._rates: dict[str, float] = {}
-        """Frames per second of the videos whose headers were read; 0.0 for recordings."""
+        self._headers = {source.path: source.header for source in plan.sources if source.header}
         for source in plan.sources:
             for track, done in zip(meter.tracks, source.done, strict=True):
                 track.expect(source.path, source.size, 1.0 if done.done else done.share, done.amount)
             if source.size.seconds is not None:
                 meter.learn_duration(source.path, source.size.seconds)
 
-    async def find_durations(self, ledger: Ledger | None = None, processes: int = 1) -> None:
-        """Read the headers of all sources whose durations are not known, in decode processes of their own.
+    async def read_headers(self, ledger: Ledger | None = None, processes: int = 1) -> None:
+        """Read the headers of sources whose durations are not known, in decode processes of their own.
 
         Args:
-            ledger: Where durations are kept for later runs; None to keep none.
+            ledger: Where headers are kept for later runs; then only some of many small files are read. None to keep
+                nothing and to read all of them.
             processes: Number of processes.
         """
-        unknown = iter([source for source in reversed(self._plan.sources) if not source.probed and source.stat])
-        if (first := next(unknown, None)) is None:
+        unknown = [source for source in reversed(self._plan.sources) if not source.header and source.stat]
+        chosen = iter(_without_many_small(unknown) if ledger else unknown)
+        if (first := next(chosen, None)) is None:
             return
 
-        async def read_headers(source: PlannedSource | None) -> None:
+        async def read(source: PlannedSource | None) -> None:
             while source:
-                await self._find_duration(source, pool, ledger)
-                source = next(unknown, None)
+                await self._read_header(source, pool, ledger)
+                source = next(chosen, None)
 
         # Nothing is written to its slots.
         async with DecodePool(processes, 1, 0) as pool:
-            begun = [first, *(next(unknown, None) for _ in range(processes - 1))]
-            await asyncio.gather(*(read_headers(source) for source in begun))
+            begun = [first, *(next(chosen, None) for _ in range(processes - 1))]
+            await asyncio.gather(*(read(source) for source in begun))
 
-    async def _find_duration(self, source: PlannedSource, pool: DecodePool, ledger: Ledger | None) -> None:
-        seconds = self._meter.durations.get(source.path)  # a track may have opened it meanwhile
-        if seconds is None:
+    async def _read_header(self, source: PlannedSource, pool: DecodePool, ledger: Ledger | None) -> None:
+        seconds = self._meter.durations.get(source.path)
+        if seconds is not None:  # a track has opened it meanwhile
+            header = Header(seconds, None)
+        else:
             try:
-                probe = await pool.probe_file(source.path)
+                header = await pool.read_header(source.path)
             except MediaError:
-                pass  # the track that opens it says what is wrong
-            else:
-                seconds = probe.seconds or None
-                self._rates[source.path] = probe.frames_per_second or 0.0
-        if seconds is not None:
-            self._meter.learn_duration(source.path, seconds)
+                header = Header(None, None)  # the track that opens it says what is wrong
+            if header.seconds is not None:
+                self._meter.learn_duration(source.path, header.seconds)
+        self._headers[source.path] = header
         if ledger:
-            await ledger.save_duration(source.path, source.stat, seconds)
+            await ledger.save_header(source.path, source.stat, header)
 
     def outlook(self) -> Outlook:
         """Return what the run has before it, by what is known now."""
-        durations = self._meter.durations
-        paths = self._plan.paths
+        seconds = self._likely_seconds()
         return Outlook(
-            sources=len(paths),
+            sources=len(self._plan.sources),
             before=len(self._plan.before),
             excluded=self._plan.excluded,
-            media_seconds=sum(durations.get(path, 0.0) for path in paths),
-            unknown=sum(path not in durations for path in paths),
-            choices=tuple(self._choice(number) for number in range(len(self._tracks))),
+            media_seconds=sum(each or 0.0 for each in seconds.values()),
+            unknown=sum(each is None for each in seconds.values()),
+            choices=tuple(self._choice(number, seconds) for number in range(len(self._tracks))),
             left=self._meter.time_left(),
         )
 
-    def _choice(self, number: int) -> Choice:
+    def _likely_seconds(self) -> dict[str, float | None]:
+        """Return the durations of all sources; None for those of which nobody can tell."""
+        seconds: dict[str, float | None] = dict(self._meter.durations)
+        rates = {}
+        for alike in {_kind(source) for source in self._plan.sources}:
+            known = [each for each in self._plan.sources if _kind(each) == alike and each.path in seconds]
+            size = sum(source.size.bytes for source in known)
+            rates[alike] = sum(self._meter.durations[source.path] for source in known) / size if size else None
+        for source in self._plan.sources:
+            rate, read = rates[_kind(source)], source.path in self._headers or not source.stat
+            seconds.setdefault(source.path, None if rate is None or read else rate * source.size.bytes)
+        return seconds
+
+    def _choice(self, number: int, seconds: Mapping[str, float | None]) -> Choice:
         track = self._tracks[number]
-        usual = [rate for rate in self._rates.values() if rate]
-        usual_rate = sum(usual) / len(usual) if usual else USUAL_FRAMES_PER_SECOND
+        stated = [rate for header in self._headers.values() if (rate := header.frames_per_second)]
+        usual_rate = fmean(stated) if stated else USUAL_FRAMES_PER_SECOND
         count: float | None = 0.0
         for source in self._plan.sources:
-            left = 1 - source.done[number].share
-            if not left or count is None or (source.size.kind == "audio" and track.counts == "frames"):
+            done = source.done[number]
+            if done.share == 1 or count is None or (source.size.kind == "audio" and track.counts == "frames"):
                 continue
-            rate = self._rates.get(source.path, usual_rate)
-            items = track.likely_items(self._meter.durations.get(source.path, 0.0), rate)
-            count = None if items is None else count + left * items
+            header = self._headers.get(source.path)
+            rate = header.frames_per_second if header else None
+            items = track.likely_items(seconds[source.path] or 0.0, usual_rate if rate is None else rate)
+            if done.total is not None and track.counts == "frames":
+                items = done.total
+            count = None if items is None else count + (1 - done.share) * items
         return Choice(track.choice, track.items, None if count is None else math.ceil(count))
+
+
+def _kind(source: PlannedSource) -> tuple[str, bool]:
+    """Return what sources have in common that are about as long for each byte."""
+    return source.size.kind, source.size.bytes <= SMALL_BYTES
+
+
+def _without_many_small(sources: Sequence[PlannedSource]) -> list[PlannedSource]:
+    """Leave out small files if there are many, so that SMALL_FILES of them are left, evenly spread."""
+    small = [source for source in sources if source.size.bytes <= SMALL_BYTES]
+    kept = {source.path for source in small[:: max(1, len(small) // SMALL_FILES)]}
+    return [source for source in sources if source.size.bytes > SMALL_BYTES or source.path in kept]

@@ -67,6 +67,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     """Everything except the model that decides the results of a source, as JSON."""
     pool: DecodePool
     """The decode processes of the track."""
+    settings_text: str
+    """The JSON of the model with its settings, under which the ledger keeps them. It exists after `begin`."""
     held_batches = 1
     """Batches of a source that are decoded before the first of them is sent."""
 
@@ -124,6 +126,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             ledger: The open ledger in which results are saved.
         """
         self._ledger = ledger
+        self.settings_text = settings_text(self.job_settings)
         self._settings_id = await ledger.settings_id(self.job_settings)
 
     @property
@@ -134,8 +137,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     @property
     def costs_key(self) -> str:
         """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
-        settings = settings_text(self.job_settings)
-        return f"{self.counts}, {hashlib.sha256(settings.encode()).hexdigest()[:16]}, {self.pool.workers} processes"
+        settings = settings_text(self.job_settings).encode()
+        return f"{self.counts}, {hashlib.sha256(settings).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
@@ -187,8 +190,8 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
-        job = await self.job(source)
-        return replace(job, done=True, error=self._verdict(job, await self._ledger.failures(job.id)))
+        job, failures = await self._ledger.outcome(source.sha256, self._settings_id)
+        return replace(job, done=True, error=self._verdict(job, failures))
 
     def read(
         self, path: str, spans: Sequence[Span], begun: Callable[[], None] = lambda: None

@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from reelscribe.decode_pool.digest import digest_file
+from reelscribe.decode_pool.facts import digest_file
 from reelscribe.errors import MediaError
 
 

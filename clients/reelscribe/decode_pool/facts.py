@@ -1,0 +1,70 @@
+"""Find out about a source file without decoding it: its digest, and what its header says.
+
+A run recognises a file by its digest, wherever it is, and forecasts from headers how long its sources are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+from reelscribe.contract.source import Header, Source
+from reelscribe.errors import MediaError
+
+
+def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Source:
+    """Read a whole file and compute its SHA-256.
+
+    Args:
+        path: Path of the file.
+        heartbeat: Called after each mebibyte.
+
+    Returns:
+        The path, the size and the digest.
+
+    Raises:
+        MediaError: The file does not exist, is not a regular file, or cannot be read. The message has no path.
+    """
+    digest = hashlib.sha256()
+    try:
+        if os.path.isdir(path):  # a run replaces folders by the media files in them, unless it cannot read a folder
+            os.listdir(path)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise MediaError("expected a regular file")
+        with open(path, "rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+                heartbeat()
+            return Source(path, file.tell(), digest.hexdigest())
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_header(path: str) -> Header:
+    """Read the header of a media file.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        What it says.
+
+    Raises:
+        MediaError: The file cannot be read, or is no media file. The message has no path.
+    """
+    # Imported here, because processes that only compute digests start faster without FFmpeg.
+    import av
+    from av.stream import Disposition
+
+    from reelscribe.decode.source_file import ffmpeg_reason, open_container, open_for_ffmpeg
+
+    with open_for_ffmpeg(path) as name:
+        try:
+            with open_container(name) as container:
+                videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
+                rate = videos[0].average_rate or videos[0].guessed_rate if videos else 0
+                seconds = (container.duration or 0) / av.time_base
+                return Header(seconds if seconds > 0 else None, None if rate is None else float(rate))
+        except (av.FFmpegError, UnicodeError, ValueError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
