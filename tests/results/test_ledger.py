@@ -265,9 +265,7 @@ async def test_batches_that_are_saved_at_once_share_a_commit(tmp_path, monkeypat
 async def test_a_batch_is_saved_although_the_task_that_saves_it_is_cancelled(tmp_path):
     async with Ledger(tmp_path) as ledger:
         job = await job_of(ledger)
-        cancelled = asyncio.create_task(ledger.save_batch(job.id, batch(0, 1)))
-        other = asyncio.create_task(ledger.save_batch(job.id, batch(1, 2)))
-        await asyncio.sleep(0)  # both have begun
+        cancelled, other = ledger.save_batch(job.id, batch(0, 1)), ledger.save_batch(job.id, batch(1, 2))
         cancelled.cancel()
         await asyncio.wait_for(other, PATIENCE)
         with pytest.raises(asyncio.CancelledError):

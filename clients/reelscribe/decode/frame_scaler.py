@@ -26,6 +26,9 @@ from reelscribe.contract.source import VideoInfo
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
 """Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
 
+_REFORMATTER = VideoReformatter()
+"""It keeps FFmpeg's tables for the next frame of the same format, which may be that of another video."""
+
 _INTERPOLATION = {"bilinear": Interpolation.BILINEAR, "bicubic": Interpolation.BICUBIC}
 
 _LUMA_WEIGHTS = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
@@ -56,7 +59,6 @@ class FrameScaler:
 
     def __init__(self, info: VideoInfo, size: InputSize, resize: Resize) -> None:
         self._info, self._size, self._resize = info, size, resize
-        self._reformatter = VideoReformatter()  # keeps FFmpeg's tables for the next frame of the same format
 
     def __call__(self, frame: av.VideoFrame) -> FrameArray:
         """Convert one frame.
@@ -85,7 +87,7 @@ class FrameScaler:
 
     def _to_rgb(self, frame: av.VideoFrame, interpolation: int, size: tuple[int, int]) -> av.VideoFrame:
         matrix = None if frame.format.is_rgb else _matrix(frame)
-        return self._reformatter.reformat(
+        return _REFORMATTER.reformat(
             frame,
             *size,
             format="gbrp",  # with rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long

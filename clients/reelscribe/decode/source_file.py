@@ -91,7 +91,7 @@ def open_container(name: str) -> av.container.InputContainer:
     Raises:
         av.FFmpegError: The file is not a media file.
     """
-    with Path(name).open("rb") as file:
+    with open(name, "rb", buffering=0) as file:
         has_full_header = file.read(8)[4:] == b"ftyp"
     return av.open(name, options=_ONLY_HEADER if has_full_header else {})
 

@@ -193,7 +193,8 @@ class _FrameFeed:
         elif self._reuse and self._detector.nearly_equal(frame.image):
             batch.reused.append((frame.frame_index, frame.pts_seconds, batch.anchor))
         else:
-            self._detector.remember(frame.image)
+            if self._reuse:
+                self._detector.remember(frame.image)
             self._write(frame.image)
             batch.frame_indices.append(frame.frame_index)
             batch.pts_seconds.append(frame.pts_seconds)

@@ -90,7 +90,8 @@ class Ledger:
 
     A thread of its own works with the database, so that the event loop never waits for the disk. All that is asked
     while the thread is busy is its next transaction, so many short sources share its turns and the waits for the disk.
-    Every method raises OutputError if the disk is full or fails.
+    What a method asks is asked at once, in the order of the calls, and answered when it is awaited. Every answer raises
+    OutputError if the disk is full or fails.
     """
 
     def __init__(self, out: Path) -> None:
@@ -131,7 +132,7 @@ class Ledger:
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
 
-    async def save_digest(self, path: str, stat: str, source: Source) -> None:
+    def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """Save the digest of a file.
 
         Args:
@@ -139,9 +140,9 @@ class Ledger:
             stat: The `file_stat` of the file before it was read.
             source: The file with its digest.
         """
-        await self._write(_SAVE_DIGEST, path_key(path), stat, source.sha256)
+        return self._write(_SAVE_DIGEST, path_key(path), stat, source.sha256)
 
-    async def save_header(self, path: str, stat: str, header: Header) -> None:
+    def save_header(self, path: str, stat: str, header: Header) -> asyncio.Future[None]:
         """Save what the header of a file says.
 
         Args:
@@ -149,36 +150,36 @@ class Ledger:
             stat: The `file_stat` of the file before its header was read.
             header: What it says.
         """
-        await self._write(_SAVE_HEADER, path_key(path), stat, header.seconds, header.frames_per_second)
+        return self._write(_SAVE_HEADER, path_key(path), stat, header.seconds, header.frames_per_second)
 
-    async def settings_id(self, settings: Mapping[str, Any]) -> int:
+    def settings_id(self, settings: Mapping[str, Any]) -> asyncio.Future[int]:
         """Return the number of a model with its settings, which are added if they are new.
 
         Args:
             settings: Everything that decides the results of a content, the model included, as JSON. Equal settings
                 have the same number in every run.
         """
-        return await self._ask(self._settings_id, settings_text(settings))
+        return self._ask(self._settings_id, settings_text(settings))
 
-    async def job(self, sha256: str, settings: int) -> Job:
+    def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:
         """Return the job of a content. If the ledger does not have it yet, it is added.
 
         Args:
             sha256: Digest of the content, in hexadecimal digits.
             settings: What `settings_id` returned.
         """
-        return await self._ask(self._job, sha256, settings)
+        return self._ask(self._job, sha256, settings)
 
-    async def outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
+    def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
         """Return the job of a content, and the number of its failed frames or chunks by reason, the earliest first.
 
         Args:
             sha256: Digest of the content, in hexadecimal digits.
             settings: What `settings_id` returned.
         """
-        return await self._ask(self._outcome, sha256, settings)
+        return self._ask(self._outcome, sha256, settings)
 
-    async def save_opened(self, job: int, opened: SavedSource, total: int | None) -> None:
+    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened.
 
         Args:
@@ -187,29 +188,29 @@ class Ledger:
             total: Number of its chosen frames or samples. None if it is not known yet, as for audio before its end has
                 been read; then nothing is saved if a total has been saved before.
         """
-        await self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
+        return self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
 
-    async def save_batch(self, job: int, batch: SavedBatch) -> None:
+    def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:
         """Save the results of a batch, and return when they are on the disk.
 
         Args:
             job: Number of the job.
             batch: The results; they replace those of a batch that begins with the same frame or sample.
         """
-        await self._write(_SAVE_BATCH, job, batch.first, batch.stop, batch.anchor, batch.results_to_json())
+        return self._write(_SAVE_BATCH, job, batch.first, batch.stop, batch.anchor, batch.results_to_json())
 
-    async def reopen(self, job: int) -> None:
+    def reopen(self, job: int) -> asyncio.Future[None]:
         """Delete the batches of a job that have failures, so that they are tried again.
 
         The job keeps its error until it is done again, so that its record does not look well meanwhile.
         """
-        await self._write_all((_FORGET_FAILED_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
+        return self._write_all((_FORGET_FAILED_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
 
-    async def forget(self, job: int) -> None:
+    def forget(self, job: int) -> asyncio.Future[None]:
         """Delete a job and all of its batches, because the file changed while it was being read."""
-        await self._write_all((_FORGET_BATCHES, (job,)), (_FORGET_RESULTS_OF_JOB, (job,)), (_FORGET_JOB, (job,)))
+        return self._write_all((_FORGET_BATCHES, (job,)), (_FORGET_RESULTS_OF_JOB, (job,)), (_FORGET_JOB, (job,)))
 
-    async def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> None:
+    def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> asyncio.Future[None]:
         """Save that a source is done, and which jobs have its results from now on.
 
         Args:
@@ -218,15 +219,15 @@ class Ledger:
                 stay as they are.
         """
         key = path_key(source.path)
-        await self._write_all(
+        return self._write_all(
             *((_FINISH_JOB, (json.dumps(job.error) if job.error else None, job.id)) for job in jobs.values()),
             (_SAVE_SOURCE, (key, os.fsencode(source.path), source.bytes, source.sha256, None)),
             *((_SAVE_RESULT, (key, kind, job.id)) for kind, job in jobs.items()),
         )
 
-    async def save_unreadable(self, path: str, error: SourceError) -> None:
+    def save_unreadable(self, path: str, error: SourceError) -> asyncio.Future[None]:
         """Save that a source could not be read. What is known of it from before stays."""
-        await self._write(_SAVE_SOURCE, path_key(path), os.fsencode(path), None, None, json.dumps(error))
+        return self._write(_SAVE_SOURCE, path_key(path), os.fsencode(path), None, None, json.dumps(error))
 
     async def mark_missing(self) -> None:
         """Save for each source whether it is gone from the disk."""
@@ -234,45 +235,46 @@ class Ledger:
         changed = await asyncio.to_thread(_changed_presence, known)
         await self._write_all(*((_SAVE_MISSING, values) for values in changed))
 
-    async def forget_sources(self, sources: Collection[KnownSource]) -> None:
+    def forget_sources(self, sources: Collection[KnownSource]) -> asyncio.Future[None]:
         """Delete everything about sources, except for results that another source with the same content has."""
-        await self._write_all(
+        return self._write_all(
             *((statement, (source.path,)) for source in sources for statement in _FORGET_SOURCE),
             *((statement, (source.sha256,)) for source in sources for statement in _FORGET_CONTENT),
         )
 
-    async def save_run_state(self, state: Mapping[str, Any]) -> None:
+    def save_run_state(self, state: Mapping[str, Any]) -> asyncio.Future[None]:
         """Save the state of the run, as JSON, for `LedgerReader.run_state`."""
-        await self._write(_SAVE_RUN_STATE, json.dumps(state))
+        return self._write(_SAVE_RUN_STATE, json.dumps(state))
 
-    async def _write(self, statement: str, *values: Any) -> None:
-        await self._write_all((statement, values))
+    def _write(self, statement: str, *values: Any) -> asyncio.Future[None]:
+        return self._write_all((statement, values))
 
-    async def _write_all(self, *statements: tuple[str, tuple[Any, ...]]) -> None:
-        await self._ask(self._execute_all, statements)
+    def _write_all(self, *statements: tuple[str, tuple[Any, ...]]) -> asyncio.Future[None]:
+        return self._ask(self._execute_all, statements)
 
-    async def _ask(self, query: Callable[..., T], *arguments: Any) -> T:
-        """Run a query in the next transaction, and return its answer when the transaction is committed."""
+    def _ask(self, query: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """Run a query in the next transaction. It is answered when the transaction is committed."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Query(partial(query, *arguments), answer))
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        with output_errors(self._path, "written"):
-            return await asyncio.shield(answer)
+        return answer
 
     async def _flush(self) -> None:
         while self._waiting:
             queries, self._waiting = self._waiting, []
             try:
-                answers = await self._in_thread(self._commit, queries)
+                with output_errors(self._path, "written"):
+                    answers = await self._in_thread(self._commit, queries)
             except Exception as error:  # noqa: BLE001 - any error must reach the tasks that wait for the commit
                 for query in queries:
-                    query.answer.set_exception(error)
-                    # Mark it as retrieved: if the waiting task was cancelled, asyncio would log a warning otherwise.
-                    query.answer.exception()
+                    if not query.answer.done():  # nobody waits for it any more
+                        query.answer.set_exception(error)
+                        query.answer.exception()  # marks it as retrieved: asyncio would log a warning otherwise
             else:
                 for query, answer in zip(queries, answers, strict=True):
-                    query.answer.set_result(answer)
+                    if not query.answer.done():
+                        query.answer.set_result(answer)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

@@ -40,6 +40,7 @@ class Annotator:
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
+        self._stats = _Stats()
         self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def stop(self) -> None:
@@ -63,7 +64,7 @@ class Annotator:
         """
         self._first_track.raise_if_stopping()
         try:
-            stat = await asyncio.to_thread(_stat, path)
+            stat = await self._stats.of(path)
             source = await self._digest(path, stat)
             lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
@@ -87,7 +88,7 @@ class Annotator:
             return Source(path, size_in(stat), sha256)
         source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
         if stat:
-            await self._ledger.save_digest(path, stat, source)
+            self._ledger.save_digest(path, stat, source)  # on the disk before all that is asked later
         return source
 
     async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
@@ -109,7 +110,7 @@ class Annotator:
 
     async def _check_unchanged(self, source: Source, jobs: Sequence[Job], stat: str | None) -> None:
         """Raise MediaError if the file that was decoded is not the file that was digested."""
-        now = await asyncio.to_thread(_stat, source.path)
+        now = await self._stats.of(source.path)
         if now == stat:
             return
         if now is None:
@@ -140,6 +141,32 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Stats:
+    """Looks up the `file_stat` of files in a thread. All that is asked while it is busy is its next turn."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[str, asyncio.Future[str | None]]] = []
+        self._looking: asyncio.Task[None] | None = None
+
+    def of(self, path: str) -> asyncio.Future[str | None]:
+        """Return the `file_stat` of a file; None if there is none."""
+        stat: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((path, stat))
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        return stat
+
+    async def _look(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            found = await asyncio.to_thread(
+                lambda paths: [_stat(path) for path in paths], [path for path, _ in waiting]
+            )
+            for (_, future), stat in zip(waiting, found, strict=True):
+                if not future.done():  # somebody still waits for it
+                    future.set_result(stat)
 
 
 def _stat(path: str) -> str | None:

@@ -31,8 +31,8 @@ class Sending(Protocol[SentOpened, SentBatch, Saved]):
     async def send(self, batch: SentBatch) -> asyncio.Task[Saved]:
         """Wait until a batch may be sent; return the task that returns its results and releases it."""
 
-    async def save_opened(self, path: str, job: Job, opened: SentOpened) -> None:
-        """Save what is known about an opened source; return when it is on the disk."""
+    def save_opened(self, path: str, job: Job, opened: SentOpened) -> asyncio.Future[None]:
+        """Save what is known about an opened source; the future is done when it is on the disk."""
 
     async def save(self, path: str, job: Job, opened: SentOpened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; return when they are on the disk."""
@@ -58,13 +58,13 @@ class SourceSender(Generic[Opened, Batch, Saved]):
         self._track, self._path, self._job = track, path, job
         self._held: list[Batch] = []
         """Batches that wait until there are `held_batches` of them."""
-        self._requests: dict[asyncio.Task[None], asyncio.Task[Saved] | None] = {}
-        """The requests in flight, by the tasks that save their results; None where what was opened is saved."""
+        self._requests: dict[asyncio.Future[None], asyncio.Task[Saved] | None] = {}
+        """The requests in flight, by the futures of their results on the disk; None where what was opened is saved."""
 
     def open(self, opened: Opened) -> None:
         """Save what is known about the file, while its frames or samples are decoded and sent."""
         self.opened = opened
-        self._requests[asyncio.create_task(self._track.save_opened(self._path, self._job, opened))] = None
+        self._requests[self._track.save_opened(self._path, self._job, opened)] = None
 
     async def send(self, batch: Batch) -> None:
         """Hold a batch, and send all held batches once there are `held_batches` of them."""
@@ -82,16 +82,16 @@ class SourceSender(Generic[Opened, Batch, Saved]):
 
     def cancel(self) -> None:
         """Cancel the requests that are in flight."""
-        for task in self._tasks():
-            task.cancel()
+        for future in self._futures():
+            future.cancel()
 
     async def close(self) -> None:
         """Release the batches that are still held, and wait until the requests in flight are saved or have failed."""
         for batch in self._held:
             batch.release()
-        await asyncio.gather(*self._tasks(), return_exceptions=True)
+        await asyncio.gather(*self._futures(), return_exceptions=True)
 
-    def _tasks(self) -> list[asyncio.Task[Any]]:
+    def _futures(self) -> list[asyncio.Future[Any]]:
         return [*self._requests, *(request for request in self._requests.values() if request)]
 
     async def _send_held(self) -> None:

@@ -319,15 +319,15 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         finally:
             await sender.close()
 
-    async def save_opened(self, path: str, job: Job, opened: Opened) -> None:
-        """Save what is known about an opened source; returns when it is on the disk."""
+    def save_opened(self, path: str, job: Job, opened: Opened) -> asyncio.Future[None]:
+        """Save what is known about an opened source; the future is done when it is on the disk."""
         saved, total = self._opened_to_save(opened)
-        await self._ledger.save_opened(job.id, saved, total)
         if saved.info.duration_seconds > 0:
             self._run_meter.learn_duration(path, saved.info.duration_seconds)
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
+        return self._ledger.save_opened(job.id, saved, total)
 
     async def _answer(self, batch: Batch, answers: asyncio.Future[list[Answer | RequestRefused]] | None) -> Saved:
         return self._to_save(batch, await answers if answers else [])
