@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from reelscribe.errors import ServerError as ServerError
     from reelscribe.errors import UsageError as UsageError
     from reelscribe.management.client import ManagementClient as ManagementClient
-    from reelscribe.management.client import ServerAddresses as ServerAddresses
+    from reelscribe.management.api import ServerAddresses as ServerAddresses
     from reelscribe.run.bulk import BulkRun as BulkRun
     from reelscribe.run.bulk import Summary as Summary
     from reelscribe.run.captioning import CaptionTrack as CaptionTrack
@@ -58,7 +58,8 @@ _MODULES = {
     "contract.speech": ("TranscriptionOptions",),
     "decode.sampling": ("Sampling",),
     "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
-    "management.client": ("ManagementClient", "ServerAddresses"),
+    "management.api": ("ServerAddresses",),
+    "management.client": ("ManagementClient",),
     "run.bulk": ("BulkRun", "Summary"),
     "run.captioning": ("CaptionTrack",),
     "run.one_source": ("caption_file", "transcribe_file"),

@@ -159,3 +159,18 @@ def test_a_mistake_in_a_file_is_a_usage_error_of_every_command(user, text, messa
 def test_help_shows_the_defaults_of_the_files(folder):
     folder.write_text("[caption]\ndecode-workers = 7\n")
     assert "default: 7" in CliRunner().invoke(app, ["caption", "--help"]).output
+
+
+def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_names(user, folder, started, monkeypatch):
+    """A folder may be somebody else's, and so may the server in its file."""
+    monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(user.parent / "key_file.json"))
+    folder.write_text('[shared]\nserver = "https://elsewhere.example"\n')
+    refused = CliRunner().invoke(app, RUN)
+    assert refused.exit_code == 2
+    assert "is not sent there" in " ".join(refused.output.replace("│", " ").split())
+    annotate("--server", "http://127.0.0.1:8080")
+    folder.write_text('[shared]\nserver = "https://elsewhere.example"\nkey-file = "theirs.json"\n')
+    annotate()
+    folder.unlink()
+    user.write_text('[shared]\nserver = "https://ours.example"\n')
+    annotate()

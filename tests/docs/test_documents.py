@@ -22,7 +22,7 @@ PLACES = (ROOT, ROOT / "clients", ROOT / "clients/reelscribe", ROOT / "handlers"
 """Folders from which documents name files."""
 
 OTHERS_SAY = {
-    "Cannot connect to host": "aiohttp",
+    "Connection refused": "the operating system",
     "Token Authorization failed": "TorchServe",
     "This TorchServe instance only accepts HTTPS requests": "TorchServe",
     "Worker died.": "TorchServe",

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from reelscribe.management.client import ManagementClient, ServerAddresses
+from reelscribe.management.api import ServerAddresses
+from reelscribe.management.client import ManagementClient
 from support.fake_management import FakeManagement, FakeVersion
 
 

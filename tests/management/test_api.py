@@ -17,7 +17,8 @@ from reelscribe.errors import (
     UnknownModel,
     UsageError,
 )
-from reelscribe.management.client import ManagementClient, ServerAddresses
+from reelscribe.management.api import ServerAddresses
+from reelscribe.management.client import ManagementClient
 from support.fake_management import KEY_REFUSED, FakeManagement, refused
 from support.fake_torchserve import write_key_file
 

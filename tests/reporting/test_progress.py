@@ -99,6 +99,11 @@ def test_two_lines_say_how_far_the_run_is_how_fast_how_long_and_why(width, expec
     assert [line.replace("╸", "━").replace("╺", "━") for line in drawn(width)] == expected
 
 
+def test_a_run_whose_sources_are_all_done_says_so():
+    done = replace(SNAPSHOT, sources_done=5, lanes=(replace(FRAMES, bottleneck="starting"),))
+    assert drawn(80, done)[1] == "all sources are done"
+
+
 LIMITS = [
     "the server is the limit: add GPUs",
     "the network is the limit: use a faster one",

@@ -51,11 +51,22 @@ def test_the_first_failures_are_called_so_if_there_are_more():
     assert "Failed (first 1):" in printed(replace(DONE, sources_failed=700))
 
 
-def test_an_interrupted_run_tells_how_to_continue():
+def test_an_interrupted_run_tells_where_its_results_are_and_how_to_export_them():
     assert printed(replace(DONE, sources_failed=0, failures=()), interrupted=True)[-2:] == [
-        "Results so far: out",
-        "To continue, run the same command again.",
+        "Results so far: out/annotations.jsonl",
+        "Subtitles and tables: reelscribe export out --format srt --format csv",
     ]
+
+
+def test_sources_that_are_gone_are_told():
+    assert "1 of earlier runs gone from the disk; their records stay" in "\n".join(printed(replace(DONE, sources_gone=1)))
+
+
+def test_one_source_and_one_request_are_not_several():
+    one = replace(DONE, sources=1, sources_done=1, lanes=(replace(FRAMES, requests=1, retries=0),))
+    text = "\n".join(printed(one))
+    assert "1 source, 1 failed" in text
+    assert "1 request, 0 sent again" in text
 
 
 def test_the_command_that_exports_is_not_named_where_the_run_exports():

@@ -109,12 +109,31 @@ async def test_what_was_done_before_is_not_to_come_and_the_time_left_is_known(ru
     assert str(await runs.outlook()).endswith("all done before")
 
 
+async def test_other_settings_than_in_the_last_run_are_told(runs):
+    await runs.run(CaptionOptions(Sampling(fps=1)), limit=1)
+    assert (await runs.outlook(CaptionOptions(Sampling(fps=1)))).changed_settings == ()
+    changed = await runs.outlook(CaptionOptions(Sampling(fps=2), reuse=True))
+    assert changed.changed_settings == ("reuse_levels", "sampling")
+    assert "other settings than in the last run (reuse_levels, sampling)" in str(changed)
+
+
 async def test_a_limit_takes_the_first_sources_that_are_not_done(runs):
     first = await runs.run(limit=3)
     assert (first.snapshot.sources, first.snapshot.sources_done) == (3, 3)
     second = await runs.run(limit=3)
     assert (second.snapshot.sources, second.snapshot.frames) == (1, 12)
     assert (await runs.run(limit=3)).snapshot.sources == 0
+
+
+async def test_a_limit_leaves_out_what_could_not_be_read_and_says_how_many_come_later(runs, library):
+    (library / "a-folder.mp4").mkdir()
+    (library / "a-folder.mp4" / "gone.mp4").symlink_to("nowhere")
+    first = await runs.run(limit=2)
+    assert (first.snapshot.sources, first.failed) == (2, 1)
+    outlook = await runs.outlook(limit=2)
+    assert (outlook.sources, outlook.excluded) == (2, 1)
+    again = await runs.outlook(CaptionOptions(retry_failed=True), limit=2)
+    assert (again.sources, again.excluded) == (2, 2)
 
 
 async def test_globs_leave_out_paths_and_names(runs):

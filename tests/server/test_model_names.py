@@ -7,11 +7,11 @@ from aiohttp import web
 
 from reelscribe.client.endpoint import Server
 from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
-from reelscribe.errors import ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
 from reelscribe.server.finding import FoundServer, ManagedServer
 from reelscribe.server.model_names import find_model
 from support.fake_management import FakeManagement, FakeVersion
-from support.fake_torchserve import DESCRIPTION, SPEECH
+from support.fake_torchserve import DESCRIPTION, SPEECH, FakeTorchServe
 
 
 @asynccontextmanager
@@ -91,8 +91,14 @@ async def test_where_none_or_several_fit_the_message_says_which_there_are(models
         await find(models, kind, listed=listed)
 
 
+async def test_a_server_that_refuses_the_key_is_named_without_the_model_that_was_tried():
+    async with FakeTorchServe(key="secret") as server:
+        with pytest.raises(AccessRefused, match=f"^{server.url}: status 400: Token Authorization failed"):
+            await find_model(FoundServer(Server(server.url)), CaptionerDescription)
+
+
 async def test_a_server_that_does_not_answer_is_not_one_without_models():
-    with pytest.raises(ServerUnreachable, match="is the server running"):
+    with pytest.raises(ServerUnreachable, match="Connection refused; is the server running"):
         await find_model(FoundServer(Server("http://127.0.0.1:9")), CaptionerDescription)
     with pytest.raises(ServerUnreachable, match=r"No server runs in \.server of this folder; name one with --server"):
         await find_model(FoundServer(Server("http://127.0.0.1:9"), assumed=True), CaptionerDescription)

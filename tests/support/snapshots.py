@@ -53,7 +53,8 @@ OUTLOOK = Outlook(
     excluded=2,
     media_seconds=9000.0,
     unknown=1,
-    choices=(Choice("one frame a second", "frames", 9000), Choice("speech", "chunks", 300)),
+    choices=(Choice("one frame a second", "frame", 9000), Choice("speech", "chunk", 300)),
+    changed_settings=("vad", "word_times"),
     left=TimeLeft(1500.0, 240.0),
 )
 

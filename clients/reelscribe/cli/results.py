@@ -27,6 +27,10 @@ def export(
         ),
     ],
     cues: Cues = "auto",
+    to: Annotated[
+        Path | None,
+        output_option("--to", metavar="FOLDER", help="Folder to write to; the default is the folder of the run."),
+    ] = None,
 ) -> None:
     """Export the captions and transcripts of a run as subtitles or tables, also while it lasts."""
     with errors_as_one_line():
@@ -34,9 +38,10 @@ def export(
         from reelscribe.export.formats import export as export_annotations
         from reelscribe.results.folder import current_annotations
 
+        folder = to or out
         with current_annotations(out) as annotations:
-            written = export_annotations(annotations, out, formats, one_of(cues, CUE_SOURCES, "--cues"))
-        typer.echo(describe_written(written, out))
+            written = export_annotations(annotations, folder, formats, one_of(cues, CUE_SOURCES, "--cues"))
+        typer.echo(describe_written(written, folder))
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:
@@ -44,7 +49,7 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
 
     Args:
         paths: The files.
-        out: The folder of the run.
+        out: The folder to which it has written.
     """
     places: dict[Path, list[Path]] = {}
     for path in paths:

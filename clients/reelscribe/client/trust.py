@@ -43,7 +43,11 @@ def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreach
         url: Address to which the connection was.
         error: The error of aiohttp or of the operating system.
     """
-    return ServerUnreachable(f"{url}: {error or type(error).__name__}; {_advice(error)}")
+    reason = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        number = error.os_error.errno or 0  # aiohttp's own message names its settings, too
+        reason = os.strerror(number) if number > 0 else error.os_error.strerror or reason
+    return ServerUnreachable(f"{url}: {reason}; {_advice(error)}")
 
 
 def _advice(error: aiohttp.ClientError | OSError) -> str:

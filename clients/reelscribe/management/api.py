@@ -77,6 +77,27 @@ class Answer:
         return self.status == 400 and self.error[0] == "InvalidKeyException"
 
 
+@dataclass(frozen=True)
+class ServerAddresses:
+    """The addresses of one server's APIs.
+
+    Raises:
+        UsageError: An address does not begin with http:// or https://.
+    """
+
+    management: str
+    """Address of the management API, such as http://127.0.0.1:8081."""
+    inference: str | None = None
+    """Address of the inference API, for `ping`; None if it is not needed."""
+    metrics: str | None = None
+    """Address of the metrics API, for `metrics`; None if it is not needed."""
+
+    def __post_init__(self) -> None:
+        for url in (self.management, self.inference, self.metrics):
+            if url is not None and not url.startswith(("http://", "https://")):
+                raise UsageError(f"server: expected an address like http://127.0.0.1:8081, got {url!r}")
+
+
 class Api:
     """One API of a server: its address and the token for it. Call `close` at the end."""
 

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -15,7 +14,7 @@ from urllib.parse import quote, urlencode
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import check_trusted_certificates
 from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
-from reelscribe.management.api import ANSWER_SECONDS, Api
+from reelscribe.management.api import ANSWER_SECONDS, Api, ServerAddresses
 from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, version_sort_key
 
 REGISTER_SECONDS = 900.0
@@ -31,27 +30,6 @@ and its other clients wait meanwhile.
 
 Why = Callable[[str, str], str | None]
 """Takes the names of a model and a version, and returns why it cannot be loaded; None while no reason is known."""
-
-
-@dataclass(frozen=True)
-class ServerAddresses:
-    """The addresses of one server's APIs.
-
-    Raises:
-        UsageError: An address does not begin with http:// or https://.
-    """
-
-    management: str
-    """Address of the management API, such as http://127.0.0.1:8081."""
-    inference: str | None = None
-    """Address of the inference API, for `ping`; None if it is not needed."""
-    metrics: str | None = None
-    """Address of the metrics API, for `metrics`; None if it is not needed."""
-
-    def __post_init__(self) -> None:
-        for url in (self.management, self.inference, self.metrics):
-            if url is not None and not url.startswith(("http://", "https://")):
-                raise UsageError(f"server: expected an address like http://127.0.0.1:8081, got {url!r}")
 
 
 class ManagementClient:

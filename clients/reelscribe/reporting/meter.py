@@ -54,6 +54,8 @@ class Snapshot:
     """Number of sources that earlier runs had done."""
     sources_copies: int = 0
     """Number of sources with the content of another source. They are annotated once."""
+    sources_gone: int = 0
+    """Number of sources of this run and earlier ones that were gone from the disk when this run ended."""
     outage: Outage | None = None
     """The outage of a server because of which the run waits; None if it does not wait."""
     failures: tuple[tuple[str, str, str], ...] = ()
@@ -139,6 +141,8 @@ class Meter:
         self._failures: list[tuple[str, str, str]] = []
         self._digests: set[str] = set()
         """The contents of the sources that are done."""
+        self.gone = 0
+        """Number of sources of this run and earlier ones that are gone from the disk."""
         self._media_seconds = 0.0
         """Seconds of these sources that this run has done."""
         self.durations: dict[str, float] = {}
@@ -193,6 +197,7 @@ class Meter:
             sources_failed=self._failed,
             sources_before=len(self._before),
             sources_copies=self._copies,
+            sources_gone=self.gone,
             seconds=seconds,
             media_hours_per_hour=media_seconds / seconds,
             eta_seconds=left.seconds if left else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reelscribe.reporting.forecast import TimeLeft
-from reelscribe.reporting.words import describe_duration, describe_time_left
+from reelscribe.reporting.words import count, describe_duration, describe_time_left
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,8 @@ class Choice:
 
     name: str
     """What is chosen, in words, such as "one frame a second"."""
-    items: str
-    """What a request is made of: "frames" or "chunks of audio"."""
+    item: str
+    """What a request is made of, in the singular: "frame" or "chunk"."""
     count: int | None
     """Likely number of items to come; None if it cannot be told from what headers say."""
 
@@ -36,15 +36,19 @@ class Outlook:
     """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
     choices: tuple[Choice, ...]
     """What each track takes from the sources."""
+    changed_settings: tuple[str, ...]
+    """Names of the settings that differ from those of the newest results in the folder, which are not used then."""
     left: TimeLeft | None
     """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
 
     def __str__(self) -> str:
-        parts = [f"{_count(self.sources, 'source')}, {describe_duration(self.media_seconds)} of media"]
+        parts = [f"{count(self.sources, 'source')}, {describe_duration(self.media_seconds)} of media"]
         if self.unknown:
             parts[0] += f" ({self.unknown:,} of unknown length)"
         if self.excluded:
             parts.append(f"{self.excluded:,} left out")
+        if self.changed_settings:
+            parts.append(f"other settings than in the last run ({', '.join(self.changed_settings)})")
         if self.before == self.sources:
             return "; ".join([*parts, "all done before"])
         if self.before:
@@ -55,8 +59,4 @@ class Outlook:
 
 
 def _describe_choice(choice: Choice) -> str:
-    return choice.name if choice.count is None else f"{choice.name}: about {choice.count:,} {choice.items} to come"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+    return choice.name if choice.count is None else f"{choice.name}: about {count(choice.count, choice.item)} to come"

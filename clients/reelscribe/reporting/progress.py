@@ -169,7 +169,9 @@ class _Figures:
         words = long if sum(map(cell_len, long)) + len(long) + LEAST_BAR <= width else short
         room = width - sum(map(cell_len, words)) - len(words)
         line = Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=room >= LEAST_BAR)
-        bar = ProgressBar(total=max(1, snapshot.sources), completed=snapshot.sources_done)
+        # In colours that every terminal has: rich's own look like nothing in a terminal of eight colours.
+        styles = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
+        bar = ProgressBar(total=max(1, snapshot.sources), completed=snapshot.sources_done, **styles)
         cells = [words[0], bar, *words[1:]] if room >= LEAST_BAR else words
         for cell in cells:
             line.add_column(ratio=1 if cell is bar else None, no_wrap=True, overflow="ellipsis")
@@ -231,6 +233,8 @@ def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
     if outage := snapshot.outage:
         since, until = describe_clock(outage.since), describe_clock(outage.until)
         text, short = f"no server since {since}: waiting until {until}", f"no server {since}, waiting to {until}"
+    elif snapshot.sources_done >= snapshot.sources:
+        text = short = "all sources are done"
     else:
         text = snapshot.bottleneck
         short = text.replace(" is the limit", "").replace(" are the limit", "")

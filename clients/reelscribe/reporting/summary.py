@@ -34,11 +34,13 @@ def summary_lines(snapshot: Snapshot, *, replaced_processes: int = 0) -> list[Li
 def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
     done = f"{snapshot.sources_done:,}"
     done += "" if snapshot.sources_done == snapshot.sources else f" of {snapshot.sources:,}"
-    yield done, f"sources, {snapshot.sources_failed:,} failed"
+    yield done, f"{'source' if snapshot.sources == 1 else 'sources'}, {snapshot.sources_failed:,} failed"
     skipped = [f"{snapshot.sources_before:,} done before"] if snapshot.sources_before else []
     skipped += [f"{snapshot.sources_copies:,} same as another"] if snapshot.sources_copies else []
     if skipped:
         yield f"{snapshot.sources_before + snapshot.sources_copies:,}", f"skipped: {', '.join(skipped)}"
+    if snapshot.sources_gone:
+        yield f"{snapshot.sources_gone:,}", "of earlier runs gone from the disk; their records stay"
 
 
 def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
@@ -47,7 +49,7 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
         yield from _track_lines(track, snapshot.seconds)
     requests, retries = (sum(getattr(track, name) for track in snapshot.lanes) for name in ("requests", "retries"))
     if requests:
-        yield f"{requests:,}", f"requests, {retries:,} sent again"
+        yield f"{requests:,}", f"{'request' if requests == 1 else 'requests'}, {retries:,} sent again"
     if replaced_processes:
         processes = "process" if replaced_processes == 1 else "processes"
         yield f"{replaced_processes:,}", f"decode {processes} replaced"
@@ -107,10 +109,6 @@ def summary_table(
 
 
 def _next_steps(out: Path, interrupted: bool, exporting: bool) -> Iterator[str]:
-    if interrupted:
-        yield f"Results so far: {out}"
-        yield "To continue, run the same command again."
-        return
-    yield f"Results: {out / NAME}"
+    yield f"Results{' so far' if interrupted else ''}: {out / NAME}"
     if not exporting:
         yield f"Subtitles and tables: reelscribe export {shlex.quote(str(out))} --format srt --format csv"

@@ -8,6 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 
+def count(number: float, noun: str) -> str:
+    """Return a number and what it counts, such as "1 source" or "1,204 sources", from the singular."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
+
+
 def describe_duration(seconds: float) -> str:
     """Describe a duration with at most two units, such as "45 s", "3 min 20 s", "2 h 05 min" or "12 d 3 h"."""
     if seconds < 60:

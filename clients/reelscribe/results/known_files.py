@@ -12,11 +12,17 @@ from typing import Any
 
 from reelscribe.contract.source import Header
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.records import KINDS, Kind
 from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key, settings_text
 
 _FILES = "SELECT path, stat, sha256 FROM files"
 _HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers"
-_HAS_HEADERS = "SELECT count(*) FROM sqlite_master WHERE name = 'headers'"
+_UNREADABLE = "SELECT path FROM sources WHERE error IS NOT NULL"
+_HAS_TABLE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
+_NEWEST_SETTINGS = """
+    SELECT value FROM settings JOIN jobs ON jobs.settings = settings.id
+    WHERE jobs.id = (SELECT max(job) FROM results WHERE kind = ?)
+"""
 # The batches of a job that ended well hold all of it, so they need not be added up.
 _JOBS = """
     SELECT sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
@@ -66,6 +72,8 @@ class KnownFiles:
         """
         self._digests: dict[bytes, tuple[str, str]] = {}
         self._headers: dict[bytes, tuple[str, Header]] = {}
+        self._unreadable: set[bytes] = set()
+        self._newest: dict[Kind, str] = {}
         self._jobs: list[dict[str, KnownJob]] = [{} for _ in settings]
         path = out / NAME
         if not path.exists():
@@ -75,7 +83,11 @@ class KnownFiles:
 
     def _read(self, database: sqlite3.Connection, settings: Sequence[Mapping[str, Any]]) -> None:
         self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES)}
-        if database.execute(_HAS_HEADERS).fetchone() != (0,):  # a ledger of an earlier version has none
+        # Ledgers of earlier versions have fewer tables.
+        if database.execute(_HAS_TABLE, ["results"]).fetchone() != (0,):
+            self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
+            self._newest = {kind: value for kind in KINDS for (value,) in database.execute(_NEWEST_SETTINGS, [kind])}
+        if database.execute(_HAS_TABLE, ["headers"]).fetchone() != (0,):
             self._headers = {key: (stat, Header(*header)) for key, stat, *header in database.execute(_HEADERS)}
         self._jobs = [dict(_jobs(database, value)) for value in settings]
 
@@ -88,6 +100,16 @@ class KnownFiles:
         """Return what the header of a file says; None if it was never read, or was written to since."""
         known_stat, header = self._headers.get(path_key(path), ("", None))
         return header if known_stat == stat else None
+
+    def was_unreadable(self, path: str) -> bool:
+        """Return whether a file could not be read when a run last tried."""
+        return path_key(path) in self._unreadable
+
+    def changed_settings(self, kind: Kind, settings: Mapping[str, Any]) -> list[str]:
+        """Return the names of the settings that differ from those of the newest results of a kind, if there are any."""
+        # A name that only one of them has is of another version of reelscribe, or belongs to another setting.
+        newest, now = (json.loads(text) for text in (self._newest.get(kind, "{}"), settings_text(settings)))
+        return sorted(name for name in newest.keys() & now.keys() if newest[name] != now[name])
 
     def job(self, sha256: str, model: int) -> KnownJob | None:
         """Return the job of a content for the model with this number among the settings; None if there is none."""

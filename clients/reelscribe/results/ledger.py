@@ -229,11 +229,13 @@ class Ledger:
         """Save that a source could not be read. What is known of it from before stays."""
         return self._write(_SAVE_SOURCE, path_key(path), os.fsencode(path), None, None, json.dumps(error))
 
-    async def mark_missing(self) -> None:
-        """Save for each source whether it is gone from the disk."""
+    async def mark_missing(self) -> int:
+        """Save for each source whether it is gone from the disk, and return how many are."""
         known = await self._ask(self._select, _FIND_SOURCES)
-        changed = await asyncio.to_thread(_changed_presence, known)
+        missing = await asyncio.to_thread(_missing, known)
+        changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
         await self._write_all(*((_SAVE_MISSING, values) for values in changed))
+        return len(missing)
 
     def forget_sources(self, sources: Collection[KnownSource]) -> asyncio.Future[None]:
         """Delete everything about sources, except for results that another source with the same content has."""
@@ -331,7 +333,6 @@ def size_in(stat: str) -> int:
     return int(stat.split()[0])
 
 
-def _changed_presence(known: Iterable[tuple[bytes, int]]) -> list[tuple[bool, bytes]]:
-    """Return whether each source is missing, for those of which the ledger says something else."""
-    now = ((path, not os.path.lexists(path), bool(was)) for path, was in known)
-    return [(missing, path) for path, missing, was in now if missing != was]
+def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:
+    """Return the paths that are gone from the disk."""
+    return {path for path, _ in known if not os.path.lexists(path)}

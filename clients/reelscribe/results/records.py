@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from reelscribe.contract.outcomes import (
     AudioResult,
@@ -27,6 +27,9 @@ from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 
 Kind = Literal["captions", "transcript"]
 """A kind of annotations."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""All kinds of annotations."""
 
 
 @dataclass(frozen=True)

@@ -181,13 +181,13 @@ class BulkRun:
                     # Saved at once, because a second Ctrl-C may come while the results are written.
                     state = self._state = "interrupted"
                     await ledger.save_run_state(self._run_state(meter))
-                await self._write_results(ledger, reader)
+                await self._write_results(ledger, reader, meter)
             except (ReelscribeError, asyncio.CancelledError) as error:
                 self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
                 with suppress(OutputError):  # the error that ended the run matters more
                     await ledger.save_run_state(self._run_state(meter))
                     if isinstance(error, ReelscribeError):
-                        await self._write_results(ledger, reader)
+                        await self._write_results(ledger, reader, meter)
                 raise
             self._progress.show(meter.snapshot())
             self._state = state
@@ -229,8 +229,8 @@ class BulkRun:
                 self._progress.finished(record)
                 self._on_record(record)
 
-    async def _write_results(self, ledger: Ledger, reader: LedgerReader) -> None:
-        await ledger.mark_missing()
+    async def _write_results(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
+        meter.gone = await ledger.mark_missing()
         await asyncio.to_thread(write_results, self._out, reader.records())
 
     def _run_state(self, meter: Meter) -> dict[str, Any]:

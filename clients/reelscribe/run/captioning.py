@@ -32,7 +32,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
 
     kind: ClassVar[Kind] = "captions"
     counts: ClassVar[Counts] = "frames"
-    items: ClassVar[str] = "frames"
+    item: ClassVar[str] = "frame"
     items_per_count = 1.0
 
     def __init__(self, client: CaptionClient, options: CaptionOptions | None = None) -> None:

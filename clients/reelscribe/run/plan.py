@@ -77,6 +77,8 @@ class Plan:
     sources: list[PlannedSource]
     excluded: int
     """Number of sources that are left out."""
+    changed_settings: tuple[str, ...] = ()
+    """Names of the settings that differ from those of the newest results in the folder."""
 
     @property
     def paths(self) -> list[str]:
@@ -104,7 +106,8 @@ def make_plan(
         out: Folder of the run, in which there may be a ledger.
         tracks: The models of the run, entered.
         excluded: Number of sources that have been left out of the paths.
-        limit: Largest number of sources, of those that are not done; None for all sources, done or not.
+        limit: Largest number of sources, of those that are not done and, unless failed ones are tried again, were not
+            unreadable before; None for all sources.
 
     Raises:
         OutputError: The ledger cannot be read.
@@ -113,8 +116,11 @@ def make_plan(
     seen: set[str] = set()
     sources = [_look_up(path, known, tracks, seen) for path in paths]
     if limit is not None:
-        sources = [source for source in sources if not source.is_done][:limit]
-    return Plan(sources, excluded + len(paths) - len(sources))
+        retry = any(track.retries("MediaError") for track in tracks)
+        to_do = [each for each in sources if not each.is_done and (retry or not known.was_unreadable(each.path))]
+        sources, excluded = to_do[:limit], excluded + len(to_do[limit:])
+    changed = [name for track in tracks for name in known.changed_settings(track.kind, track.job_settings)]
+    return Plan(sources, excluded, tuple(changed))
 
 
 def _look_up(
@@ -216,6 +222,7 @@ class Outlooks:
             sources=len(self._plan.sources),
             before=len(self._plan.before),
             excluded=self._plan.excluded,
+            changed_settings=self._plan.changed_settings,
             media_seconds=sum(each or 0.0 for each in seconds.values()),
             unknown=sum(each is None for each in seconds.values()),
             choices=tuple(self._choice(number, seconds) for number in range(len(self._tracks))),
@@ -250,7 +257,7 @@ class Outlooks:
             if done.total is not None and track.counts == "frames":
                 items = done.total
             count = None if items is None else count + (1 - done.share) * items
-        return Choice(track.choice, track.items, None if count is None else math.ceil(count))
+        return Choice(track.choice, track.item, None if count is None else math.ceil(count))
 
 
 def _kind(source: PlannedSource) -> tuple[str, bool]:

@@ -59,7 +59,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
-    items: ClassVar[str]
+    item: ClassVar[str]
     """What its requests are made of."""
     model: Model
     """Name and revision of the model. This attribute and the next two exist after entry."""

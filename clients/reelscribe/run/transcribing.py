@@ -26,7 +26,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
 
     kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of sound"
-    items: ClassVar[str] = "chunks"
+    item: ClassVar[str] = "chunk"
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
         """Create a track.

@@ -83,12 +83,17 @@ async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]
 
 async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _Kind:
     """Return what kind of model has a name, or why it does not tell; None if it is missing or none of reelscribe's."""
+    endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
     try:
-        return type(await Endpoint(server, name, session, _read_any, request_seconds=None).describe())
+        return type(await endpoint.describe())
     except (AccessRefused, ServerUnreachable) as error:
-        if isinstance(error, AccessRefused) and error.status == 404:
+        if isinstance(error, ServerUnreachable):
+            raise
+        if error.status == 404:
             return None
-        raise
+        # Nobody has named the model of this address.
+        message = str(error).replace(endpoint.url, server.url)
+        raise AccessRefused(message, temporary=error.temporary, status=error.status) from None
     except RequestRefused as refusal:
         return refusal
     except ServerError:

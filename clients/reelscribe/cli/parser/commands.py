@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Set
 from typing import Any
 
 import typer
@@ -10,8 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from reelscribe.cli.parser.help import help_of, usage_of
 from reelscribe.cli.parser.precedence import kept
-from reelscribe.cli.parser.settings_file import read_settings
+from reelscribe.cli.parser.settings_file import NAME, read_settings
 from reelscribe.errors import UsageError
+from reelscribe.server.options import KEY_FILE_VARIABLE
 
 
 class Group(TyperGroup):
@@ -57,7 +59,18 @@ class Command(BareCommand):
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default
+        _refuse_key_from_elsewhere(context, settings.here)
         return context
+
+
+def _refuse_key_from_elsewhere(context: Any, here: Set[str]) -> None:
+    """Raise an error if the key of the environment would go to a server that only the working folder's file names."""
+    named_here = "servers" in here and _source(context, "servers") == "DEFAULT_MAP"
+    if named_here and context.params["servers"] and not context.params["key_files"] and KEY_FILE_VARIABLE in os.environ:
+        raise typer.BadParameter(
+            f"{NAME} of this folder names a server without its key-file, and the key of {KEY_FILE_VARIABLE} is not sent"
+            " there, as the folder may be somebody else's; add key-file to it, or give --server"
+        )
 
 
 def group(text: str) -> typer.Typer:

@@ -38,6 +38,8 @@ class Settings:
     """Values by the names of parameters."""
     files: tuple[frozenset[str], ...]
     """Names of the parameters that each file gives; what is later is nearer to the user."""
+    here: frozenset[str] = frozenset()
+    """Those which the file in the working folder gives, that others may have put there."""
 
 
 def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
@@ -50,10 +52,12 @@ def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
     Raises:
         UsageError: A file cannot be read, or holds an unknown section or option, or a value that cannot be used.
     """
-    files = [_values(_File(path), root, words) for path in _files()]
+    paths = _files()
+    files = [_values(_File(path), root, words) for path in paths]
     names = tuple(map(frozenset, files))
     valid = kept(names)
-    return Settings({name: value for file in files for name, value in file.items() if name in valid}, names)
+    here = names[-1] if Path(NAME) in paths else frozenset()
+    return Settings({name: value for file in files for name, value in file.items() if name in valid}, names, here)
 
 
 def _files() -> list[Path]:
