@@ -2,6 +2,7 @@
 
     scripts/bench speech_accuracy [--other FOLDER] [--errors 20]
     scripts/bench speech_accuracy --drift
+    scripts/bench speech_accuracy --word-times
 
 Random phrases by voices that training never used are written to files, read and cut as the client does, transcribed by
 the handler request by request, and put on the timeline as in records (lib/local_speech.py).
@@ -14,6 +15,10 @@ prints up to this many of the errors at cuts, where `|` is the cut.
 With --drift, the table is about one recording of half an hour: how many seconds after it was spoken a phrase begins in
 the transcript, by its segment and by its first word. Phrases are found by aligning words. Two kinds of phrases cannot
 be measured and are counted instead: those with a mistake in the first two words, and those that begin within a segment.
+
+With --word-times, the table compares the times of all words of the long recordings that are right with the times at
+which they are audible: seconds from one to the other without sign, and how many words lie outside their segment or have
+no length.
 """
 
 from __future__ import annotations
@@ -195,6 +200,39 @@ def measure_drift(model: Path, folder: Path, seconds: float) -> None:
             print(f"{'':16}{slope:+.3f} s more an hour; {wrong} begin with wrong words, {within} within a segment")
 
 
+def measure_word_times(model: Path, corpus: Corpus) -> None:
+    """Print the table of --word-times."""
+    local = LocalSpeech(model)
+    print(f"{'':14}{'words':>7} outside no length   starts: median    95 %     max     ends: median    95 %     max")
+    for name, cutting in CUTS.items():
+        options = SpeechOptions(cutting=cutting, transcription=TranscriptionOptions(word_times=True))
+        parts = local.transcribe_files(corpus.paths, options)
+        off, outside, empty, count = [], 0, 0, 0
+        for recording, part in zip(corpus.recordings, parts, strict=True):
+            segments = utterances(part)
+            timed = [word for segment in segments for word in segment.words or ()]
+            count += len(timed)
+            empty += sum(word.end <= word.start for word in timed)
+            outside += sum(
+                word.start < segment.start or word.end > segment.end
+                for segment in segments
+                for word in segment.words or ()
+            )
+            outcome = jiwer.process_words(" ".join(recording.words), " ".join(word.text for word in timed))
+            for chunk in outcome.alignments[0]:
+                if chunk.type == "equal":
+                    spoken = recording.word_spans[chunk.ref_start_idx : chunk.ref_end_idx]
+                    found = timed[chunk.hyp_start_idx : chunk.hyp_end_idx]
+                    off += [
+                        (word.start - start, word.end - end) for word, (start, end) in zip(found, spoken, strict=True)
+                    ]
+        starts, ends = np.abs(np.array(off)).T
+        columns = "".join(
+            f"{np.median(each):18.3f}{np.percentile(each, 95):8.3f}{each.max():8.3f}" for each in (starts, ends)
+        )
+        print(f"{name:14}{count:7}{outside:8}{empty:10}{columns}", flush=True)
+
+
 def lateness(late: NDArray[np.float64]) -> str:
     """The figures of a row."""
     off = np.abs(late)
@@ -212,6 +250,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=40)
     parser.add_argument("--errors", type=int, default=0, help="how many of the errors at cuts to print")
     parser.add_argument("--drift", action="store_true", help="measure times instead of words")
+    parser.add_argument("--word-times", action="store_true", help="compare the times of all words with the truth")
     parser.add_argument("--drift-seconds", type=float, default=1800)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -221,9 +260,12 @@ def main() -> None:
         if options.drift:
             measure_drift(options.model, folder, options.drift_seconds)
             return
-        short = Corpus.written(folder / "short", short_recordings(SHORT_SEED, options.utterances))
         lengths = np.linspace(*RECORDING_SECONDS, options.recordings)
         long = Corpus.written(folder / "long", long_recordings(LONG_SEED, lengths.tolist()))
+        if options.word_times:
+            measure_word_times(options.model, long)
+            return
+        short = Corpus.written(folder / "short", short_recordings(SHORT_SEED, options.utterances))
         for kind, corpus in (("short", short), ("long", long)):
             words, minutes = (
                 sum(len(one.words) for one in corpus.recordings),

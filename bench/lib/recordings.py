@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,6 +22,8 @@ class Recording:
     """(N,) int16 at SAMPLE_RATE."""
     phrases: list[tuple[float, tuple[str, ...]]]
     """The start of each phrase, in seconds, and its words."""
+    word_spans: list[tuple[float, float]] = field(default_factory=list)
+    """When each word of long recordings begins to be audible and ends, in seconds."""
 
     @property
     def words(self) -> list[str]:
@@ -47,10 +49,10 @@ class Recording:
         return path
 
 
-def short_recordings(seed: int, count: int) -> list[Recording]:
-    """Recordings of one phrase each."""
+def short_recordings(seed: int, count: int, *, held_out: bool = True) -> list[Recording]:
+    """Recordings of one phrase each, in voices that training never used, or else in those that it used."""
     rng = random.Random(seed)  # noqa: S311 - a seed is needed, not secrecy
-    utterances = [random_utterance(rng, held_out=True) for _ in range(count)]
+    utterances = [random_utterance(rng, held_out) for _ in range(count)]
     return [Recording(utterance.samples, [(0.0, utterance.words)]) for utterance in utterances]
 
 
@@ -58,4 +60,11 @@ def long_recordings(seed: int, lengths: Iterable[float]) -> list[Recording]:
     """One recording of about each of `lengths`, in seconds: phrases with pauses of 0.2 to 1 s between them."""
     rng = random.Random(seed)  # noqa: S311 - likewise
     recordings = [recording(rng, seconds, held_out=True) for seconds in lengths]
-    return [Recording(r.samples, [(first / SAMPLE_RATE, words) for first, _, words in r.phrases]) for r in recordings]
+    return [
+        Recording(
+            r.samples,
+            [(first / SAMPLE_RATE, words) for first, _, words in r.phrases],
+            [(first / SAMPLE_RATE, stop / SAMPLE_RATE) for first, stop in r.word_spans],
+        )
+        for r in recordings
+    ]
