@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from reelscribe.errors import RequestRefused as RequestRefused
     from reelscribe.errors import ServerError as ServerError
     from reelscribe.errors import UsageError as UsageError
-    from reelscribe.management.client import ManagementClient as ManagementClient
     from reelscribe.management.api import ServerAddresses as ServerAddresses
+    from reelscribe.management.client import ManagementClient as ManagementClient
     from reelscribe.run.bulk import BulkRun as BulkRun
     from reelscribe.run.bulk import Summary as Summary
     from reelscribe.run.captioning import CaptionTrack as CaptionTrack

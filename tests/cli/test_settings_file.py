@@ -165,12 +165,12 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     """A folder may be somebody else's, and so may the server in its file."""
     monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(user.parent / "key_file.json"))
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\n')
-    refused = CliRunner().invoke(app, RUN)
+    refused = CliRunner().invoke(app, [*RUN, "--out", "out"])
     assert refused.exit_code == 2
-    assert "is not sent there" in " ".join(refused.output.replace("│", " ").split())
-    annotate("--server", "http://127.0.0.1:8080")
+    assert "is not sent there" in " ".join(refused.output.split())
+    annotate("--out", "out", "--server", "http://127.0.0.1:8080")
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\nkey-file = "theirs.json"\n')
-    annotate()
+    annotate("--out", "out")
     folder.unlink()
     user.write_text('[shared]\nserver = "https://ours.example"\n')
-    annotate()
+    annotate("--out", "out")

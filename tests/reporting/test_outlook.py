@@ -14,9 +14,12 @@ def test_it_tells_sources_hours_frames_what_is_done_and_how_long():
 
 
 def test_what_is_not_known_is_not_told():
-    fresh = replace(OUTLOOK, sources=1, before=0, excluded=0, unknown=0, choices=(), left=None)
+    fresh = replace(OUTLOOK, sources=1, before=0, excluded=0, unknown=0, choices=(), changed_settings=(), left=None)
     assert str(fresh) == "1 source, 2 h 30 min of media; time to go not known yet"
 
 
 def test_nothing_is_to_come_where_all_was_done_before():
-    assert str(replace(OUTLOOK, before=5, excluded=0, unknown=0)) == "5 sources, 2 h 30 min of media; all done before"
+    assert (
+        str(replace(OUTLOOK, before=5, excluded=0, unknown=0, changed_settings=()))
+        == "5 sources, 2 h 30 min of media; all done before"
+    )

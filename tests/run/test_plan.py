@@ -149,7 +149,9 @@ async def test_globs_that_leave_nothing_are_refused_before_anything_is_written(r
 
 async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs, library, tmp_path):
     (library / "no-video.mp4").write_text("this is text")
-    await runs.run()
+    announced = Announced()
+    runs.server.answer = announced.before_answers
+    await runs.run(progress=announced)
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
     def known() -> list[Header | None]:

@@ -169,9 +169,14 @@ class _Figures:
         words = long if sum(map(cell_len, long)) + len(long) + LEAST_BAR <= width else short
         room = width - sum(map(cell_len, words)) - len(words)
         line = Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=room >= LEAST_BAR)
-        # In colours that every terminal has: rich's own look like nothing in a terminal of eight colours.
-        styles = {"style": "bright_black", "complete_style": "green", "finished_style": "green"}
-        bar = ProgressBar(total=max(1, snapshot.sources), completed=snapshot.sources_done, **styles)
+        # rich's own colours look like nothing in a terminal of eight colours.
+        bar = ProgressBar(
+            total=max(1, snapshot.sources),
+            completed=snapshot.sources_done,
+            style="bright_black",
+            complete_style="green",
+            finished_style="green",
+        )
         cells = [words[0], bar, *words[1:]] if room >= LEAST_BAR else words
         for cell in cells:
             line.add_column(ratio=1 if cell is bar else None, no_wrap=True, overflow="ellipsis")
