@@ -1,6 +1,6 @@
 """How many words does sound without speech become, and does the guard against them cost words of speech?
 
-    scripts/bench defaults/no_speech [--minutes 10] [--phrases 120] [--thresholds 0 0.5]
+    scripts/bench defaults/no_speech [--minutes 10] [--phrases 120] [--thresholds 0 0.4]
 
 The first table has the number of words that the handler makes of each sound of demo/sounds.py, for each
 `text_probability_threshold`; 0 drops no text. Every sound has a level of -20 dB, and is cut as the client does.
@@ -65,7 +65,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--phrases", type=int, default=120)
-    parser.add_argument("--thresholds", type=float, nargs="+", default=[0, 0.5])
+    parser.add_argument("--thresholds", type=float, nargs="+", default=[0, 0.4])
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()

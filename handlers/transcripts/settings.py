@@ -41,7 +41,7 @@ class SpeechSettings(ModelSettings):
     dropped. None disables this."""
     no_speech_threshold: float | None = 0.6
     """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
-    text_probability_threshold: float | None = 0.5
+    text_probability_threshold: float | None = 0.4
     """Whisper: text whose tokens have a lower mean probability (0 to 1), where repetitions count half, is guessed, and
     is dropped. None disables this."""
     tokens_per_second: float = 14.0

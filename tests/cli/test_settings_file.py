@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app, runs, server
+from support.fake_torchserve import write_key_file
 
 RUN = ["annotate", "a.mp4", "--model", "captioner", "--speech-model", "speech"]
 
@@ -163,7 +164,8 @@ def test_help_shows_the_defaults_of_the_files(folder):
 
 def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_names(user, folder, started, monkeypatch):
     """A folder may be somebody else's, and so may the server in its file."""
-    monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(user.parent / "key_file.json"))
+    monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(write_key_file(user.parent / "key_file.json", "ours")))
+    write_key_file(Path("theirs.json"), "theirs")
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\n')
     refused = CliRunner().invoke(app, [*RUN, "--out", "out"])
     assert refused.exit_code == 2

@@ -45,4 +45,4 @@ def test_the_guard_drops_no_speech(demo_speech, model):
 
 
 def test_the_guard_is_one_of_the_settings_that_clients_see(model):
-    assert model.generation["text_probability_threshold"] == 0.5
+    assert model.generation["text_probability_threshold"] == 0.4

@@ -66,7 +66,7 @@ class Command(BareCommand):
 def _refuse_key_from_elsewhere(context: Any, here: Set[str]) -> None:
     """Raise an error if the key of the environment would go to a server that only the working folder's file names."""
     named_here = "servers" in here and _source(context, "servers") == "DEFAULT_MAP"
-    if named_here and context.params["servers"] and not context.params["key_files"] and KEY_FILE_VARIABLE in os.environ:
+    if named_here and context.params["servers"] and _source(context, "key_files") == "ENVIRONMENT":
         raise typer.BadParameter(
             f"{NAME} of this folder names a server without its key-file, and the key of {KEY_FILE_VARIABLE} is not sent"
             " there, as the folder may be somebody else's; add key-file to it, or give --server"
