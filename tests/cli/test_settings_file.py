@@ -173,6 +173,7 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     annotate("--out", "out", "--server", "http://127.0.0.1:8080")
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\nkey-file = "theirs.json"\n')
     annotate("--out", "out")
+    assert [server.credentials.token for server in started["captions"][0].servers] == ["theirs"]
     folder.unlink()
     user.write_text('[shared]\nserver = "https://ours.example"\n')
     annotate("--out", "out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Set
 from typing import Any
 
 import typer
@@ -11,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from reelscribe.cli.parser.help import help_of, usage_of
 from reelscribe.cli.parser.precedence import kept
-from reelscribe.cli.parser.settings_file import NAME, read_settings
+from reelscribe.cli.parser.settings_file import NAME, Settings, read_settings
 from reelscribe.errors import UsageError
 from reelscribe.server.options import KEY_FILE_VARIABLE
 
@@ -59,18 +58,26 @@ class Command(BareCommand):
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default
-        _refuse_key_from_elsewhere(context, settings.here)
+        _keep_key_from_others(context, settings)
         return context
 
 
-def _refuse_key_from_elsewhere(context: Any, here: Set[str]) -> None:
-    """Raise an error if the key of the environment would go to a server that only the working folder's file names."""
-    named_here = "servers" in here and _source(context, "servers") == "DEFAULT_MAP"
-    if named_here and context.params["servers"] and _source(context, "key_files") == "ENVIRONMENT":
+def _keep_key_from_others(context: Any, settings: Settings) -> None:
+    """See to it that the key of the environment goes to no server that only the file in the working folder names.
+
+    Raises:
+        typer.BadParameter: The file names no key of the server either.
+    """
+    named_here = "servers" in settings.here and _source(context, "servers") == "DEFAULT_MAP"
+    if not (named_here and context.params["servers"] and _source(context, "key_files") == "ENVIRONMENT"):
+        return
+    if "key_files" not in settings.here:
         raise typer.BadParameter(
             f"{NAME} of this folder names a server without its key-file, and the key of {KEY_FILE_VARIABLE} is not sent"
             " there, as the folder may be somebody else's; add key-file to it, or give --server"
         )
+    (option,) = [each for each in context.command.params if each.name == "key_files"]
+    context.params["key_files"] = option.process_value(context, settings.values["key_files"])
 
 
 def group(text: str) -> typer.Typer:
