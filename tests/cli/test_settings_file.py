@@ -171,6 +171,9 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     assert refused.exit_code == 2
     assert "is not sent there" in " ".join(refused.output.split())
     annotate("--out", "out", "--server", "http://127.0.0.1:8080")
+    folder.write_text('[shared]\nmanagement = "https://elsewhere.example"\n')
+    refused = CliRunner().invoke(app, [*RUN, "--out", "out"])
+    assert "is not sent there" in " ".join(refused.output.split())
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\nkey-file = "theirs.json"\n')
     annotate("--out", "out")
     assert [server.credentials.token for server in started["captions"][0].servers] == ["theirs"]

@@ -12,6 +12,7 @@ import pytest
 
 from reelscribe.contract.frames import InputSize, PixelBudget
 from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.source_file import open_undecoded
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.errors import MediaError, NoPictures
 from support.videos import read, read_with_av, write, write_pictures
@@ -43,6 +44,26 @@ def test_a_chosen_frame_is_the_same_as_when_all_are_read(media, sampling, resize
     for _, index, seconds, image in chosen:
         assert seconds == everything[index][0]
         assert np.array_equal(image, everything[index][1])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "undecoded"),
+    [
+        ("plain.mp4", {}, True),
+        ("plain.mov", {}, True),
+        ("fragmented.mp4", {"movflags": "frag_keyframe+empty_moov"}, False),
+        ("other.mkv", {}, False),
+    ],
+)
+def test_nothing_is_decoded_on_opening_where_the_header_tells_the_order_of_frames(tmp_path, name, options, undecoded):
+    path = tmp_path / name
+    write(path, "libx264", range(20, 220, 10), options={"bf": "3"}, container=options)
+    with open_undecoded(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.pix_fmt is None) == undecoded
+        assert stream.codec_context.has_b_frames or undecoded
+    frames = read(path, SMALL)
+    assert [index for index, _, _ in frames] == list(range(len(read_with_av(path))))
 
 
 def test_any_range_of_the_chosen_frames_can_be_read(media):

@@ -7,8 +7,8 @@ from support.snapshots import OUTLOOK
 
 def test_it_tells_sources_hours_frames_what_is_done_and_how_long():
     assert str(OUTLOOK) == (
-        "5 sources, 2 h 30 min of media (1 of unknown length); 2 left out; other settings than in the last"
-        " run (vad, word_times); 1 done before; one frame a second: about"
+        "5 sources, 2 h 30 min of media (1 of unknown length); 2 left out; other settings than those"
+        " of the newest results (vad, word_times); 1 done before; one frame a second: about"
         " 9,000 frames to come; speech: about 300 chunks to come; 25 ± 4 min to go"
     )
 

@@ -59,7 +59,7 @@ def test_an_interrupted_run_tells_where_its_results_are_and_how_to_export_them()
 
 
 def test_sources_that_are_gone_are_told():
-    assert "1 of earlier runs gone from the disk; their records stay" in "\n".join(
+    assert "1 gone from the disk since a run read them; their records stay" in "\n".join(
         printed(replace(DONE, sources_gone=1))
     )
 

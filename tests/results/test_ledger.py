@@ -396,7 +396,6 @@ from pathlib import Path
 from reelscribe.contract.outcomes import Caption
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedFrameBatch
-from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 
 async def main(out, limit):

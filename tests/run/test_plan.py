@@ -114,7 +114,7 @@ async def test_other_settings_than_in_the_last_run_are_told(runs):
     assert (await runs.outlook(CaptionOptions(Sampling(fps=1)))).changed_settings == ()
     changed = await runs.outlook(CaptionOptions(Sampling(fps=2), reuse=True))
     assert changed.changed_settings == ("reuse_levels", "sampling")
-    assert "other settings than in the last run (reuse_levels, sampling)" in str(changed)
+    assert "other settings than those of the newest results (reuse_levels, sampling)" in str(changed)
 
 
 async def test_a_limit_takes_the_first_sources_that_are_not_done(runs):
@@ -125,15 +125,16 @@ async def test_a_limit_takes_the_first_sources_that_are_not_done(runs):
     assert (await runs.run(limit=3)).snapshot.sources == 0
 
 
-async def test_a_limit_leaves_out_what_could_not_be_read_and_says_how_many_come_later(runs, library):
-    (library / "a-folder.mp4").mkdir()
-    (library / "a-folder.mp4" / "gone.mp4").symlink_to("nowhere")
+async def test_with_a_limit_what_could_not_be_read_comes_last(runs, library):
+    (library / "a-gone.mp4").symlink_to("nowhere")
     first = await runs.run(limit=2)
     assert (first.snapshot.sources, first.failed) == (2, 1)
-    outlook = await runs.outlook(limit=2)
-    assert (outlook.sources, outlook.excluded) == (2, 1)
-    again = await runs.outlook(CaptionOptions(retry_failed=True), limit=2)
-    assert (again.sources, again.excluded) == (2, 2)
+    outlook = await runs.outlook(limit=3)
+    assert (outlook.sources, outlook.excluded) == (3, 1)
+    second = await runs.run(limit=3)
+    assert (second.snapshot.sources, second.failed) == (3, 0)
+    third = await runs.run(limit=3)
+    assert (third.snapshot.sources, third.failed) == (1, 1)
 
 
 async def test_globs_leave_out_paths_and_names(runs):

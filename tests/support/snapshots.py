@@ -52,6 +52,7 @@ OUTLOOK = Outlook(
     before=1,
     excluded=2,
     media_seconds=9000.0,
+    estimated=False,
     unknown=1,
     choices=(Choice("one frame a second", "frame", 9000), Choice("speech", "chunk", 300)),
     changed_settings=("vad", "word_times"),

@@ -13,6 +13,7 @@ import typer
 from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli._options import FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
+from reelscribe.reporting.words import count
 
 
 def export(
@@ -56,9 +57,7 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
         inside = path.relative_to(out)
         places.setdefault(out / inside.parts[0], []).append(path)
     described = [
-        str(place)
-        if paths == [place]
-        else f"{len(paths)} {paths[0].suffix} {'file' if len(paths) == 1 else 'files'} below {place}"
+        str(place) if paths == [place] else f"{count(len(paths), f'{paths[0].suffix} file')} below {place}"
         for place, paths in places.items()
     ]
     return f"wrote {', '.join(described) or 'nothing'}"
@@ -90,8 +89,7 @@ def forget(
         forgotten = asyncio.run(forget_sources(out, sources or [], missing=missing, dry_run=dry_run))
         for source in forgotten:
             typer.echo(printable(source.name))
-        sources_noun = "source" if len(forgotten) == 1 else "sources"
-        typer.echo(f"{'would forget' if dry_run else 'forgot'} {len(forgotten)} {sources_noun}", err=True)
+        typer.echo(f"{'would forget' if dry_run else 'forgot'} {count(len(forgotten), 'source')}", err=True)
 
 
 def status(

@@ -21,7 +21,7 @@ from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio_reader import AudioReader
 from reelscribe.decode.mono import MonoResampler
 from reelscribe.decode.silence import SILENCE_DB, SilenceDetector, check_vad
-from reelscribe.decode.source_file import ffmpeg_reason, open_container, open_for_ffmpeg
+from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
 from reelscribe.errors import MediaError
 
 JUMP_SECONDS = 0.1
@@ -130,7 +130,7 @@ class Audio:
         with ExitStack() as stack:
             name = stack.enter_context(open_for_ffmpeg(task.path))
             try:
-                container = stack.enter_context(open_container(name))
+                container = stack.enter_context(av.open(name))
             except (av.FFmpegError, UnicodeError) as error:
                 raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
             self.has_video = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.packets import PacketIndex
-from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_container
+from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100
@@ -74,7 +74,7 @@ class FrameReader:
         while done < len(wanted):
             remaining = wanted[done:]
             try:
-                with open_container(self._name) as container:
+                with open_undecoded(self._name) as container:
                     decoder = _Decoder(container, self._packets, self._heartbeat, may_seek=self._may_seek)
                     try:
                         for position, frame in self._read_once(remaining, decoder):

@@ -29,7 +29,7 @@ from reelscribe.decode.source_file import (
     ffmpeg_reason,
     has_flag,
     missing_seconds,
-    open_container,
+    open_undecoded,
     why_cut_short,
 )
 from reelscribe.errors import MediaError, NoPictures
@@ -111,7 +111,7 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         NoPictures: The file has no video stream.
     """
     try:
-        with open_container(name) as container:
+        with open_undecoded(name) as container:
             return _Scan(container, heartbeat).result()
     except (av.FFmpegError, UnicodeError) as error:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None

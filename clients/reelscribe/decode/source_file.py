@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,6 @@ clock of 33 bits, which counts 95,444 s, and adds those."""
 DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
-
-_ONLY_HEADER = {"skip_frame": "all", "analyzeduration": "1"}
-"""Options of FFmpeg with which it decodes nothing when it opens a file, and does not read on for what it lacks then."""
 
 _VP8_SHOW_FRAME = 0x10
 """Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
@@ -78,22 +75,29 @@ def open_for_ffmpeg(path: str) -> Iterator[str]:
         yield f"/dev/fd/{file.fileno()}"
 
 
-def open_container(name: str) -> av.container.InputContainer:
-    """Open a media file with FFmpeg.
+def open_undecoded(name: str, **options: str) -> av.container.InputContainer:
+    """Open a media file with FFmpeg, and decode nothing of it where its header tells enough.
 
-    When FFmpeg opens a file, it also decodes the beginning of every video stream, which takes as long as all else for a
-    short clip. The header of an MP4 or QuickTime file says what is learned from that, except for the pixel format, so
-    there it is left out.
+    When FFmpeg opens a file, it decodes the beginning of each video stream, which takes as long as all else for a short
+    clip. Decoders find out by themselves what it learns from that, except for the order in which they return frames.
+    The header of an MP4 or QuickTime file tells it, unless the file is fragmented.
 
     Args:
         name: The name that `open_for_ffmpeg` yields.
+        options: Further options of FFmpeg.
 
     Raises:
-        av.FFmpegError: The file is not a media file.
+        av.FFmpegError: The file is not a media file, or cannot be read.
     """
-    with open(name, "rb", buffering=0) as file:
+    has_full_header = False
+    with suppress(OSError), open(name, "rb", buffering=0) as file:  # FFmpeg tells why a file cannot be read
         has_full_header = file.read(8)[4:] == b"ftyp"
-    return av.open(name, options=_ONLY_HEADER if has_full_header else {})
+    if has_full_header:
+        container = av.open(name, options={"skip_frame": "all", **options})
+        if all(video.frames for video in container.streams.video):  # a fragmented file states no number of frames
+            return container
+        container.close()
+    return av.open(name, options=options)
 
 
 def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:

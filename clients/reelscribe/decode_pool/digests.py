@@ -85,7 +85,8 @@ class DigestQueue:
                 try:
                     results = await self._digest_all([file.path for file in files])
                 except asyncio.CancelledError:
-                    self._waiting.extendleft(files)
+                    for file in files:
+                        file.source.cancel()
                     raise
                 except Exception as error:  # noqa: BLE001 - any error must reach those who wait for the digests
                     results = [error] * len(files)

@@ -57,11 +57,11 @@ def read_header(path: str) -> Header:
     import av
     from av.stream import Disposition
 
-    from reelscribe.decode.source_file import ffmpeg_reason, open_container, open_for_ffmpeg
+    from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg, open_undecoded
 
     with open_for_ffmpeg(path) as name:
         try:
-            with open_container(name) as container:
+            with open_undecoded(name, analyzeduration="1") as container:
                 videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
                 rate = videos[0].average_rate or videos[0].guessed_rate if videos else 0
                 seconds = (container.duration or 0) / av.time_base

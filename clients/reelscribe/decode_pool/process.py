@@ -125,7 +125,7 @@ class DecodeProcess:
             For each file, the path, the size and the digest, or why it cannot be read.
 
         Raises:
-            MediaError: DecoderDied or DecoderStalled if the process died or hung.
+            DecoderDied: The process died. DecoderStalled says that it hung.
         """
         reply = await self._ask(digest_files=paths)
         return [

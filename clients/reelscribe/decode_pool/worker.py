@@ -6,8 +6,8 @@ of replies per line. Below, ``<-`` marks a command of the parent and ``->`` a re
 Digest files::
 
     <- {"digest_files": [path, ...]}
-    -> {"digests": [{"source": {"path", "bytes", "sha256"}}       for each file; or, in its place, an error as below
-                    , ...]}
+    -> {"digests": [..., ...]}                                    for each file {"source": {"path", "bytes", "sha256"}},
+                                                                  or an error
 
 Read the header of a file::
 

@@ -141,10 +141,10 @@ class Meter:
         self._failures: list[tuple[str, str, str]] = []
         self._digests: set[str] = set()
         """The contents of the sources that are done."""
-        self.gone = 0
-        """Number of sources of this run and earlier ones that are gone from the disk."""
         self._media_seconds = 0.0
         """Seconds of these sources that this run has done."""
+        self.gone = 0
+        """Number of sources of this run and earlier ones that are gone from the disk."""
         self.durations: dict[str, float] = {}
         """The durations of sources that are known, in seconds."""
         self.tracks: list[TrackMeter] = []

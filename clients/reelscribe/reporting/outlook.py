@@ -32,6 +32,8 @@ class Outlook:
     """Number of sources that --exclude and --limit leave out."""
     media_seconds: float
     """Duration of all its sources, in seconds."""
+    estimated: bool
+    """Whether that is an estimate, because not all headers of many small files were read."""
     unknown: int
     """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
     choices: tuple[Choice, ...]
@@ -42,13 +44,14 @@ class Outlook:
     """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
 
     def __str__(self) -> str:
-        parts = [f"{count(self.sources, 'source')}, {describe_duration(self.media_seconds)} of media"]
+        about = "about " if self.estimated else ""
+        parts = [f"{count(self.sources, 'source')}, {about}{describe_duration(self.media_seconds)} of media"]
         if self.unknown:
             parts[0] += f" ({self.unknown:,} of unknown length)"
         if self.excluded:
             parts.append(f"{self.excluded:,} left out")
         if self.changed_settings:
-            parts.append(f"other settings than in the last run ({', '.join(self.changed_settings)})")
+            parts.append(f"other settings than those of the newest results ({', '.join(self.changed_settings)})")
         if self.before == self.sources:
             return "; ".join([*parts, "all done before"])
         if self.before:

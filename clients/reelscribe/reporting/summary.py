@@ -40,7 +40,7 @@ def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
     if skipped:
         yield f"{snapshot.sources_before + snapshot.sources_copies:,}", f"skipped: {', '.join(skipped)}"
     if snapshot.sources_gone:
-        yield f"{snapshot.sources_gone:,}", "of earlier runs gone from the disk; their records stay"
+        yield f"{snapshot.sources_gone:,}", "gone from the disk since a run read them; their records stay"
 
 
 def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:

@@ -90,8 +90,8 @@ class Ledger:
 
     A thread of its own works with the database, so that the event loop never waits for the disk. All that is asked
     while the thread is busy is its next transaction, so many short sources share its turns and the waits for the disk.
-    What a method asks is asked at once, in the order of the calls, and answered when it is awaited. Every answer raises
-    OutputError if the disk is full or fails.
+    Most methods return a future: what they ask is queued by the call, in the order of the calls, and the future is done
+    when it is on the disk. Awaiting it raises OutputError if the disk is full or fails.
     """
 
     def __init__(self, out: Path) -> None:
@@ -191,7 +191,7 @@ class Ledger:
         return self._write(_SAVE_OPENED, json.dumps(opened.to_json()), total, job, total)
 
     def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:
-        """Save the results of a batch, and return when they are on the disk.
+        """Save the results of a batch.
 
         Args:
             job: Number of the job.
@@ -270,12 +270,12 @@ class Ledger:
                     answers = await self._in_thread(self._commit, queries)
             except Exception as error:  # noqa: BLE001 - any error must reach the tasks that wait for the commit
                 for query in queries:
-                    if not query.answer.done():  # nobody waits for it any more
-                        query.answer.set_exception(error)
-                        query.answer.exception()  # marks it as retrieved: asyncio would log a warning otherwise
+                    _fail(query.answer, error)
             else:
                 for query, answer in zip(queries, answers, strict=True):
-                    if not query.answer.done():
+                    if isinstance(answer, Exception):
+                        _fail(query.answer, answer)
+                    elif not query.answer.done():
                         query.answer.set_result(answer)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -284,10 +284,13 @@ class Ledger:
     # What follows runs in the thread of the database.
 
     def _commit(self, queries: list[_Query]) -> list[Any]:
-        """Return the answers of all queries, which are committed together or not at all."""
+        """Return the answers of all queries, which are committed together or not at all.
+
+        The answer of a query that finds a row of which it makes nothing is its error; the others go on.
+        """
         self._database.execute("BEGIN")
         try:
-            answers = [query.run() for query in queries]
+            answers = [_answer(query) for query in queries]
             self._database.execute("COMMIT")
         except BaseException:
             if self._database.in_transaction:
@@ -316,6 +319,20 @@ class Ledger:
     def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
         job = self._job(sha256, settings)
         return job, dict(self._select(_COUNT_FAILURES, job.id))
+
+
+def _answer(query: _Query) -> Any:
+    try:
+        return query.run()
+    except (ValueError, TypeError, KeyError) as error:
+        return error
+
+
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+    """Set an error, unless the answer was cancelled."""
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # marks it as retrieved: asyncio would log a warning if nobody waits for it
 
 
 def file_stat(path: str) -> str:

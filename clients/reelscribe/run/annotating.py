@@ -63,19 +63,19 @@ class Annotator:
             ServerError: No server can be used.
         """
         self._first_track.raise_if_stopping()
+        kinds = [track.kind for track in self._tracks]
         try:
             stat = await self._stats.of(path)
             source = await self._digest(path, stat)
             lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
                 jobs = await self._complete_jobs(source, stat)
-                kinds = [track.kind for track in self._tracks]
                 await self._ledger.save_source(source, dict(zip(kinds, jobs, strict=True)))
         except MediaError as error:
             self._first_track.raise_if_stopping()
             await self._ledger.save_unreadable(path, source_error(error))
             record = await asyncio.to_thread(self._reader.record, path)
-            record = record.only(*(track.kind for track in self._tracks))
+            record = record.only(*kinds)
         else:
             settings = [track.settings_text for track in self._tracks]
             record = self._reader.record_of(source, zip(kinds, settings, jobs, strict=True))
@@ -88,7 +88,7 @@ class Annotator:
             return Source(path, size_in(stat), sha256)
         source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
         if stat:
-            self._ledger.save_digest(path, stat, source)  # on the disk before all that is asked later
+            self._ledger.save_digest(path, stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
     async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
@@ -144,7 +144,10 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
 
 
 class _Stats:
-    """Looks up the `file_stat` of files in a thread. All that is asked while it is busy is its next turn."""
+    """Looks up the `file_stat` of files in a thread. All that is asked while it is busy is its next turn.
+
+    A disk that does not answer stops it, as it would soon stop any number of threads.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[str, asyncio.Future[str | None]]] = []
@@ -161,12 +164,20 @@ class _Stats:
     async def _look(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
-            found = await asyncio.to_thread(
-                lambda paths: [_stat(path) for path in paths], [path for path, _ in waiting]
-            )
-            for (_, future), stat in zip(waiting, found, strict=True):
-                if not future.done():  # somebody still waits for it
-                    future.set_result(stat)
+            try:
+                found = await asyncio.to_thread(_all_stats, [path for path, _ in waiting])
+            except Exception as error:  # noqa: BLE001 - any error must reach those who wait
+                for _, future in waiting:
+                    if not future.done():
+                        future.set_exception(error)
+            else:
+                for (_, future), stat in zip(waiting, found, strict=True):
+                    if not future.done():  # it is, if it was cancelled
+                        future.set_result(stat)
+
+
+def _all_stats(paths: Sequence[str]) -> list[str | None]:
+    return [_stat(path) for path in paths]
 
 
 def _stat(path: str) -> str | None:

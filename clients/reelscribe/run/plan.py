@@ -13,11 +13,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
+from reelscribe.decode_pool.digests import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize
@@ -30,11 +32,8 @@ from reelscribe.run.track import Track
 USUAL_FRAMES_PER_SECOND = 25.0
 """Frame rate of videos where no header states one."""
 
-SMALL_BYTES = 2**20
-"""Size of a small file, in bytes, at most."""
-
 SMALL_FILES = 100
-"""Number of small files whose headers are read while a run goes on."""
+"""Largest number of small files whose headers are read while a run goes on."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,8 @@ def make_plan(
         out: Folder of the run, in which there may be a ledger.
         tracks: The models of the run, entered.
         excluded: Number of sources that have been left out of the paths.
-        limit: Largest number of sources, of those that are not done and, unless failed ones are tried again, were not
-            unreadable before; None for all sources.
+        limit: Largest number of sources, of those that are not done; those that could not be read before come last.
+            None for all sources, done or not.
 
     Raises:
         OutputError: The ledger cannot be read.
@@ -116,11 +115,11 @@ def make_plan(
     seen: set[str] = set()
     sources = [_look_up(path, known, tracks, seen) for path in paths]
     if limit is not None:
-        retry = any(track.retries("MediaError") for track in tracks)
-        to_do = [each for each in sources if not each.is_done and (retry or not known.was_unreadable(each.path))]
+        to_do = [source for source in sources if not source.is_done]
+        to_do.sort(key=lambda source: known.was_unreadable(source.path))
         sources, excluded = to_do[:limit], excluded + len(to_do[limit:])
-    changed = [name for track in tracks for name in known.changed_settings(track.kind, track.job_settings)]
-    return Plan(sources, excluded, tuple(changed))
+    changed = [known.changed_settings(track.kind, track.job_settings) for track in tracks]
+    return Plan(sources, excluded, tuple(dict.fromkeys(chain.from_iterable(changed))))
 
 
 def _look_up(
@@ -201,16 +200,14 @@ class Outlooks:
             await asyncio.gather(*(read(source) for source in begun))
 
     async def _read_header(self, source: PlannedSource, pool: DecodePool, ledger: Ledger | None) -> None:
-        seconds = self._meter.durations.get(source.path)
-        if seconds is not None:  # a track has opened it meanwhile
-            header = Header(seconds, None)
-        else:
-            try:
-                header = await pool.read_header(source.path)
-            except MediaError:
-                header = Header(None, None)  # the track that opens it says what is wrong
-            if header.seconds is not None:
-                self._meter.learn_duration(source.path, header.seconds)
+        if source.path in self._meter.durations:  # a track has opened it meanwhile
+            return
+        try:
+            header = await pool.read_header(source.path)
+        except MediaError:
+            header = Header(None, None)  # the track that opens it says what is wrong
+        if header.seconds is not None:
+            self._meter.learn_duration(source.path, header.seconds)
         self._headers[source.path] = header
         if ledger:
             await ledger.save_header(source.path, source.stat, header)
@@ -224,6 +221,7 @@ class Outlooks:
             excluded=self._plan.excluded,
             changed_settings=self._plan.changed_settings,
             media_seconds=sum(each or 0.0 for each in seconds.values()),
+            estimated=any(each is not None and path not in self._meter.durations for path, each in seconds.items()),
             unknown=sum(each is None for each in seconds.values()),
             choices=tuple(self._choice(number, seconds) for number in range(len(self._tracks))),
             left=self._meter.time_left(),
@@ -266,7 +264,7 @@ def _kind(source: PlannedSource) -> tuple[str, bool]:
 
 
 def _without_many_small(sources: Sequence[PlannedSource]) -> list[PlannedSource]:
-    """Leave out small files if there are many, so that SMALL_FILES of them are left, evenly spread."""
+    """Leave out small files if there are many, so that at most SMALL_FILES of them are left, evenly spread."""
     small = [source for source in sources if source.size.bytes <= SMALL_BYTES]
-    kept = {source.path for source in small[:: max(1, len(small) // SMALL_FILES)]}
+    kept = {source.path for source in small[:: -(-len(small) // SMALL_FILES) or 1]}
     return [source for source in sources if source.size.bytes > SMALL_BYTES or source.path in kept]

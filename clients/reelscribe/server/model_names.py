@@ -86,9 +86,9 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
     endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
     try:
         return type(await endpoint.describe())
-    except (AccessRefused, ServerUnreachable) as error:
-        if isinstance(error, ServerUnreachable):
-            raise
+    except ServerUnreachable:
+        raise
+    except AccessRefused as error:
         if error.status == 404:
             return None
         # Nobody has named the model of this address.

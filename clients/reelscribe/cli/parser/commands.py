@@ -68,8 +68,11 @@ def _keep_key_from_others(context: Any, settings: Settings) -> None:
     Raises:
         typer.BadParameter: The file names no key of the server either.
     """
-    named_here = "servers" in settings.here and _source(context, "servers") == "DEFAULT_MAP"
-    if not (named_here and context.params["servers"] and _source(context, "key_files") == "ENVIRONMENT"):
+    named_here = any(
+        name in settings.here and _source(context, name) == "DEFAULT_MAP" and context.params[name]
+        for name in ("servers", "management")
+    )
+    if not named_here or _source(context, "key_files") != "ENVIRONMENT":
         return
     if "key_files" not in settings.here:
         raise typer.BadParameter(

@@ -23,6 +23,9 @@ OF_A_SERVER = {
 """Options for an address, and those which belong to the server at that address."""
 
 
+OF_A_SERVER_IN_FILES = {**OF_A_SERVER, "management": frozenset({"key_files", "key_file"})}
+"""The same where a file gives the address: a key in a file that is farther from the user is renewed nowhere else."""
+
 ELSEWHERE = frozenset({"servers", "key_files", "management", "key_file"})
 """Options for servers that are not the one of the folder which `--directory` names."""
 
@@ -40,7 +43,7 @@ def kept(files: Sequence[Set[str]], others: Sequence[Set[str]] = ()) -> set[str]
         for names in ALTERNATIVES:
             if given & names:
                 result -= names
-        for address, belongings in OF_A_SERVER.items():
+        for address, belongings in (OF_A_SERVER_IN_FILES if place < len(files) else OF_A_SERVER).items():
             if address in given:  # a key in the environment may be meant for a server on the command line
                 result -= belongings if address in result else belongings & from_files
         if "directory" in given:

@@ -39,7 +39,7 @@ class Settings:
     files: tuple[frozenset[str], ...]
     """Names of the parameters that each file gives; what is later is nearer to the user."""
     here: frozenset[str] = frozenset()
-    """Those which the file in the working folder gives, that others may have put there."""
+    """Those which the file in the working folder gives; somebody else may have put it there."""
 
 
 def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
