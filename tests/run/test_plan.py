@@ -164,9 +164,13 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     assert [header is not None for header in known()] == [False, True, True, True, True]
 
 
-async def test_of_many_small_files_some_headers_are_read_and_the_others_taken_for_alike(runs, library, monkeypatch):
+async def test_of_many_small_files_some_headers_are_read_and_the_others_taken_for_alike(
+    runs, library, media, monkeypatch
+):
+    for name in NAMES:
+        (library / name).unlink()
     for number in range(20):
-        shutil.copy(library / "same-480x270.mp4", library / f"{number}.mp4")
+        shutil.copy(media / "same-480x270.mp4", library / f"{number}.mp4")
     all_read = await runs.outlook()
     monkeypatch.setattr(plan, "SMALL_FILES", 6)
     read, read_header = [], DecodePool.read_header
@@ -174,9 +178,9 @@ async def test_of_many_small_files_some_headers_are_read_and_the_others_taken_fo
     announced = Announced()
     runs.server.answer = announced.before_answers
     await runs.run(progress=announced)
-    assert 6 <= len(read) < 12
-    assert announced.outlook.unknown == 0
-    assert announced.outlook.media_seconds == pytest.approx(all_read.media_seconds, rel=0.3)
+    assert len(read) == 5  # every fourth
+    assert (announced.outlook.unknown, announced.outlook.estimated) == (0, True)
+    assert announced.outlook.media_seconds == pytest.approx(all_read.media_seconds)
 
 
 async def test_frames_to_come_are_counted_after_an_interruption_whatever_the_frame_rates(runs):

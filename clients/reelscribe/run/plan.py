@@ -2,7 +2,7 @@
 
 What the ledger knows is read at once. The durations of all other sources are in their headers, which a process of its
 own reads while the run goes on. It begins with the last source, because the tracks begin with the first and tell the
-durations of those that they open before. A header of a small file takes as long to read as the whole file, so of many small
+durations of those that they open. A header of a small file takes as long to read as the whole file, so of many small
 files only some are read, and the others are taken for as long as those of their size.
 """
 
