@@ -193,10 +193,11 @@ class DecodeProcess:
             await asyncio.wait_for(self._process.wait(), EXIT_SECONDS)
         except TimeoutError:
             return  # the kernel still holds the process, which may write to its slot, so the slot stays taken
+        finally:
+            self._stderr.close()  # also if this is cancelled
         if self._granted_slot is not None:
             self._slots.give_back(self._granted_slot)
             self._granted_slot = None
-        self._stderr.close()
 
     async def _take_slot(self) -> dict[str, int]:
         """Take another slot for the process to fill, and return the command that grants it.
