@@ -1,6 +1,7 @@
 """The options that runs share: their defaults, and how they reach a run."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,14 @@ def test_one_frame_a_second_is_captioned_unless_an_option_chooses_others():
 def test_two_ways_of_choosing_frames_contradict_each_other():
     assert "--all-frames and --every: expected one of them, got both" in sampling("--all-frames", "--every", "2")
     assert "expected one of every, fps, frames and keyframes" in sampling("--all-frames", "--fps", "2")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [(["--fsp", "2"], "--fsp"), (["--decode-workers", "none"], "--decode-workers"), ([], "--out")],
+)
+def test_with_json_log_an_option_that_is_wrong_is_told_as_json_too(wrong, named):
+    refused = CliRunner().invoke(app, ["caption", "a.mp4", "--json-log", *wrong])
+    event = json.loads(refused.stderr)
+    assert (refused.exit_code, event["event"], event["exit_status"]) == (2, "error", 2)
+    assert named in event["text"]

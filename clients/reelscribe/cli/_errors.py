@@ -34,19 +34,27 @@ def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
     try:
         yield
     except ReelscribeError as error:
-        raise _exit(str(error), EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED, json_log) from None
+        status = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+        raise exit_with(str(error), status, json_log=json_log) from None
     except ModuleNotFoundError as error:
         text = (
             f"the package {error.name} is missing; in the project's folder, run pip install '.[client]' to caption and"
             " transcribe, or '.[server]' to build archives and serve them"
         )
-        raise _exit(text, EXIT_FAILED, json_log) from None
+        raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
     except KeyboardInterrupt:
-        raise _exit("interrupted; run the same command again to continue", EXIT_INTERRUPTED, json_log) from None
+        text = "interrupted; run the same command again to continue"
+        raise exit_with(text, EXIT_INTERRUPTED, json_log=json_log) from None
 
 
-def _exit(text: str, status: int, json_log: bool) -> typer.Exit:
-    """Report an error, and return what ends the command."""
+def exit_with(text: str, status: int, *, json_log: bool) -> typer.Exit:
+    """Report an error on standard error, and return what ends the command.
+
+    Args:
+        text: What is wrong, and what to do.
+        status: Exit status of the command.
+        json_log: Whether to report it as an event of --json-log.
+    """
     if json_log:
         typer.echo(json_event("error", text=text, exit_status=status), err=True)
     else:

@@ -7,7 +7,9 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
+from reelscribe.cli._errors import EXIT_USAGE, exit_with
 from reelscribe.cli.parser.help import help_of, usage_of
 from reelscribe.cli.parser.precedence import kept
 from reelscribe.cli.parser.settings_file import NAME, Settings, read_settings
@@ -42,10 +44,20 @@ class Command(BareCommand):
         """Parse the command line, with the values of the files as defaults.
 
         Raises:
-            typer.BadParameter: A file cannot be used.
+            typer.BadParameter: A file cannot be used. The parser of typer raises other errors for options.
+            typer.Exit: The same, after an event of --json-log has told why.
         """
         if extra.get("resilient_parsing"):  # the shell asks for completions, for which no file may be an obstacle
             return super().make_context(info_name, args, parent, **extra)
+        json_log = "--json-log" in args
+        try:
+            return self._make_context(info_name, args, parent, **extra)
+        except TyperException as error:
+            if not json_log:
+                raise
+            raise exit_with(error.format_message(), EXIT_USAGE, json_log=True) from None
+
+    def _make_context(self, info_name: str | None, args: list[str], parent: Any, **extra: Any) -> Any:
         try:
             settings = read_settings(parent.find_root().command, _words(parent, info_name))
         except UsageError as error:
