@@ -24,14 +24,26 @@ SLOW_FOLDERS = {Path(__file__).parent / name for name in ("bench", "e2e")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of benchmarks, and all with a real TorchServe, as slow."""
+    """Mark all tests of benchmarks, and all with a real TorchServe, as slow, and let the longest ones begin first."""
     for item in items:
         if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return 0 for tests that share servers, then the numbers of LONGEST; the order of others does not matter."""
+    if item.path.parent.name == "e2e" and item.path.stem not in OWN_SERVERS:
+        return 0
+    return next((k for k, name in enumerate(LONGEST, 1) if name in item.nodeid), 1 + len(LONGEST))
 
 
 OWN_SERVERS = ("test_models", "test_server_life", "test_torture")
 """Files of e2e/ that use none of the shared servers."""
+
+
+LONGEST = ("docs/operations.md", "test_torture", "[ways0]", "docs/cli.md", "README.md")
+"""Parts of the names of the longest tests. If they began last, one process would work while the others have ended."""
 
 
 class SharedServersScheduling(LoadFileScheduling):
