@@ -111,4 +111,5 @@ def summary_table(
 def _next_steps(out: Path, interrupted: bool, exporting: bool) -> Iterator[str]:
     yield f"Results{' so far' if interrupted else ''}: {out / NAME}"
     if not exporting:
-        yield f"Subtitles and tables: reelscribe export {shlex.quote(str(out))} --format srt --format csv"
+        yield "For subtitles and tables:"
+        yield f"  reelscribe export {shlex.quote(str(out))} --format srt --format csv"
