@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from reelscribe.decode_pool.facts import digest_file
+from reelscribe.decode_pool.facts import digest_file, read_header
 from reelscribe.errors import MediaError
 
 
@@ -38,3 +38,9 @@ def test_what_cannot_be_read_gives_the_reason_without_its_path(tmp_path, name, r
         digest_file(str(tmp_path / name))
     assert str(caught.value).startswith(reason)
     assert str(tmp_path) not in str(caught.value)
+
+
+def test_no_header_is_read_from_a_pipe_which_would_never_answer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.mp4")
+    with pytest.raises(MediaError, match="expected a regular file"):
+        read_header(str(tmp_path / "pipe.mp4"))

@@ -53,6 +53,8 @@ def read_header(path: str) -> Header:
     Raises:
         MediaError: The file cannot be read, or is no media file. The message has no path.
     """
+    if os.path.exists(path) and not os.path.isfile(path):  # opening a pipe would wait for its other end
+        raise MediaError("expected a regular file")
     # Imported here, because processes that only compute digests start faster without FFmpeg.
     import av
     from av.stream import Disposition

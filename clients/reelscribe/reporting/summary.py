@@ -61,7 +61,7 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
 def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
     rate = track.done / seconds
     if track.counts == "frames":
-        yield f"{track.done:,.0f}", f"captions made, {rate:,.0f} a second"
+        yield f"{track.done:,.0f}", f"{'caption' if track.done == 1 else 'captions'} made, {rate:,.0f} a second"
         if track.unsent:
             yield f"{track.unsent:,.0f}", "of these reused from an earlier frame"
     else:
