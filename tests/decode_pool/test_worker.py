@@ -19,6 +19,7 @@ from reelscribe.decode_pool.frame_feed import ReadFrames
 from reelscribe.decode_pool.worker import serve
 from support.decoding import run_worker
 from support.odd_library import write_sound
+from support.patience import PATIENCE
 
 SIZE = InputSize(32, 16)
 
@@ -100,3 +101,12 @@ def test_a_process_imports_little_so_that_it_starts_fast(feed, needed, others):
     assert packages.isdisjoint(slow)
     own = {name.removeprefix("reelscribe.") for name in modules if name.startswith("reelscribe.")}
     assert own.isdisjoint({*others, "decode_pool.pool", "client", "results", "run", "wire"})
+
+
+def test_a_process_whose_parent_died_before_it_was_ready_exits():
+    """It would outlive the run while it hangs on a disk. Here the parent is taken for another one that is dead."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    command = [sys.executable, "-m", "reelscribe.decode_pool.worker", "0", "1", "1", str(dead.pid)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as orphan:  # a worker would wait for commands
+        assert orphan.wait(PATIENCE) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import tempfile
@@ -82,7 +83,7 @@ class DecodeProcess:
             StartupError: The operating system cannot start it.
         """
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count)]
+        arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count, os.getpid())]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

@@ -1,4 +1,4 @@
-"""The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS``, started by `process.py`.
+"""The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS PARENT``, run by `process.py`.
 
 It reads commands from standard input, one JSON object per line, and writes replies to standard output, one JSON array
 of replies per line. Below, ``<-`` marks a command of the parent and ``->`` a reply of the process.
@@ -32,7 +32,7 @@ At any time between a command and its last reply, about once a second while the 
     -> {"heartbeat": {}}
 
 Frames and samples are written to memory that both processes map through the file descriptor FD: SLOTS slots of
-SLOT_BYTES bytes each. The process exits when its parent does.
+SLOT_BYTES bytes each. The process exits when its parent, whose process id is PARENT, does.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def main() -> None:
     """Serve the parent process over standard input and output."""
     # A process that hangs in a codec reads no commands, so it would not notice that its parent is gone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    fd, slot_bytes, slots = map(int, sys.argv[1:])
+    fd, slot_bytes, slots, parent = map(int, sys.argv[1:])
+    if os.getppid() != parent:  # it died before it could be watched
+        sys.exit()
     # Some codecs print to standard output, so it becomes standard error, and replies go to a copy of the original one.
     with os.fdopen(os.dup(1), "w") as replies:
         os.dup2(2, 1)
