@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from reelscribe._turns import Turns
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
@@ -76,13 +77,8 @@ _SAVE_RUN_STATE = "INSERT OR REPLACE INTO run VALUES (1, ?)"
 T = TypeVar("T")
 
 
-class _Query(NamedTuple):
-    """Something to read from the database or to write to it, which waits for its turn."""
-
-    run: Callable[[], Any]
-    """Called in the thread of the database, inside a transaction."""
-    answer: asyncio.Future[Any]
-    """What it returned, once that is committed."""
+Query = Callable[[], Any]
+"""Reads from the database or writes to it, in its thread and inside a transaction."""
 
 
 class Ledger:
@@ -98,8 +94,7 @@ class Ledger:
         """Prepare the ledger in the folder `out`; it is created or opened when the block begins."""
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._waiting: list[_Query] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._turns = Turns[Query, Any](self._take_turn)
 
     async def __aenter__(self) -> Self:
         try:
@@ -113,8 +108,7 @@ class Ledger:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._flusher:
-            await self._flusher
+        await self._turns.end()
         with output_errors(self._path, "written"):
             await self._in_thread(self._database.close)
         self._thread.shutdown()
@@ -256,34 +250,18 @@ class Ledger:
 
     def _ask(self, query: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Run a query in the next transaction. It is answered when the transaction is committed."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Query(partial(query, *arguments), answer))
-        if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush())
-        return answer
+        return self._turns.ask(partial(query, *arguments))
 
-    async def _flush(self) -> None:
-        while self._waiting:
-            queries, self._waiting = self._waiting, []
-            try:
-                with output_errors(self._path, "written"):
-                    answers = await self._in_thread(self._commit, queries)
-            except Exception as error:  # noqa: BLE001 - any error must reach the tasks that wait for the commit
-                for query in queries:
-                    _fail(query.answer, error)
-            else:
-                for query, answer in zip(queries, answers, strict=True):
-                    if isinstance(answer, Exception):
-                        _fail(query.answer, answer)
-                    elif not query.answer.done():
-                        query.answer.set_result(answer)
+    async def _take_turn(self, queries: list[Query]) -> list[Any]:
+        with output_errors(self._path, "written"):
+            return await self._in_thread(self._commit, queries)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     # What follows runs in the thread of the database.
 
-    def _commit(self, queries: list[_Query]) -> list[Any]:
+    def _commit(self, queries: list[Query]) -> list[Any]:
         """Return the answers of all queries, which are committed together or not at all.
 
         The answer of a query that finds a row of which it makes nothing is its error; the others go on.
@@ -321,18 +299,11 @@ class Ledger:
         return job, dict(self._select(_COUNT_FAILURES, job.id))
 
 
-def _answer(query: _Query) -> Any:
+def _answer(query: Query) -> Any:
     try:
-        return query.run()
+        return query()
     except (ValueError, TypeError, KeyError) as error:
         return error
-
-
-def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
-    """Set an error, unless the answer was cancelled."""
-    if not answer.done():
-        answer.set_exception(error)
-        answer.exception()  # marks it as retrieved: asyncio would log a warning if nobody waits for it
 
 
 def file_stat(path: str) -> str:

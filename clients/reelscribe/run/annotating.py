@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from reelscribe._turns import Turns
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.reporting.meter import Meter
@@ -40,7 +41,7 @@ class Annotator:
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
-        self._stats = _Stats()
+        self._stats = Turns(_look_up)
         self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def stop(self) -> None:
@@ -65,7 +66,7 @@ class Annotator:
         self._first_track.raise_if_stopping()
         kinds = [track.kind for track in self._tracks]
         try:
-            stat = await self._stats.of(path)
+            stat = await self._stats.ask(path)
             source = await self._digest(path, stat)
             lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
             async with lock:  # copies of a file are annotated once
@@ -110,7 +111,7 @@ class Annotator:
 
     async def _check_unchanged(self, source: Source, jobs: Sequence[Job], stat: str | None) -> None:
         """Raise MediaError if the file that was decoded is not the file that was digested."""
-        now = await self._stats.of(source.path)
+        now = await self._stats.ask(source.path)
         if now == stat:
             return
         if now is None:
@@ -143,41 +144,9 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Stats:
-    """Looks up the `file_stat` of files in a thread. All that is asked while it is busy is its next turn.
-
-    A disk that does not answer stops it, as it would soon stop any number of threads.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[str, asyncio.Future[str | None]]] = []
-        self._looking: asyncio.Task[None] | None = None
-
-    def of(self, path: str) -> asyncio.Future[str | None]:
-        """Return the `file_stat` of a file; None if there is none."""
-        stat: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((path, stat))
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
-        return stat
-
-    async def _look(self) -> None:
-        while self._waiting:
-            waiting, self._waiting = self._waiting, []
-            try:
-                found = await asyncio.to_thread(_all_stats, [path for path, _ in waiting])
-            except Exception as error:  # noqa: BLE001 - any error must reach those who wait
-                for _, future in waiting:
-                    if not future.done():
-                        future.set_exception(error)
-            else:
-                for (_, future), stat in zip(waiting, found, strict=True):
-                    if not future.done():  # it is, if it was cancelled
-                        future.set_result(stat)
-
-
-def _all_stats(paths: Sequence[str]) -> list[str | None]:
-    return [_stat(path) for path in paths]
+async def _look_up(paths: list[str]) -> list[str | None]:
+    """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
+    return await asyncio.to_thread(lambda: [_stat(path) for path in paths])
 
 
 def _stat(path: str) -> str | None:
