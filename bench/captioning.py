@@ -4,7 +4,7 @@
                              [--ways blog-prebatch ours-fast ...] [--json FILE]
 
 Every way runs the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured clips
-(H.264, detail of all scales, panned, with grain: demo/clips.py). Each round runs all ways once, one after the other,
+(H.264, detail of all scales, panned, with grain: demo/libraries.py). Each round runs all ways once, one after the other,
 each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
 
 blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using Hugging Face + torchserve": its three
@@ -48,10 +48,10 @@ from pathlib import Path
 
 import psutil
 
-from clips import write_library
 from demo_server import CAPTIONER
 from lib.command import add_json_option, command_parser, killed_at_end, run_command
 from lib.report import Report, Spread, publish, take_turns
+from libraries import write_library
 from peers.outcome import Outcome
 from peers.services import SERVICES, Service, environment
 

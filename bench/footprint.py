@@ -33,12 +33,12 @@ from typing import Any
 import numpy as np
 import psutil
 
-from clips import FRAMES_PER_SECOND, repeat_clip, write_library
 from demo_server import CONFIG, Serving
 from emulated_server import serve_emulated
 from fakes.servers import serve_emulated_speech
 from lib.command import command_parser, killed_at_end, run_command
 from lib.speech_files import FLAC, MP4, AudioArray, Format, speech, write
+from libraries import FRAMES_PER_SECOND, repeat_video, write_library
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 
@@ -134,7 +134,7 @@ def captioning(root: Path) -> int:
         sources[f"{count} of {SHORT_SECONDS} s"] = root / str(count)
         write_library(root / str(count), *SIZE, clips=count, frames=frames)
     long = sources[f"1 of {LONG_MINUTES} min"] = root / "long.mp4"
-    repeat_clip(root / "1" / "clip-0.mp4", long, LONG_MINUTES * 60 // SHORT_SECONDS)
+    repeat_video(root / "1" / "clip-0.mp4", long, LONG_MINUTES * 60 // SHORT_SECONDS)
     with serve_emulated(root / "server", CONFIG, frames_per_second=DEVICE) as serving:
         print(f"{'sources':>12} {'client, MB':>11} {'decoder, MB':>12} {'longest stall, ms':>18} {'p99, ms':>8}")
         for name, source in sources.items():

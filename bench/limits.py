@@ -45,7 +45,6 @@ from typing import Any, get_args
 
 import numpy as np
 
-from clips import write_library
 from demo_server import CAPTIONER, CONFIG, HANDLERS, Serving
 from emulated_server import FRAME, Emulated, serve_all_emulated
 from lib.command import add_json_option, command_parser, run_command
@@ -59,6 +58,7 @@ from lib.delivery import (
 )
 from lib.report import Report, Spread, publish, take_turns
 from lib.stage_runs import Plan, started
+from libraries import write_library
 from reelscribe.archive import build as archive
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.decode.sampling import Sampling

@@ -33,11 +33,11 @@ import aiohttp
 import numpy as np
 import psutil
 
-from clips import FRAMES_PER_SECOND, write_library
 from demo_server import CONFIG, Serving, serve_demo
 from emulated_server import serve_emulated
 from lib.command import command_parser, run_command
 from lib.pings import pinging
+from libraries import FRAMES_PER_SECOND, write_library
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server

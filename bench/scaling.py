@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from clips import repeat_clip, write_clip, write_library
 from demo_server import CONFIG, Serving
 from emulated_server import Emulated, serve_all_emulated
 from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, Delivered, WholeRun
 from lib.report import Report, publish, take_turns
+from libraries import repeat_video, write_library, write_video
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.options import CaptionOptions
 
@@ -121,11 +121,11 @@ def by_files(serving: Serving, root: Path, arguments: argparse.Namespace) -> Rep
 def by_length(serving: Serving, root: Path, arguments: argparse.Namespace) -> Report:
     """The table "length"."""
     clip = root / "clip.mp4"
-    write_clip(clip, *SMALL, CLIP_FRAMES)
+    write_video(clip, *SMALL, CLIP_FRAMES)
     wholes = {}
     for times in REPEATS:
         path = root / f"repeated-{times}.mp4"
-        repeat_clip(clip, path, times)
+        repeat_video(clip, path, times)
         wholes[f"{times * CLIP_FRAMES} frames"] = WholeRun([serving], [path])
     return cost(f"One file at {_name(SMALL)}", wholes, arguments.rounds)
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from clips import write_clip
 from lib.command import command_parser, run_command
 from lib.report import Spread
+from libraries import write_video
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
 from reelscribe.decode.video import Library, Video, VideoTask
 
@@ -71,7 +71,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for width, height, frames in CLIPS:
             path = Path(folder) / f"{width}x{height}.mp4"
-            write_clip(path, width, height, frames)
+            write_video(path, width, height, frames)
             measure(path, rounds)
 
 

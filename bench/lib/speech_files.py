@@ -14,7 +14,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from clips import FRAMES_PER_SECOND, empty_box, texture
+from libraries import FRAMES_PER_SECOND, empty_box, texture
 from phrases import SAMPLE_RATE, recording
 
 WIDTH, HEIGHT = 160, 90

@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from clips import drawn_frames, panned_frames, write_library, write_short_library
 from demo_server import CAPTIONER, CONFIG, HANDLERS, Serving
 from emulated_server import Emulated, serve_all_emulated
 from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, Spread, publish, take_turns
+from libraries import drawn_frames, panned_frames, write_library, write_short_library
 from reelscribe.archive import build as archive
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.options import CaptionOptions

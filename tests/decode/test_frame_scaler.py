@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clips import write_clip
+from libraries import write_video
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.frame_scaler import FrameScaler
@@ -171,7 +171,7 @@ def test_exact_scales_the_full_frame_with_pil(media):
 )
 def test_the_quicker_modes_and_decord_are_almost_exact(tmp_path, mode, library, most):
     path = tmp_path / "textured.mp4"
-    write_clip(path, 640, 360, 4)
+    write_video(path, 640, 360, 4)
 
     def images(mode: str, library: str) -> np.ndarray:
         with Video(VideoTask(str(path), InputSize(224, 224), Sampling(every=1), mode, library)) as video:

@@ -39,7 +39,7 @@ def texture(width: int, height: int) -> NDArray[np.float32]:
     return image
 
 
-def write_clip(path: Path, width: int, height: int, frames: int, images: Images | None = None) -> None:
+def write_video(path: Path, width: int, height: int, frames: int, images: Images | None = None) -> None:
     """Write an H.264 file at FRAMES_PER_SECOND, by default of `panned_frames`."""
     _encode(path, width, height, (images or panned_frames)(width, height, frames))
 
@@ -70,7 +70,7 @@ def _encode(path: Path, width: int, height: int, images: Iterable[NDArray[np.uin
         file.mux(stream.encode())
 
 
-def repeat_clip(clip: Path, path: Path, times: int) -> None:
+def repeat_video(clip: Path, path: Path, times: int) -> None:
     """Write a file that shows the frames of `clip` several times, one after the other, without encoding them again."""
     with av.open(str(path), "w") as longer:
         with av.open(str(clip)) as file:
@@ -106,7 +106,7 @@ def write_library(
     """
     folder.mkdir(parents=True)
     clip = folder / "clip-0.mp4"
-    write_clip(clip, width, height, frames, images)
+    write_video(clip, width, height, frames, images)
     return _write_copies([clip], clips)
 
 

@@ -2,15 +2,15 @@
 
 import pytest
 
-from clips import repeat_clip, write_clip, write_library
+from libraries import repeat_video, write_library, write_video
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.video import Video, VideoTask
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_clip_that_is_repeated_is_one_whole_file_of_so_many_times_its_frames(tmp_path, times):
-    write_clip(tmp_path / "clip.mp4", 64, 64, 5)
-    repeat_clip(tmp_path / "clip.mp4", tmp_path / "longer.mp4", times)
+    write_video(tmp_path / "clip.mp4", 64, 64, 5)
+    repeat_video(tmp_path / "clip.mp4", tmp_path / "longer.mp4", times)
     with Video(VideoTask(str(tmp_path / "longer.mp4"), InputSize(32, 32))) as video:
         frames = list(video.frames(range(len(video.chosen))))
     assert video.why_incomplete is None
