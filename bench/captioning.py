@@ -3,9 +3,9 @@
     scripts/bench captioning [--rounds 5] [--clips 2] [--frames N] [--sizes 1920x1080 ...]
                              [--ways blog-prebatch ours-fast ...] [--json FILE]
 
-Every way runs the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured clips
-(H.264, detail of all scales, panned, with grain: demo/libraries.py). Each round runs all ways once, one after the other,
-each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
+Every way runs the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured videos
+(H.264, detail of all scales, panned, with grain: demo/libraries.py). Each round runs all ways once, one after the
+other, each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
 
 blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using Hugging Face + torchserve": its three
     clients (bench/peers/blog_clients.py) and its handler (blog_handler.py) on TorchServe. Frames are sent at full size,
