@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
 _AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
@@ -71,6 +72,15 @@ class VideoInfo:
         """Width and height of a frame as players show it: in square pixels, and after rotation."""
         width, height = max(1, round(self.width * self.pixel_aspect)), self.height
         return (height, width) if self.rotation in (90, 270) else (width, height)
+
+
+class Shot(NamedTuple):
+    """A stretch of a video between two cuts."""
+
+    start_frame: int
+    """Index in the video of its first frame."""
+    end_frame: int
+    """Index of the first frame after it."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe.contract.source import Shot
 from reelscribe.errors import UsageError
 
 DEFAULT_FPS = 1.0
@@ -25,7 +26,7 @@ Times = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which frames of a video are chosen: at most one of `every`, `fps`, `frames` and `keyframes`.
+    """Which frames of a video are chosen: at most one of `every`, `fps`, `frames`, `keyframes` and `per_shot`.
 
     By default one frame a second is chosen. `every=1` chooses all frames.
 
@@ -37,22 +38,33 @@ class Sampling:
     """Choose every n-th frame, beginning with the first; at least 1."""
     fps: float | None = None
     """Choose the frames that are shown at regular times, with this many times per second; more than 0, and DEFAULT_FPS
-    if none of the four is given."""
+    if none of the five is given."""
     frames: int | None = None
     """Choose this many evenly spread frames, from the first to the last, or the middle one for 1; at least 1. Of a
     shorter video all frames are chosen."""
     keyframes: bool = False
     """Choose the keyframes."""
+    per_shot: int | None = None
+    """Choose this many evenly spread frames of each shot, or the middle one for 1; at least 1. Of a shorter shot all
+    frames are chosen."""
     start: float | None = None
     """Ignore frames before this time, in seconds from the first frame; None for 0."""
     end: float | None = None
     """Ignore frames from this time on, in seconds from the first frame; None for the end of the video."""
 
     def __post_init__(self) -> None:
-        ways = {"every": self.every, "fps": self.fps, "frames": self.frames, "keyframes": self.keyframes or None}
+        ways = {
+            "every": self.every,
+            "fps": self.fps,
+            "frames": self.frames,
+            "keyframes": self.keyframes or None,
+            "per_shot": self.per_shot,
+        }
         given = [f"{name} {value}" for name, value in ways.items() if value is not None]
         if len(given) > 1:
-            raise UsageError(f"sampling: expected one of every, fps, frames and keyframes, got {' and '.join(given)}")
+            raise UsageError(
+                f"sampling: expected one of every, fps, frames, keyframes and per_shot, got {' and '.join(given)}"
+            )
         if not given:
             object.__setattr__(self, "fps", DEFAULT_FPS)
         if self.every is not None and self.every < 1:
@@ -61,18 +73,27 @@ class Sampling:
             raise UsageError(f"fps: expected more than 0 frames a second, got {self.fps}")
         if self.frames is not None and self.frames < 1:
             raise UsageError(f"frames: expected 1 or more, got {self.frames}")
+        if self.per_shot is not None and self.per_shot < 1:
+            raise UsageError(f"per_shot: expected 1 or more, got {self.per_shot}")
         if not 0 <= self._start < math.inf:
             raise UsageError(f"start: expected 0 seconds or more, got {self.start}")
         if self.end is not None and not self._start < self.end < math.inf:
             raise UsageError(f"end: expected more seconds than the start, {self._start}, got {self.end}")
 
-    def choose(self, times: Times, keyframes: Sequence[bool] | NDArray[np.bool_], end_seconds: float) -> Sequence[int]:
+    def choose(
+        self,
+        times: Times,
+        keyframes: Sequence[bool] | NDArray[np.bool_],
+        end_seconds: float,
+        shots: Sequence[Shot] = (),
+    ) -> Sequence[int]:
         """Choose frames of a video.
 
         Args:
             times: Presentation time of each frame in seconds, ascending; the first need not be 0.
             keyframes: Whether each frame is a keyframe.
             end_seconds: Presentation time at which the last frame disappears, in seconds.
+            shots: The shots of the video, of which `per_shot` chooses frames.
 
         Returns:
             Indices of the chosen frames, ascending and without duplicates.
@@ -89,6 +110,14 @@ class Sampling:
             return _compact(first + _evenly_spread(self.frames, stop - first))
         if self.keyframes:
             return _compact(first + np.flatnonzero(np.asarray(keyframes, bool)[first:stop]))
+        if self.per_shot is not None:
+            within = [Shot(max(first, shot.start_frame), min(stop, shot.end_frame)) for shot in shots]
+            spread = [
+                shot.start_frame + _centres(self.per_shot, shot.end_frame - shot.start_frame)
+                for shot in within
+                if shot.start_frame < shot.end_frame
+            ]
+            return _compact(np.concatenate([np.zeros(0, np.intp), *spread]))
         return range(first, stop, self.every or 1)
 
     def describe(self) -> str:
@@ -144,6 +173,8 @@ class Sampling:
     def _way_in_words(self) -> str:
         if self.keyframes:
             return "every keyframe"
+        if self.per_shot is not None:
+            return "the middle frame of each shot" if self.per_shot == 1 else f"{self.per_shot} frames of each shot"
         if self.frames is not None:
             return "the middle frame of each video" if self.frames == 1 else f"{self.frames} frames of each video"
         if self.every is not None:
@@ -175,6 +206,13 @@ def _evenly_spread(wanted: int, available: int) -> NDArray[np.intp]:
     if wanted == 1:
         return np.arange(available)[available // 2 :][:1]
     return np.linspace(0, available - 1, min(wanted, available)).round().astype(np.intp)
+
+
+def _centres(parts: int, available: int) -> NDArray[np.intp]:
+    """Return the positions in the middle of equally long parts of `available` positions; all if they are fewer."""
+    if parts >= available:
+        return np.arange(available)
+    return ((np.arange(parts) + 0.5) * available / parts).astype(np.intp)
 
 
 def _compact(indices: NDArray[np.intp]) -> Sequence[int]:

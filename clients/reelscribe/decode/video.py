@@ -14,11 +14,12 @@ from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
 from reelscribe.contract.scaling import fit
-from reelscribe.contract.source import VideoInfo
+from reelscribe.contract.source import Shot, VideoInfo
 from reelscribe.decode.frame_reader import FrameReader, read_with_decord
 from reelscribe.decode.frame_scaler import FrameScaler
 from reelscribe.decode.packets import index_packets
 from reelscribe.decode.sampling import Sampling
+from reelscribe.decode.shots import ShotDetection, find_shots
 from reelscribe.decode.source_file import open_for_ffmpeg
 
 Library = Literal["av", "decord"]
@@ -40,10 +41,19 @@ class VideoTask:
     library: Library = "av"
     """Library to decode with. "decord" is for files on which a decode process crashed or hung with PyAV; PyAV still
     decodes the frames and files that decord does not decode correctly."""
+    detection: ShotDetection | None = None
+    """How to find the shots, from which `sampling` may choose; None if nobody asks for them."""
+    known_shots: Sequence[Shot] | None = None
+    """The shots, if they have been found before."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {**vars(self), "input_size": vars(self.input_size), "sampling": self.sampling.to_json()}
+        return {
+            **vars(self),
+            "input_size": vars(self.input_size),
+            "sampling": self.sampling.to_json(),
+            "detection": self.detection and self.detection.to_json(),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -64,7 +74,16 @@ class VideoTask:
             if value[name] not in get_args(allowed):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value[name]!r}")
         input_size, sampling = input_size_from_json(value["input_size"]), Sampling.from_json(value["sampling"])
-        return cls(**{**value, "input_size": input_size, "sampling": sampling})
+        detection, shots = value["detection"], value["known_shots"]
+        return cls(
+            **{
+                **value,
+                "input_size": input_size,
+                "sampling": sampling,
+                "detection": detection and ShotDetection.from_json(detection),
+                "known_shots": None if shots is None else [Shot(*shot) for shot in shots],
+            }
+        )
 
 
 class ChosenFrame(NamedTuple):
@@ -101,6 +120,8 @@ class Video:
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
+    shots: Sequence[Shot] | None
+    """The shots; None if nobody asked for them."""
 
     def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
         self._task, self._heartbeat = task, heartbeat
@@ -110,10 +131,13 @@ class Video:
             self._close = stack.pop_all().close
         self.info, self.why_incomplete = packets.info, packets.why_incomplete
         self.input_size = task.input_size.for_video(*self.info.shown_size)
-        self.chosen = task.sampling.choose(packets.times, packets.keyframes, self.info.end_seconds)
-        self.end_seconds = task.sampling.span_end(packets.times, self.info.end_seconds)
         self._reader = FrameReader(self._name, packets, heartbeat)
         self._decoded_by_decord = 0
+        self.shots = task.known_shots
+        if task.detection and self.shots is None:
+            self.shots = find_shots(self._pictures(range(self.info.frames)), self.info.frames, task.detection)
+        self.chosen = task.sampling.choose(packets.times, packets.keyframes, self.info.end_seconds, self.shots or ())
+        self.end_seconds = task.sampling.span_end(packets.times, self.info.end_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -154,18 +178,25 @@ class Video:
 
     def _images(self, wanted: Sequence[int]) -> Iterator[tuple[int, FrameArray]]:
         """Yield (index, image) for each wanted frame that can be decoded, in order."""
+        scale = FrameScaler(self.info, self.input_size, self._task.resize)
+        for index, frame in self._pictures(wanted):
+            if isinstance(frame, av.VideoFrame):
+                with suppress(
+                    av.FFmpegError
+                ):  # it cannot convert some pixel formats; their frames count as undecodable
+                    yield index, scale(frame)
+            else:
+                yield index, fit(Image.fromarray(frame), self.input_size, self.info.shown_size)
+
+    def _pictures(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame | FrameArray]]:
+        """Yield (index, frame) for each wanted frame that can be decoded, in order; decord returns arrays."""
         done = 0
         if self._task.library == "decord" and wanted:
-            for index, image in read_with_decord(self._name, self._packets, self._heartbeat):
+            for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
                 self._decoded_by_decord += 1
                 if index == wanted[done]:
-                    yield index, fit(Image.fromarray(image), self.input_size, self.info.shown_size)
+                    yield index, frame
                     done += 1
                     if done == len(wanted):
                         return
-        scale = FrameScaler(self.info, self.input_size, self._task.resize)
-        for index, frame in self._reader.read(wanted[done:]):
-            with suppress(
-                av.FFmpegError
-            ):  # FFmpeg cannot convert some pixel formats; their frames count as undecodable
-                yield index, scale(frame)
+        yield from self._reader.read(wanted[done:])

@@ -1,0 +1,1 @@
+"""The demo clip model: its architecture, its training and its evaluation."""
