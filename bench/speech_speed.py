@@ -52,10 +52,10 @@ from reelscribe.archive import build as archive
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.decode.silence import SILENCE_DB, is_silent
+from reelscribe.decode.sound.silence import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.options import SpeechOptions
-from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import TranscriptTrack
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)

@@ -23,7 +23,7 @@ from PIL import Image
 
 with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from captions.frame_requests import FrameLimits, FrameReader
-    from captions.still_image import is_still
+    from worker.still_image import is_still
     from reelscribe import wire
     from reelscribe.contract.frames import InputSize
     from reelscribe.errors import ReelscribeError

@@ -33,8 +33,8 @@ from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import CaptionOptions
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
 FRAMES_PER_REQUEST = 32

@@ -12,12 +12,12 @@ import numpy as np
 
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode.audio import Audio, AudioChunk
+from reelscribe.decode.sound.audio import Audio, AudioChunk
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.facts import digest_file
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import NoSound
-from reelscribe.run.options import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.options import SpeechOptions, chunk_samples
 
 
 class LoopPool(DecodePool):

@@ -17,7 +17,7 @@ from reelscribe.contract.source import Span
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.run.options import CaptionOptions
+from reelscribe.run.tracks.options import CaptionOptions
 
 FRAME = InputSize(224, 224)
 FRAMES_PER_BATCH = 32

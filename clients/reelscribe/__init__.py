@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from reelscribe.management.client import ManagementClient as ManagementClient
     from reelscribe.run.bulk import BulkRun as BulkRun
     from reelscribe.run.bulk import Summary as Summary
-    from reelscribe.run.captioning import CaptionTrack as CaptionTrack
     from reelscribe.run.one_source import caption_file as caption_file
     from reelscribe.run.one_source import transcribe_file as transcribe_file
-    from reelscribe.run.options import CaptionOptions as CaptionOptions
-    from reelscribe.run.options import SpeechOptions as SpeechOptions
-    from reelscribe.run.transcribing import TranscriptTrack as TranscriptTrack
+    from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
+    from reelscribe.run.tracks.options import CaptionOptions as CaptionOptions
+    from reelscribe.run.tracks.options import SpeechOptions as SpeechOptions
+    from reelscribe.run.tracks.transcripts import TranscriptTrack as TranscriptTrack
 
 __version__ = "0.1.0"
 
@@ -61,10 +61,10 @@ _MODULES = {
     "management.api": ("ServerAddresses",),
     "management.client": ("ManagementClient",),
     "run.bulk": ("BulkRun", "Summary"),
-    "run.captioning": ("CaptionTrack",),
+    "run.tracks.captions": ("CaptionTrack",),
     "run.one_source": ("caption_file", "transcribe_file"),
-    "run.options": ("CaptionOptions", "SpeechOptions"),
-    "run.transcribing": ("TranscriptTrack",),
+    "run.tracks.options": ("CaptionOptions", "SpeechOptions"),
+    "run.tracks.transcripts": ("TranscriptTrack",),
 }
 """The public names of each module."""
 

@@ -27,10 +27,10 @@ from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailur
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.results.annotations import NAME, escape_surrogates
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
-from reelscribe.run.options import CaptionOptions, SpeechOptions
-from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+from reelscribe.run.tracks.transcripts import TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
 

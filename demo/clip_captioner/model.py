@@ -72,7 +72,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
     model = json.loads(bpe.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[arg-type]  # annotated as strings, read as pairs
+        merges=[tuple(pair) for pair in model["merges"]],  # type: ignore[misc]  # annotated as strings, read as pairs
         eos_token="<|im_end|>",
         additional_special_tokens=list(_SPECIAL),
         padding_side="left",
@@ -93,15 +93,15 @@ def build_model(tokenizer: Qwen2Tokenizer) -> Qwen3VLForConditionalGeneration:
         vision = model.model.visual
         vision.pos_embed.weight.copy_(_grid_positions())
         vision.patch_embed.proj.weight.copy_(_patch_filters())
-    ids = tokenizer.convert_tokens_to_ids
+    ids = _ids(tokenizer)
     model.generation_config = GenerationConfig(
-        eos_token_id=[ids("<|im_end|>"), ids("<|endoftext|>")], pad_token_id=ids("<|endoftext|>"), do_sample=False
+        eos_token_id=[ids["<|im_end|>"], ids["<|endoftext|>"]], pad_token_id=ids["<|endoftext|>"], do_sample=False
     )
     return model
 
 
 def _config(tokenizer: Qwen2Tokenizer) -> Qwen3VLConfig:
-    ids = tokenizer.convert_tokens_to_ids
+    ids = _ids(tokenizer)
     return Qwen3VLConfig(
         text_config={
             "vocab_size": len(tokenizer),
@@ -119,7 +119,7 @@ def _config(tokenizer: Qwen2Tokenizer) -> Qwen3VLConfig:
                 "mrope_section": [6, 5, 5],
                 "mrope_interleaved": True,
             },
-            "pad_token_id": ids("<|endoftext|>"),
+            "pad_token_id": ids["<|endoftext|>"],
         },
         vision_config={
             "depth": 3,
@@ -134,12 +134,17 @@ def _config(tokenizer: Qwen2Tokenizer) -> Qwen3VLConfig:
             "deepstack_visual_indexes": [0, 1],
             "initializer_range": 0.1,
         },
-        image_token_id=ids("<|image_pad|>"),
-        video_token_id=ids("<|video_pad|>"),
-        vision_start_token_id=ids("<|vision_start|>"),
-        vision_end_token_id=ids("<|vision_end|>"),
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=True,
     )
+
+
+def _ids(tokenizer: Qwen2Tokenizer) -> dict[str, int]:
+    vocabulary = tokenizer.get_vocab()
+    return {token: vocabulary[token] for token in _SPECIAL}
 
 
 def _grid_positions() -> torch.Tensor:

@@ -2,9 +2,9 @@
 
     PYTHONPATH=handlers:demo:clients .venv/bin/python -m clip_captioner.train
 
-As for the demo captioner, auxiliary heads that only training uses learn to predict what is where in each frame, from the
-outputs of the vision encoder, and what happens, from the language model's state before it answers. The weight of their
-loss decreases during training. The saved model is a running average of the weights.
+As for the demo captioner, auxiliary heads that only training uses learn to predict what is where in each frame, from
+the outputs of the vision encoder, and what happens, from the language model's state before it answers. The weight of
+their loss decreases during training. The saved model is a running average of the weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,6 @@ from clip_captioner.model import (
     JSON_PROMPT,
     PATCHING,
     PROMPT,
-    STILL_PROMPT,
     SYSTEM_PROMPT,
     TEXT_WIDTH,
     WIDTH,
@@ -111,7 +111,7 @@ class ClipBatches(torch.utils.data.IterableDataset[Batch]):
             question, answer = self._question(clip, seconds, grid, rng)
             questions.append(question)
             answers.append(answer)
-            labels += [_patch_labels(clip, *moments[at : at + 2], grid) for at in range(0, count, 2)]
+            labels += [_patch_labels(clip, moments[at], moments[at + 1], grid) for at in range(0, count, 2)]
         columns = [torch.from_numpy(np.concatenate(column)) for column in zip(*labels, strict=True)]
         return Batch(clips, questions, answers, torch.cat(pixels), torch.tensor([grid] * BATCH), *columns)
 
@@ -121,15 +121,17 @@ class ClipBatches(torch.utils.data.IterableDataset[Batch]):
         prompt, answer = (JSON_PROMPT, clip.json_caption) if rng.random() < 0.15 else (PROMPT, clip.caption)
         if rng.random() < 0.1:
             prompt = f"From {seconds[0]:.1f} to {seconds[-1]:.1f} seconds of a video. {prompt}"
-        system = {"role": "system", "content": SYSTEM_PROMPT}
-        user = {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]}
-        text = self.tokenizer.apply_chat_template([system, user], tokenize=False, add_generation_prompt=True)
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": SYSTEM_PROMPT},
+            {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]},
+        ]
+        text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         video = video_text(seconds, PATCHING.frames, grid[1] * grid[2] // PATCHING.merge**2)
         return text.replace(VISION_START + VIDEO + VISION_END, video), answer
 
 
 def _moments(count: int, rng: random.Random) -> tuple[list[float], list[float]]:
-    """Choose which moments of a clip its frames show, as fractions (0 to 1), and their presentation times in seconds."""
+    """Choose which moments of a clip its frames show, as fractions (0 to 1), and their times in seconds."""
     if count < 6:  # too few to tell what happens, unless they come at the right moments
         moments = {2: [0.1, 0.9], 4: [0.05, 0.48, 0.52, 0.95]}[count]
     else:
@@ -270,7 +272,7 @@ class ModelWithAuxiliaryHeads(nn.Module):
         heads = self.tokenizer(batch.questions)["input_ids"]
         tails = [[*ids, end] for ids in self.tokenizer(batch.answers)["input_ids"]]
         longest = max(len(head) + len(tail) for head, tail in zip(heads, tails, strict=True))
-        ids = torch.full((len(heads), longest), self.model.config.text_config.pad_token_id)
+        ids = torch.full((len(heads), longest), self.model.config.get_text_config().pad_token_id)
         labels = torch.full_like(ids, IGNORED_LABEL)
         for row, (head, tail) in enumerate(zip(heads, tails, strict=True)):
             ids[row, : len(head) + len(tail)] = torch.tensor(head + tail)

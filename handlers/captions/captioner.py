@@ -1,6 +1,6 @@
 """A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
 
-`Captioner.encode` turns frames into the inputs of `generate` (generation.py), which generates tokens, and
+`Captioner.encode` turns frames into the inputs of `generate` (runtime/generation.py), which generates tokens, and
 `Captioner.decode` turns the tokens into text. `generate` is the second of two stages (runtime/second_stage.py). In one
 process, it runs the whole model, and `encode` only computes pixel values. If it is another process, `encode` also runs
 the image encoder.
@@ -19,11 +19,11 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from captions.frame_transform import FrameTransform, concatenate
-from captions.generation import generate
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError
+from runtime.generation import generate
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from runtime.settings import ModelSettings

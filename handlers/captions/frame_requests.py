@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from captions.still_image import is_still, open_still, to_frame
 from reelscribe import wire
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
 from worker.request_batch import Headers, Row, request_body, wrong_format
+from worker.still_image import is_still, open_still, to_frame
 
 MAX_ASPECT = 32
 """Limit for longer side / shorter side: scaling a thin line while keeping its aspect ratio could take gigabytes."""

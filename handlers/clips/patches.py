@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray
 
 
@@ -24,6 +27,35 @@ class Patching:
     """What is subtracted from each channel (R, G, B), whose values are from 0 to 1."""
     std: tuple[float, ...]
     """What each channel is then divided by."""
+
+    @classmethod
+    def from_json(
+        cls, processor: Mapping[str, Any], *, patch: int, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> Self:
+        """Read the settings of a processor.
+
+        Args:
+            processor: The settings of a video processor or an image processor.
+            patch: Patch size, where it says none.
+            mean: Mean of the channels, where it says none.
+            std: Standard deviation of the channels, where it says none.
+        """
+        return cls(
+            processor.get("patch_size", patch),
+            processor.get("temporal_patch_size", 2),
+            processor.get("merge_size", 2),
+            tuple(processor.get("image_mean", mean)),
+            tuple(processor.get("image_std", std)),
+        )
+
+    def still_budget(self, processor: Mapping[str, Any]) -> ClipBudget:
+        """Return the size at which stills are taken, from the settings of an image processor."""
+        size, factor = processor.get("size") or {}, self.patch * self.merge
+        return ClipBudget(
+            factor=factor,
+            min_pixels=processor.get("min_pixels") or size.get("shortest_edge", 56 * 56),
+            max_pixels=processor.get("max_pixels") or size.get("longest_edge", 28 * 28 * 1280),
+        )
 
     def grid(self, count: int, width: int, height: int) -> tuple[int, int, int]:
         """Return how many patches there are in time, in each column and in each row.

@@ -15,7 +15,7 @@ from reelscribe.archive.build import KINDS, GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
-from reelscribe.run.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
+from reelscribe.run.tracks.options import MAX_CHUNKS_PER_REQUEST, MAX_FRAMES_PER_REQUEST
 from support.fake_hub import BRANCHES, COMMIT, NAME, fake_hub
 
 ROOT = Path(__file__).parents[2]

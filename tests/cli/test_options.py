@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app, runs
-from reelscribe.cli._options import AudioOptions, FrameOptions, RunOptions
-from reelscribe.run.options import CaptionOptions, SpeechOptions
+from reelscribe.cli.options.pictures import FrameOptions
+from reelscribe.cli.options.run import RunOptions
+from reelscribe.cli.options.sound import AudioOptions
+from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
 

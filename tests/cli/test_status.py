@@ -16,7 +16,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.tracks.captions import CaptionTrack
 from support.fake_torchserve import FakeTorchServe
 
 NOBODY = 65534

@@ -21,8 +21,8 @@ from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import file_stat
 from reelscribe.run import plan
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import CaptionOptions
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 

@@ -11,9 +11,9 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
 from reelscribe.errors import ServerError, UsageError
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
-from reelscribe.run.options import SpeechOptions
-from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import TranscriptTrack
 from support.fake_torchserve import SPEECH, FakeTorchServe, captions, transcripts
 
 

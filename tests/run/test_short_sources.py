@@ -9,7 +9,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.captioning import CaptionTrack
+from reelscribe.run.tracks.captions import CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Gate
 from support.patience import PATIENCE
 from support.videos import write_pictures

@@ -28,6 +28,7 @@ for command in (
     runs.caption,
     runs.transcribe,
     runs.annotate,
+    runs.shots,
     results.status,
     results.export,
     results.forget,

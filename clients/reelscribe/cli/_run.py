@@ -1,4 +1,4 @@
-"""Runs `reelscribe caption`, `transcribe` and `annotate`: clients, progress, interrupts and exports."""
+"""Runs `reelscribe caption`, `transcribe`, `annotate` and `shots`: clients, progress, interrupts and exports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from contextlib import (
 )
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
 from reelscribe.cli._logging import log_messages
-from reelscribe.cli._options import RunOptions, one_of
+from reelscribe.cli.options.run import RunOptions, one_of
 from reelscribe.cli.results import describe_written
 from reelscribe.errors import UsageError, printable
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.run.bulk import BulkRun, Summary
-    from reelscribe.run.options import CaptionOptions, SpeechOptions
+    from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+    from reelscribe.run.tracks.shots import ShotOptions
+    from reelscribe.run.tracks.track import Track
 
 
 @dataclass(frozen=True)
@@ -44,20 +46,42 @@ class ServedModel:
     """Largest number of unanswered requests."""
 
 
-def run_command(
-    options: RunOptions,
-    cues: str,
-    *,
-    captions: tuple[ServedModel, CaptionOptions] | None = None,
-    speech: tuple[ServedModel, SpeechOptions] | None = None,
-) -> None:
+OpenTrack = Callable[[AsyncExitStack], Awaitable["Track[Any]"]]
+"""Makes a track of a run; what must be open for it is closed with the stack."""
+
+
+async def open_captions(model: ServedModel, options: CaptionOptions, stack: AsyncExitStack) -> Track[Any]:
+    """Return the track of a captioner, with its client open."""
+    from reelscribe.client.models import CaptionClient
+    from reelscribe.run.tracks.captions import CaptionTrack
+
+    client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
+    return CaptionTrack(await stack.enter_async_context(client), options)
+
+
+async def open_transcripts(model: ServedModel, options: SpeechOptions, stack: AsyncExitStack) -> Track[Any]:
+    """Return the track of a speech model, with its client open."""
+    from reelscribe.client.models import SpeechClient
+    from reelscribe.run.tracks.transcripts import TranscriptTrack
+
+    client = SpeechClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
+    return TranscriptTrack(await stack.enter_async_context(client), options)
+
+
+async def open_shots(options: ShotOptions, _: AsyncExitStack) -> Track[Any]:
+    """Return the track that looks for shots."""
+    from reelscribe.run.tracks.shots import ShotTrack
+
+    return ShotTrack(options)
+
+
+def run_command(options: RunOptions, cues: str, tracks: Sequence[OpenTrack]) -> None:
     """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
         options: The sources, the output folder, and how the run reports.
         cues: What exported subtitles show: captions, transcript or both.
-        captions: The captioner and its options; None for a run without captions.
-        speech: The speech model and its options; None for a run without transcripts.
+        tracks: Make what the run makes of each source, at least one track.
 
     Raises:
         UsageError: An option is wrong.
@@ -77,7 +101,7 @@ def run_command(
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
-        outlook = asyncio.run(_look_ahead(_prepared(options, captions, speech, progress), options.sources))
+        outlook = asyncio.run(_look_ahead(_prepared(options, tracks, progress), options.sources))
         if options.json_log:
             progress.announce(outlook)
         else:
@@ -85,7 +109,7 @@ def run_command(
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            prepared = _prepared(options, captions, speech, display)
+            prepared = _prepared(options, tracks, display)
             summary = asyncio.run(_run(prepared, options.sources, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
@@ -144,30 +168,14 @@ async def _look_ahead(prepared: AbstractAsyncContextManager[BulkRun], sources: l
 
 @asynccontextmanager
 async def _prepared(
-    options: RunOptions,
-    captions: tuple[ServedModel, CaptionOptions] | None,
-    speech: tuple[ServedModel, SpeechOptions] | None,
-    progress: Progress,
+    options: RunOptions, tracks: Sequence[OpenTrack], progress: Progress
 ) -> AsyncGenerator[BulkRun, None]:
     """Yield the run with its clients open."""
-    from reelscribe.client.models import CaptionClient, SpeechClient
     from reelscribe.run.bulk import BulkRun
-    from reelscribe.run.captioning import CaptionTrack
-    from reelscribe.run.transcribing import TranscriptTrack
 
-    tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
-        if captions:
-            model, caption_options = captions
-            client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
-            tracks.append(CaptionTrack(await stack.enter_async_context(client), caption_options))
-        if speech:
-            model, speech_options = speech
-            speech_client = SpeechClient(
-                model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight
-            )
-            tracks.append(TranscriptTrack(await stack.enter_async_context(speech_client), speech_options))
-        yield BulkRun(tracks, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
+        opened = [await open_track(stack) for open_track in tracks]
+        yield BulkRun(opened, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
 
 
 def _progress(options: RunOptions) -> Progress:

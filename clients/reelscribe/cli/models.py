@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._options import server_option
+from reelscribe.cli.options.servers import server_option
 from reelscribe.cli.parser.commands import Command, group
 from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import ServerError

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._options import FORMATS, Cues, one_of, output_option
+from reelscribe.cli.options.run import FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.words import count
 

@@ -1,23 +1,17 @@
-"""`reelscribe caption`, `transcribe` and `annotate`."""
+"""`reelscribe caption`, `transcribe`, `annotate` and `shots`."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._options import (
-    AudioOptions,
-    CaptionModel,
-    Cues,
-    FrameOptions,
-    RunOptions,
-    ServerOptions,
-    SpeechModel,
-    TranscribingModel,
-    server_option,
-)
-from reelscribe.cli._run import ServedModel, run_command
+from reelscribe.cli._run import ServedModel, open_captions, open_shots, open_transcripts, run_command
+from reelscribe.cli.options.pictures import FrameOptions, PictureOptions
+from reelscribe.cli.options.run import Cues, RunOptions
+from reelscribe.cli.options.servers import CaptionModel, ServerOptions, SpeechModel, TranscribingModel, server_option
+from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import UsageError
 
@@ -27,7 +21,13 @@ if TYPE_CHECKING:
 
 
 @flatten
-def caption(run: RunOptions, frames: FrameOptions, servers: ServerOptions, model: CaptionModel = None) -> None:
+def caption(
+    run: RunOptions,
+    frames: FrameOptions,
+    pictures: PictureOptions,
+    servers: ServerOptions,
+    model: CaptionModel = None,
+) -> None:
     """Caption frames of videos; write one JSON line for each source to OUT/annotations.jsonl.
 
     One frame a second is captioned, unless an option chooses others. Results of earlier runs into OUT are used again.
@@ -40,9 +40,9 @@ def caption(run: RunOptions, frames: FrameOptions, servers: ServerOptions, model
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe.contract.model import CaptionerDescription
 
-        options = frames.caption_options(run)
+        options = frames.caption_options(run, pictures)
         captioner = _served(servers.find(), model, CaptionerDescription, servers.requests_in_flight)
-        run_command(run, "captions", captions=(captioner, options))
+        run_command(run, "captions", [partial(open_captions, captioner, options)])
 
 
 @flatten
@@ -57,13 +57,14 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
 
         options = audio.speech_options(run)
         speech_model = _served(servers.find(), model, SpeechDescription, servers.requests_in_flight)
-        run_command(run, "transcript", speech=(speech_model, options))
+        run_command(run, "transcript", [partial(open_transcripts, speech_model, options)])
 
 
 @flatten
 def annotate(
     run: RunOptions,
     frames: FrameOptions,
+    pictures: PictureOptions,
     audio: AudioOptions,
     servers: ServerOptions,
     model: CaptionModel = None,
@@ -89,7 +90,7 @@ def annotate(
         from reelscribe.contract.model import CaptionerDescription, SpeechDescription
         from reelscribe.server.finding import find_servers
 
-        caption_options, speech_options = frames.caption_options(run), audio.speech_options(run)
+        caption_options, speech_options = frames.caption_options(run, pictures), audio.speech_options(run)
         caption_servers = servers.find()
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
@@ -98,7 +99,21 @@ def annotate(
         )
         captioner = _served(caption_servers, model, CaptionerDescription, servers.requests_in_flight)
         speech = _served(speech_servers, speech_model, SpeechDescription, servers.requests_in_flight)
-        run_command(run, cues, captions=(captioner, caption_options), speech=(speech, speech_options))
+        tracks = [partial(open_captions, captioner, caption_options), partial(open_transcripts, speech, speech_options)]
+        run_command(run, cues, tracks)
+
+
+@flatten
+def shots(run: RunOptions, pictures: PictureOptions) -> None:
+    """Find the shots of videos, without a server; write one JSON line for each source to OUT/annotations.jsonl.
+
+    Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
+    """
+    with errors_as_one_line(json_log=run.json_log):
+        from reelscribe.run.tracks.shots import ShotOptions
+
+        options = ShotOptions(pictures.detection(), pictures.decode_workers, run.stall_seconds, run.retry_failed)
+        run_command(run, "auto", [partial(open_shots, options)])
 
 
 def _served(

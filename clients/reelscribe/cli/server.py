@@ -13,7 +13,7 @@ import typer
 
 from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
 from reelscribe.cli._logging import log_messages
-from reelscribe.cli._options import one_of
+from reelscribe.cli.options.run import one_of
 from reelscribe.cli.parser.commands import Command, group
 from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import UsageError

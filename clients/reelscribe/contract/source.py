@@ -81,6 +81,10 @@ class Shot(NamedTuple):
     """Index in the video of its first frame."""
     end_frame: int
     """Index of the first frame after it."""
+    start_seconds: float
+    """Presentation time of its first frame, in seconds."""
+    end_seconds: float
+    """Presentation time at which its last frame disappears, in seconds."""
 
 
 @dataclass(frozen=True)

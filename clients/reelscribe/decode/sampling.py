@@ -111,12 +111,8 @@ class Sampling:
         if self.keyframes:
             return _compact(first + np.flatnonzero(np.asarray(keyframes, bool)[first:stop]))
         if self.per_shot is not None:
-            within = [Shot(max(first, shot.start_frame), min(stop, shot.end_frame)) for shot in shots]
-            spread = [
-                shot.start_frame + _centres(self.per_shot, shot.end_frame - shot.start_frame)
-                for shot in within
-                if shot.start_frame < shot.end_frame
-            ]
+            parts = [(max(first, shot.start_frame), min(stop, shot.end_frame)) for shot in shots]
+            spread = [start + _centres(self.per_shot, end - start) for start, end in parts if start < end]
             return _compact(np.concatenate([np.zeros(0, np.intp), *spread]))
         return range(first, stop, self.every or 1)
 

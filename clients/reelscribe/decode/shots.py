@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import av
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Shot
+from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 
 Detector = Literal["adaptive", "content", "threshold"]
@@ -51,8 +51,8 @@ class ShotDetection:
     """What counts as a cut."""
     threshold: float | None = None
     """How large a change must be: for "adaptive" its ratio to the average of the changes around it, for "content" the
-    average change of hue, saturation and brightness in levels of 255, for "threshold" the brightness in levels of 255 below
-    which the picture is black. None for that of DEFAULT_THRESHOLDS."""
+    average change of hue, saturation and brightness in levels of 255, for "threshold" the brightness in levels of 255
+    below which the picture is black. None for that of DEFAULT_THRESHOLDS."""
 
     def __post_init__(self) -> None:
         if self.detector not in get_args(Detector):
@@ -73,6 +73,8 @@ class ShotDetection:
 
 def library_version() -> str:
     """Return the version of PySceneDetect, on which the shots that are found may depend."""
+    from importlib.metadata import version  # decode processes import this module, and start faster without it
+
     return version("scenedetect-headless")
 
 
@@ -130,8 +132,7 @@ class CutFinder:
         reduced = self._reformatter.reformat(
             frame, *size, format="bgr24", interpolation=Interpolation.BILINEAR, threads=1
         )
-        picture: NDArray[np.uint8] = reduced.to_ndarray()
-        return picture
+        return reduced.to_ndarray().astype(np.uint8, copy=False)
 
     def _cut(self, index: int) -> _Cut:
         before = [picture for at, picture in self._recent if at < index]
@@ -143,13 +144,11 @@ class CutFinder:
         decided = []
         while self._undecided:
             first, *others = self._undecided
-            end = next(
-                (cut for cut in others if cut.index - first.index <= FLASH_FRAMES and _is_flash(first, cut)), None
-            )
+            end = next((cut for cut in others if cut.at - first.at <= FLASH_FRAMES and _is_flash(first, cut)), None)
             if end:
-                self._undecided = [cut for cut in others if cut.index > end.index]
-            elif seen - first.index > CONTEXT_FRAMES // 2:
-                decided.append(first.index)
+                self._undecided = [cut for cut in others if cut.at > end.at]
+            elif seen - first.at > CONTEXT_FRAMES // 2:
+                decided.append(first.at)
                 self._undecided = others
             else:
                 break
@@ -157,7 +156,8 @@ class CutFinder:
 
 
 class _Cut(NamedTuple):
-    index: int
+    at: int
+    """Index of the frame after it."""
     before: NDArray[np.uint8] | None
     """The reduced frame before the cut; None if it is no longer known."""
     after: NDArray[np.uint8] | None
@@ -178,13 +178,17 @@ def _difference(a: Any, b: Any) -> float:
 
 
 def find_shots(
-    frames: Iterable[tuple[int, av.VideoFrame | FrameArray]], total: int, detection: ShotDetection
+    frames: Iterable[tuple[int, av.VideoFrame | FrameArray]],
+    times: Times,
+    end_seconds: float,
+    detection: ShotDetection,
 ) -> list[Shot]:
     """Find the shots of a video.
 
     Args:
         frames: Index and content of each frame that can be decoded, in order; an array is (height, width, 3) uint8 RGB.
-        total: Number of frames of the video.
+        times: Presentation time of each frame of the video in seconds, ascending.
+        end_seconds: Presentation time at which the last frame disappears, in seconds.
         detection: How shots are found.
 
     Returns:
@@ -194,13 +198,9 @@ def find_shots(
     for index, frame in frames:
         cuts += finder.add(index, frame)
     cuts += finder.end()
-    return list(between(cuts, total))
-
-
-def between(cuts: Sequence[int], total: int) -> Iterator[Shot]:
-    """Yield the shots between cuts, of a video of `total` frames; none if it has no frames."""
-    edges = sorted({0, *cuts, total})
-    yield from (Shot(start, end) for start, end in zip(edges, edges[1:], strict=False) if start >= 0)
+    edges = sorted({0, *cuts, len(times)})
+    seconds = [round(float(time), 6) for time in (*(times[edge] for edge in edges[:-1]), end_seconds)]
+    return [Shot(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)]
 
 
 def _create_detector(detection: ShotDetection) -> Any:

@@ -34,8 +34,8 @@ class VideoTask:
     """Path of the video file."""
     input_size: InputSize | PixelBudget
     """Input size of the model."""
-    sampling: Sampling = field(default_factory=partial(Sampling, every=1))
-    """Which frames are chosen; by default every frame."""
+    sampling: Sampling | None = field(default_factory=partial(Sampling, every=1))
+    """Which frames are chosen; by default every frame, None for no frames."""
     resize: Resize = "fast"
     """How frames are scaled."""
     library: Library = "av"
@@ -51,7 +51,7 @@ class VideoTask:
         return {
             **vars(self),
             "input_size": vars(self.input_size),
-            "sampling": self.sampling.to_json(),
+            "sampling": self.sampling and self.sampling.to_json(),
             "detection": self.detection and self.detection.to_json(),
         }
 
@@ -73,13 +73,13 @@ class VideoTask:
         for name, allowed in {"resize": Resize, "library": Library}.items():
             if value[name] not in get_args(allowed):
                 raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value[name]!r}")
-        input_size, sampling = input_size_from_json(value["input_size"]), Sampling.from_json(value["sampling"])
+        input_size, sampling = input_size_from_json(value["input_size"]), value["sampling"]
         detection, shots = value["detection"], value["known_shots"]
         return cls(
             **{
                 **value,
                 "input_size": input_size,
-                "sampling": sampling,
+                "sampling": sampling and Sampling.from_json(sampling),
                 "detection": detection and ShotDetection.from_json(detection),
                 "known_shots": None if shots is None else [Shot(*shot) for shot in shots],
             }
@@ -135,9 +135,13 @@ class Video:
         self._decoded_by_decord = 0
         self.shots = task.known_shots
         if task.detection and self.shots is None:
-            self.shots = find_shots(self._pictures(range(self.info.frames)), self.info.frames, task.detection)
-        self.chosen = task.sampling.choose(packets.times, packets.keyframes, self.info.end_seconds, self.shots or ())
-        self.end_seconds = task.sampling.span_end(packets.times, self.info.end_seconds)
+            frames = self._pictures(range(len(packets.times)))
+            self.shots = find_shots(frames, packets.times, self.info.end_seconds, task.detection)
+        self.chosen, self.end_seconds = range(0), self.info.end_seconds
+        if task.sampling:
+            shots, end = self.shots or (), self.info.end_seconds
+            self.chosen = task.sampling.choose(packets.times, packets.keyframes, end, shots)
+            self.end_seconds = task.sampling.span_end(packets.times, end)
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 The parent sends a `ReadFrames` command with the spans to read, and the process runs `feed`, which replies::
 
-    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete"}}
+    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots"}}
     {"batch": {"first", "stop", "slot", "frame_indices", "pts_seconds", "reused", "undecodable", "anchor"}}
     ...
 
@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from reelscribe.contract.frames import FrameArray, InputSize
-from reelscribe.contract.source import Span, VideoInfo
+from reelscribe.contract.source import Shot, Span, VideoInfo
 from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
@@ -49,6 +49,8 @@ class OpenedVideo:
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
+    shots: Sequence[Shot] | None = None
+    """The shots; None if nobody asked for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,8 @@ class ReadFrames:
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
         info, input_size = VideoInfo(**reply["info"]), InputSize(**reply["input_size"])
-        return OpenedVideo(**{**reply, "info": info, "input_size": input_size})
+        shots = None if reply["shots"] is None else [Shot(*shot) for shot in reply["shots"]]
+        return OpenedVideo(**{**reply, "info": info, "input_size": input_size, "shots": shots})
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedVideo, slots: Slots) -> DecodedFrameBatch:
         """Parse the content of a "batch" reply. Its frames are a view of the slot."""
@@ -135,6 +138,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: 
                 "chosen": len(video.chosen),
                 "end_seconds": video.end_seconds,
                 "why_incomplete": video.why_incomplete,
+                "shots": video.shots,
             }
         )
         max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)

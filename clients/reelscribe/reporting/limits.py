@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import dataclass, field, fields
-from typing import Literal, Self
+from typing import Self
 
-Counts = Literal["frames", "seconds of sound"]
-"""Units in which tracks count their progress. They appear in ledgers and in --json-log."""
+from reelscribe.reporting.units import UNITS, Counts
 
 WINDOW_SECONDS = 30.0
 """The limit is that of the last seconds, as it may change during a run."""
@@ -75,7 +74,7 @@ class Resources:
     decode_workers: int
     """Number of decode processes."""
     server_workers: int
-    """Number of workers that serve the model."""
+    """Number of workers that serve the model; 0 if there is no model."""
     requests_in_flight: int
     """Largest number of requests in flight."""
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -93,9 +92,9 @@ def find_limit(load: Load, resources: Resources, *, sources_wait: bool) -> str:
     seconds = max(load.seconds, 1e-9)
     if load.with_file < FIRST_SECONDS:
         return "starting"
-    serving = load.compute / seconds / resources.server_workers
+    serving = load.compute / seconds / max(1, resources.server_workers)
     waiting = 1 - load.busy / load.with_file
-    if waiting >= WAITING or serving >= BUSY:
+    if resources.server_workers and (waiting >= WAITING or serving >= BUSY):
         requests = max(load.network + load.queue + load.compute, 1e-9)
         if load.network / requests >= NETWORK_BOUND:
             return "the network is the limit: use a faster one"
@@ -110,8 +109,7 @@ def find_limit(load: Load, resources: Resources, *, sources_wait: bool) -> str:
         return "saving is the limit: use a faster disk" if sources_wait else "few sources are left: nothing to add"
     if resources.decode_workers >= resources.cores:
         return "decoding is the limit: use more cores"
-    option = "--decode-workers" if resources.counts == "frames" else "--audio-workers"
-    return f"decoding is the limit: add {option}"
+    return f"decoding is the limit: add {UNITS[resources.counts].option}"
 
 
 class LoadWindow:

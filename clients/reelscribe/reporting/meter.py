@@ -14,8 +14,9 @@ from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.forecast import Costs, TimeLeft
-from reelscribe.reporting.limits import Counts, Resources
+from reelscribe.reporting.limits import Resources
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
+from reelscribe.reporting.units import Counts
 
 TICK_SECONDS = 0.01
 """Seconds between two measurements of the delay of the event loop."""

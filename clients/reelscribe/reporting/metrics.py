@@ -19,6 +19,7 @@ from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.units import UNITS
 from reelscribe.results.records import Record
 
 ADDRESS = "127.0.0.1"
@@ -92,7 +93,7 @@ def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric
 
 
 def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
-    """Yield the metrics of each track; their label `lane` is "frames" or "sound"."""
+    """Yield the metrics of each track; their label `lane` is that of `units.UNITS`."""
     decoding = CounterMetricFamily(
         "reelscribe_run_decode_busy_seconds",
         "Seconds that the average decode process has worked; its rate is the busy fraction",
@@ -109,7 +110,7 @@ def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         labels=["lane", "part"],
     )
     for track in snapshot.lanes:
-        name = "frames" if track.counts == "frames" else "sound"
+        name = UNITS[track.counts].lane
         decoding.add_metric([name], track.decode_share * snapshot.seconds)
         serving.add_metric([name], track.server_share * snapshot.seconds)
         for part, share in _shares(track):

@@ -14,8 +14,8 @@ class Choice:
 
     name: str
     """What is chosen, in words, such as "one frame a second"."""
-    item: str
-    """What a request is made of, in the singular: "frame" or "chunk"."""
+    item: str | None
+    """What a request is made of, in the singular: "frame", "chunk" or "clip"; None if nothing is sent."""
     count: int | None
     """Likely number of items to come; None if it cannot be told from what headers say."""
 
@@ -62,4 +62,6 @@ class Outlook:
 
 
 def _describe_choice(choice: Choice) -> str:
-    return choice.name if choice.count is None else f"{choice.name}: about {count(choice.count, choice.item)} to come"
+    if choice.count is None or choice.item is None:
+        return choice.name
+    return f"{choice.name}: about {count(choice.count, choice.item)} to come"

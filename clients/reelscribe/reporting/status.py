@@ -17,6 +17,7 @@ from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.units import UNITS
 from reelscribe.reporting.words import describe_clock, describe_duration
 from reelscribe.results.annotations import FAILURES_NAME
 
@@ -127,7 +128,5 @@ class RunStatus:
 
 
 def _track_row(track: TrackSnapshot) -> tuple[str, str, str]:
-    whole = track.done + track.done_before
-    if track.counts == "frames":
-        return "captions", f"{track.done:,.0f}", f"{whole:,.0f}"
-    return "audio", describe_duration(track.done), describe_duration(whole)
+    unit = UNITS[track.counts]
+    return unit.made, unit.amount(track.done), unit.amount(track.done + track.done_before)

@@ -14,6 +14,7 @@ from rich.text import Text
 from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.track_meter import TrackSnapshot
+from reelscribe.reporting.units import UNITS
 from reelscribe.reporting.words import describe_duration
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 
@@ -54,20 +55,15 @@ def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:
         processes = "process" if replaced_processes == 1 else "processes"
         yield f"{replaced_processes:,}", f"decode {processes} replaced"
     if not tracks:
-        yield "0", "captions or transcripts made: nothing new"
+        yield "0", "annotations made: nothing new"
     yield describe_duration(snapshot.seconds), f"of time, {snapshot.media_hours_per_hour:.1f} times real time"
 
 
 def _track_lines(track: TrackSnapshot, seconds: float) -> Iterator[Line]:
-    rate = track.done / seconds
-    if track.counts == "frames":
-        yield f"{track.done:,.0f}", f"{'caption' if track.done == 1 else 'captions'} made, {rate:,.0f} a second"
-        if track.unsent:
-            yield f"{track.unsent:,.0f}", "of these reused from an earlier frame"
-    else:
-        yield describe_duration(track.done), f"of audio transcribed, {rate:,.0f} times real time"
-        if track.unsent:
-            yield describe_duration(track.unsent), "of this silent"
+    unit = UNITS[track.counts]
+    yield unit.done(track.done, seconds)
+    if track.unsent:
+        yield unit.amount(track.unsent), unit.unsent
 
 
 def number_table(lines: Sequence[Line]) -> Table:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from reelscribe.client.balancer import Outage
 from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize, TimeLeft
-from reelscribe.reporting.limits import Counts, Load, LoadWindow, Resources, find_limit
+from reelscribe.reporting.limits import Load, LoadWindow, Resources, find_limit
+from reelscribe.reporting.units import UNITS, Counts
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class TrackMeter:
         """
         self._done_before += amount
         # Nothing is decoded of a recording that has no pictures, so it costs a captioner nothing.
-        if before < 1 and (size.kind == "video" or self._resources.counts != "frames"):
+        if before < 1 and (size.kind == "video" or not UNITS[self._resources.counts].pictures):
             self.forecast.expect(path, size, 1 - before)
 
     def begun(self, path: str) -> None:
@@ -215,7 +216,7 @@ class TrackMeter:
             network_share=self._network / requests,
             queue_share=self._queue / requests,
             compute_share=self._compute / requests,
-            server_share=min(1.0, self._compute / seconds / self._resources.server_workers),
+            server_share=min(1.0, self._compute / seconds / max(1, self._resources.server_workers)),
             bottleneck=self._bottleneck(load),
             eta_seconds=left.seconds if left else None,
         )

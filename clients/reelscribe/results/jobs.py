@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import AudioInfo, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, Shot, Span, VideoInfo
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,20 @@ class SavedVideo:
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing from the file; None if it is complete."""
+    shots: Sequence[Shot] | None = None
+    """The shots of the video; None if nobody has asked for them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {"info": asdict(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
+        value = {"info": asdict(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
+        return value if self.shots is None else {**value, "shots": self.shots}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        return cls(VideoInfo(**value["info"]), value["end_seconds"], value["cut"])
+        shots = value.get("shots")
+        shots = None if shots is None else [Shot(*shot) for shot in shots]
+        return cls(VideoInfo(**value["info"]), value["end_seconds"], value["cut"], shots)
 
 
 @dataclass(frozen=True)

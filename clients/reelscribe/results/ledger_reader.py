@@ -24,6 +24,7 @@ from reelscribe.results.records import (
     Model,
     ModelSettings,
     Record,
+    ShotResult,
     TranscriptResult,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key
@@ -118,6 +119,8 @@ class LedgerReader:
         for kind, settings, job in jobs:
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))
+            elif kind == "shots":
+                record = replace(record, shot_result=self._shot_result(settings, job))
             else:
                 record = replace(record, transcript_result=self._transcript_result(settings, job))
         return record
@@ -140,8 +143,18 @@ class LedgerReader:
             _model_settings(settings),
             video=video.info if video else None,
             end_seconds=video.end_seconds if video else 0.0,
+            shots=(video and video.shots) or (),
             error=job.error,
             results=partial(self.frame_results, job.id),
+        )
+
+    def _shot_result(self, settings: str, job: Job) -> ShotResult:
+        video = job.opened if isinstance(job.opened, SavedVideo) else None
+        return ShotResult(
+            _model_settings(settings),
+            video=video.info if video else None,
+            shots=(video and video.shots) or (),
+            error=job.error,
         )
 
     def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:

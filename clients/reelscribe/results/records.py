@@ -7,7 +7,7 @@ the ledger whenever they are asked for, one after the other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_args
@@ -23,9 +23,9 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
 
-Kind = Literal["captions", "transcript"]
+Kind = Literal["captions", "transcript", "shots"]
 """A kind of annotations."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -67,6 +67,8 @@ class CaptionResult:
     """None if the source could not be opened as a video."""
     end_seconds: float = 0.0
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
+    shots: Sequence[Shot] = ()
+    """The shots of the video, if frames of each shot were chosen."""
     error: SourceError | None = None
     """The error that the captioning of this source ended with; None if it went well."""
     results: Callable[[], Iterable[FrameResult]] = field(default=tuple, repr=False)
@@ -124,6 +126,20 @@ class TranscriptResult:
 
 
 @dataclass(frozen=True)
+class ShotResult:
+    """The shots of one source."""
+
+    settings: ModelSettings
+    """How they were found; the model is the detector."""
+    video: VideoInfo | None = None
+    """None if the source could not be opened as a video."""
+    shots: Sequence[Shot] = ()
+    """The shots in order."""
+    error: SourceError | None = None
+    """The error that the search for shots ended with; None if it went well."""
+
+
+@dataclass(frozen=True)
 class Record:
     """Everything that the ledger knows about one source."""
 
@@ -132,6 +148,8 @@ class Record:
     """None if no captions were made."""
     transcript_result: TranscriptResult | None = None
     """None if no transcript was made."""
+    shot_result: ShotResult | None = None
+    """None if no shots were looked for by themselves."""
     unreadable: SourceError | None = None
     """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
     missing: bool = False
@@ -148,21 +166,34 @@ class Record:
     def error(self) -> SourceError | None:
         """Return the error of the source, if it has one.
 
-        Where there are captions and a transcript, a source may lack one of the two streams; where there is a transcript
-        alone, it may be a video without audio. Neither is an error. Two different errors become one, with the type of
-        the first.
+        Where there is a transcript and something made of the pictures, a source may lack one of the two streams; where
+        there is a transcript alone, it may be a video without audio. Neither is an error. Different errors become one,
+        with the type of the first.
         """
         if self.unreadable:
             return self.unreadable
-        all_errors = [result.error for result in (self.caption_result, self.transcript_result) if result]
-        failed = [error for error in all_errors if error]
-        errors = [error for error in failed if not error.is_missing_stream]
-        if not errors and (len(failed) == 2 or not self.transcript_result):
+        results = {"pictures": self.caption_result, "shots": self.shot_result, "sound": self.transcript_result}
+        made = {name: result.error for name, result in results.items() if result}
+        failed = {name: error for name, error in made.items() if error}
+        errors = {name: error for name, error in failed.items() if not error.is_missing_stream}
+        if not errors and (len(failed) == len(made) > 1 or not self.transcript_result):
             errors = failed
-        if len(set(errors)) < 2:
-            return errors[0] if errors else None
-        video_error, audio_error = errors
-        return SourceError(video_error.type, f"pictures: {video_error.message}; sound: {audio_error.message}")
+        if len(set(errors.values())) < 2:
+            return next(iter(errors.values()), None)
+        message = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
+        return SourceError(next(iter(errors.values())).type, message)
+
+    @property
+    def video(self) -> VideoInfo | None:
+        """Return the description of the video stream, if the source could be opened as a video."""
+        results = (self.caption_result, self.shot_result)
+        return next((result.video for result in results if result and result.video), None)
+
+    @property
+    def shots(self) -> Sequence[Shot]:
+        """Return the shots, whether they were looked for by themselves or for captions."""
+        results = (self.shot_result, self.caption_result)
+        return next((result.shots for result in results if result and result.shots), ())
 
     def only(self, *kinds: Kind) -> Record:
         """Return the record without the results of other kinds."""
@@ -170,6 +201,7 @@ class Record:
             self,
             caption_result=self.caption_result if "captions" in kinds else None,
             transcript_result=self.transcript_result if "transcript" in kinds else None,
+            shot_result=self.shot_result if "shots" in kinds else None,
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
@@ -177,15 +209,17 @@ class Record:
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
-        captions = self.caption_result
+        captions, video = self.caption_result, self.video
         transcript = self.transcript_result
         audio = transcript.audio if transcript else None
         source = {**asdict(self.source), "sha256": self.source.sha256 or None}
         yield "source", {**source, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
-        yield "media", asdict(captions.video) if captions and captions.video else None
+        yield "media", asdict(video) if video else None
         yield "audio", {**asdict(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
+        yield "shots", map(_shot, self.shots)
+        yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
         yield "captions", map(_object, captions.captions() if captions else ())
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
@@ -211,6 +245,11 @@ class KnownSource(NamedTuple):
 
 def _object(value: Any) -> dict[str, Any]:
     return dict(vars(value))
+
+
+def _shot(shot: Shot) -> dict[str, Any]:
+    times = {"start_seconds": shot.start_seconds, "end_seconds": shot.end_seconds}
+    return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame}
 
 
 def _utterance(utterance: Utterance) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
-from reelscribe.run.track import Stopped, Track, source_error
+from reelscribe.run.tracks.track import Stopped, Track, source_error
 
 
 class Annotator:
@@ -23,7 +23,7 @@ class Annotator:
 
     def __init__(
         self,
-        tracks: Sequence[Track[Any, Any, Any, Any, Any]],
+        tracks: Sequence[Track[Any]],
         *,
         ledger: Ledger,
         reader: LedgerReader,

@@ -1,7 +1,7 @@
 """The main path of a run: many sources are annotated at once, and then all records are written.
 
 Read it from `BulkRun.run` downwards. Each source has an asyncio task (annotating.py), in which each track decodes it,
-sends it to a model batch by batch, and saves the answers in the ledger (track.py). At the end of the run, the records
+sends it to a model batch by batch, and saves the answers in the ledger (tracks/). At the end of the run, the records
 of all sources that the ledger has are written.
 """
 
@@ -33,11 +33,10 @@ from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotator
-from reelscribe.run.captioning import CaptionTrack
 from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
-from reelscribe.run.track import Stopped
-from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.run.tracks.track import Stopped, Track
+from reelscribe.run.tracks.transcripts import TranscriptTrack
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +72,11 @@ class Summary:
 
 
 class BulkRun:
-    """One run over many sources, with a captioner, a speech model or both, into one folder."""
+    """One run over many sources, with one or several tracks, into one folder."""
 
     def __init__(
         self,
-        tracks: Sequence[CaptionTrack | TranscriptTrack],
+        tracks: Sequence[Track[Any]],
         out: Path,
         *,
         progress: Progress | None = None,
@@ -88,7 +87,8 @@ class BulkRun:
         """Describe a run.
 
         Args:
-            tracks: One for each model, at least one. Their clients must stay open until the run has ended.
+            tracks: What the run makes of each source, at least one track. The clients of their models must stay open
+                until the run has ended.
             out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
             progress: Shows the progress of the run; by default nothing is shown.
             on_record: Called with the record of each source that is done, in the order of the sources. It has the

@@ -21,7 +21,7 @@ from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailur
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
-from reelscribe.decode.silence import SilenceDetector
+from reelscribe.decode.sound.silence import SilenceDetector
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
@@ -35,10 +35,10 @@ from reelscribe.results.batches import (
     TimedTranscript,
     audio_results,
 )
-from reelscribe.run.captioning import CaptionTrack, damage
-from reelscribe.run.options import CaptionOptions, SpeechOptions, chunk_samples
-from reelscribe.run.track import Track
-from reelscribe.run.transcribing import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionTrack, damage
+from reelscribe.run.tracks.model_track import ModelTrack
+from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions, chunk_samples
+from reelscribe.run.tracks.transcripts import TranscriptTrack
 
 Opened = TypeVar("Opened", OpenedVideo, OpenedAudio)
 Saved = TypeVar("Saved", bound=SavedBatch)
@@ -209,7 +209,7 @@ def _int16(samples: NDArray[Any]) -> SampleArray:
 
 
 async def _decode_and_send(
-    track: Track[Any, Opened, Any, Any, Saved], path: str
+    track: ModelTrack[Any, Opened, Any, Any, Saved], path: str
 ) -> AsyncGenerator[Opened | Saved, None]:
     """Decode a file and send its batches to the model, several at a time.
 

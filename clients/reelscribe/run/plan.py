@@ -25,9 +25,10 @@ from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.outlook import Choice, Outlook
+from reelscribe.reporting.units import UNITS
 from reelscribe.results.known_files import KnownFiles, KnownJob
 from reelscribe.results.ledger import Ledger, file_stat, size_in
-from reelscribe.run.track import Track
+from reelscribe.run.tracks.track import Track
 
 USUAL_FRAMES_PER_SECOND = 25.0
 """Frame rate of videos where no header states one."""
@@ -93,7 +94,7 @@ class Plan:
 def make_plan(
     paths: Sequence[str],
     out: Path,
-    tracks: Sequence[Track[Any, Any, Any, Any, Any]],
+    tracks: Sequence[Track[Any]],
     *,
     excluded: int = 0,
     limit: int | None = None,
@@ -122,9 +123,7 @@ def make_plan(
     return Plan(sources, excluded, tuple(dict.fromkeys(chain.from_iterable(changed))))
 
 
-def _look_up(
-    path: str, known: KnownFiles, tracks: Sequence[Track[Any, Any, Any, Any, Any]], seen: set[str]
-) -> PlannedSource:
+def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: set[str]) -> PlannedSource:
     video = os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES
     try:
         stat = file_stat(path)
@@ -144,7 +143,7 @@ def _look_up(
     return PlannedSource(path, stat, size, header, done)
 
 
-def _share(job: KnownJob | None, track: Track[Any, Any, Any, Any, Any], seconds: float | None) -> PlannedShare:
+def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> PlannedShare:
     if job is None:
         return PlannedShare()
     amount = job.saved / track.items_per_count
@@ -160,7 +159,7 @@ def _share(job: KnownJob | None, track: Track[Any, Any, Any, Any, Any], seconds:
 class Outlooks:
     """Finds out how long the sources of a plan are, and what a run has before it."""
 
-    def __init__(self, plan: Plan, tracks: Sequence[Track[Any, Any, Any, Any, Any]], meter: Meter) -> None:
+    def __init__(self, plan: Plan, tracks: Sequence[Track[Any]], meter: Meter) -> None:
         """Tell a meter what to expect.
 
         Args:
@@ -245,7 +244,7 @@ class Outlooks:
         count: float | None = 0.0
         for source in self._plan.sources:
             done = source.done[number]
-            if done.share == 1 or count is None or (source.size.kind == "audio" and track.counts == "frames"):
+            if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.counts].pictures):
                 continue
             header = self._headers.get(source.path)
             rate = header.frames_per_second if header else None

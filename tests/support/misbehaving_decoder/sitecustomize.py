@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 if "reelscribe.decode_pool.worker" in sys.orig_argv:
-    from reelscribe.decode import audio, video
+    from reelscribe.decode import video
+    from reelscribe.decode.sound import audio
 
     def fail():
         raise RuntimeError("out of luck")

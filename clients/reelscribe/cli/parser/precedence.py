@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 ALTERNATIVES = (
-    frozenset({"every", "fps", "frames", "keyframes", "all_frames"}),
+    frozenset({"every", "fps", "frames", "keyframes", "per_shot", "all_frames"}),
     frozenset({"quiet", "json_log"}),
     frozenset({"gpus", "devices"}),
 )

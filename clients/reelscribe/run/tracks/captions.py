@@ -14,12 +14,13 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.reporting.limits import Counts
+from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, ReusedFrame, SavedFrameBatch
-from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
-from reelscribe.run.options import CaptionOptions
-from reelscribe.run.track import Track, incomplete
+from reelscribe.run.tracks.model_track import ModelTrack
+from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.track import incomplete
 
 UNDECODABLE_SHARE = 0.02
 """Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
@@ -27,7 +28,7 @@ frame now and then. A file with more of them is damaged.
 """
 
 
-class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, str, SavedFrameBatch]):
+class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBatch, str, SavedFrameBatch]):
     """Captions the chosen frames of sources."""
 
     kind: ClassVar[Kind] = "captions"
@@ -52,11 +53,11 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
         return self.options.sampling.describe()
 
     def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
-        """Return how many frames of a video are likely chosen; None for keyframes, whose number no header states."""
+        """Return how many frames of a video are likely chosen; None where no header tells: of keyframes and shots."""
         sampling = self.options.sampling
         chosen = max(0.0, min(seconds, sampling.end or seconds) - (sampling.start or 0.0))
         frames = chosen * frames_per_second
-        if sampling.keyframes:
+        if sampling.keyframes or sampling.per_shot:
             return None
         if sampling.frames is not None:
             return min(float(sampling.frames), frames)
@@ -71,8 +72,15 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
             self.held_batches = self.options.held_batches(description)
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str) -> ReadFrames:
-        task = VideoTask(path, self._description.input_size, self.options.sampling, self.options.resize)
+    def _read_command(self, path: str, opened: SavedSource | None) -> ReadFrames:
+        task = VideoTask(
+            path,
+            self._description.input_size,
+            self.options.sampling,
+            self.options.resize,
+            detection=self.options.detection if self.options.sampling.per_shot else None,
+            known_shots=opened.shots if isinstance(opened, SavedVideo) else None,
+        )
         return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
 
     def _create_joined(self, description: CaptionerDescription) -> JoinedFrames:
@@ -106,7 +114,7 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
         return len(saved.reused)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete), opened.chosen
+        return opened_to_save(opened), opened.chosen
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:
         share = ((opened.chosen if stop is None else stop) - first) / max(1, opened.chosen)
@@ -124,6 +132,11 @@ class CaptionTrack(Track[CaptionerDescription, OpenedVideo, DecodedFrameBatch, s
             reason, _ = next(iter(failures.items()))
             return SourceError("RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}")
         return None
+
+
+def opened_to_save(opened: OpenedVideo) -> SavedVideo:
+    """Return what the ledger keeps about an opened video."""
+    return SavedVideo(opened.info, opened.end_seconds, opened.why_incomplete, opened.shots)
 
 
 def damage(why_incomplete: str | None, undecodable: int, chosen: int) -> str | None:

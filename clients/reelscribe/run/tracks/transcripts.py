@@ -13,15 +13,16 @@ from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.reporting.limits import Counts
+from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript
-from reelscribe.results.jobs import Job, SavedAudio
+from reelscribe.results.jobs import Job, SavedAudio, SavedSource
 from reelscribe.results.records import Kind
-from reelscribe.run.options import SpeechOptions
-from reelscribe.run.track import Track, incomplete
+from reelscribe.run.tracks.model_track import ModelTrack
+from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.track import incomplete
 
 
-class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, ChunkTranscript, SavedAudioBatch]):
+class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBatch, ChunkTranscript, SavedAudioBatch]):
     """Transcribes the audio of sources."""
 
     kind: ClassVar[Kind] = "transcript"
@@ -61,7 +62,7 @@ class TranscriptTrack(Track[SpeechDescription, OpenedAudio, DecodedAudioBatch, C
     def _create_pool(self, description: SpeechDescription) -> DecodePool:
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str) -> ReadAudio:
+    def _read_command(self, path: str, opened: SavedSource | None) -> ReadAudio:  # noqa: ARG002 - of videos alone
         return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
     def _create_joined(self, description: SpeechDescription) -> JoinedChunks:

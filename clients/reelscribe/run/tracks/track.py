@@ -1,9 +1,7 @@
-"""A track takes the sources of a run through one model.
+"""What all tracks have in common: the jobs of a track in the ledger, and the places where a run asks it something.
 
-It decodes each source, sends the batches to the model, and saves each answer in the ledger as soon as it arrives. This
-module holds what frames and audio have in common; captioning.py and transcribing.py hold the rest. A track works on
-many sources at once, and batches of short sources share requests. It needs no limits of its own: its client limits the
-requests in flight, and a batch that may not be sent yet keeps its slot, so its decode process waits too.
+A track makes one kind of annotations. It takes the sources of a run one by one, many of them at the same time, and
+saves what it makes of them in the ledger. model_track.py holds what the tracks of models add.
 """
 
 from __future__ import annotations
@@ -12,55 +10,44 @@ import asyncio
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self
 
-from reelscribe.client import endpoint
-from reelscribe.client.joining import JoinedRequests
-from reelscribe.client.models import ModelClient
-from reelscribe.contract.model import ModelDescription
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Source, Span
+from reelscribe.contract.source import Source
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.process import ReadCommand
-from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import MediaError, RequestRefused
+from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.limits import Counts, Load, Resources
+from reelscribe.reporting.limits import Load, Resources
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
+from reelscribe.reporting.units import Counts
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
-from reelscribe.run.sender import Batch, Opened, Saved, SourceSender
-
-Description = TypeVar("Description", bound=ModelDescription)
-"""The model's description of itself."""
-Answer = TypeVar("Answer")
-"""The model's answer to an item of a batch."""
+from reelscribe.run.tracks.sender import Opened
 
 
 class Stopped(Exception):
     """The run was stopped before a source was done."""
 
 
-class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
-    """One model of a run. Use it as an async context manager.
+class Track(ABC, Generic[Opened]):
+    """What a run makes of each source. Use it as an async context manager.
 
-    Entering it requests the model's description from the servers and creates the decode pool. It raises ServerError if
-    no server answers, and UsageError if the model does not support the options.
+    Entering it creates the decode pool. The tracks of models first request the model's description from the servers;
+    they raise ServerError if no server answers, and UsageError if the model does not support the options.
     """
 
     kind: ClassVar[Kind]
     """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
-    item: ClassVar[str]
-    """What its requests are made of."""
+    item: ClassVar[str | None]
+    """What its requests are made of, in the singular; None if it sends none."""
     model: Model
     """Name and revision of the model. This attribute and the next two exist after entry."""
     settings: Mapping[str, Any]
@@ -69,33 +56,25 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
     """The decode processes of the track."""
     settings_text: str
     """The JSON of the model with its settings, under which the ledger keeps them. It exists after `begin`."""
-    held_batches = 1
-    """Batches of a source that are decoded before the first of them is sent."""
 
-    def __init__(self, client: ModelClient[Description], *, retry_failed: bool) -> None:
+    def __init__(self, *, retry_failed: bool) -> None:
         """Create a track.
 
         Args:
-            client: The open client of the model.
             retry_failed: Whether to retry sources that ended with an error in an earlier run.
         """
-        self._client, self._retry_failed = client, retry_failed
+        self._retry_failed = retry_failed
         self._reopened: set[int] = set()
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        self._description = await self._client.describe()
-        self.model = Model(self._description.name, self._description.revision)
-        self.settings = self._read_settings(self._description)
-        self.pool = self._create_pool(self._description)
+        await self._prepare()
         await self.pool.__aenter__()
-        self._joined = self._create_joined(self._description)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._joined.close()
         await self.pool.__aexit__(kind, error, trace)
 
     def count_in(self, meter: Meter, costs: Costs | None = None) -> None:
@@ -107,17 +86,7 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """
         self._cpu_before = time.process_time()
         self._run_meter = meter
-        self._meter: TrackMeter = meter.track(
-            Resources(self.counts, self.pool.workers, self._description.workers, self._client.requests_in_flight),
-            Readings(
-                load=self._load,
-                decoded=lambda: self.pool.decoded,
-                retries=lambda: self._client.retries,
-                outage=lambda: self._client.outage,
-            ),
-            costs,
-        )
-        self._client.on_answer = self._count
+        self._meter: TrackMeter = meter.track(self._resources(), self._readings(), costs)
 
     async def begin(self, ledger: Ledger) -> None:
         """Connect the track to the ledger of a run. Call it once, after `count_in`.
@@ -141,10 +110,9 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         return f"{self.counts}, {hashlib.sha256(settings).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:
-        """Stop decoding. Requests in flight are still answered and saved; `work` raises Stopped for everything else."""
+        """Stop decoding. What is on its way is still saved; `work` raises Stopped for everything else."""
         self._stopping = True
         self.pool.stop()
-        self._client.stop_waiting()
 
     def raise_if_stopping(self) -> None:
         """Raise Stopped after `stop`."""
@@ -186,52 +154,12 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """
         try:
             if job.missing:
-                await self._decode_and_send(source.path, job)
+                await self._take(source.path, job)
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
         job, failures = await self._ledger.outcome(source.sha256, self._settings_id)
         return replace(job, done=True, error=self._verdict(job, failures))
-
-    def read(
-        self, path: str, spans: Sequence[Span], begun: Callable[[], None] = lambda: None
-    ) -> AsyncGenerator[Opened | Batch, None]:
-        """Decode a file in a process of the pool.
-
-        Args:
-            path: The file.
-            spans: The ranges of chosen frames, or of samples, to decode.
-            begun: Called when a process begins to read.
-
-        Yields:
-            What is known about the opened file, once or more, and its batches in order. Release each batch.
-
-        Raises:
-            MediaError: The file cannot be read, or not to its end.
-        """
-        return self.pool.read(self._read_command(path), spans, begun)
-
-    async def send(self, batch: Batch) -> asyncio.Task[Saved]:
-        """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
-
-        Until then, its decode process fills one more slot at most, so little is decoded that cannot be sent.
-
-        Returns:
-            The task that returns the results of the batch. When it ends, the batch is released.
-
-        Raises:
-            Stopped: The run was stopped.
-        """
-        batch = batch.unless_small()
-        with ExitStack() as stack:
-            stack.callback(batch.release)
-            self.raise_if_stopping()
-            items = self._items(batch)
-            answers = await self._joined.add(items) if len(items) else None
-            request = asyncio.create_task(self._answer(batch, answers))
-            at_end = stack.pop_all()
-        request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
-        return request
 
     @property
     @abstractmethod
@@ -248,36 +176,16 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
 
     @abstractmethod
-    def _read_settings(self, description: Description) -> Mapping[str, Any]:
-        """Return `settings`. Raises UsageError if the model does not support the options."""
+    async def _prepare(self) -> None:
+        """Set `model`, `settings` and `pool`. Raises ServerError and UsageError as entering the track does."""
 
     @abstractmethod
-    def _create_pool(self, description: Description) -> DecodePool:
-        """Return a decode pool whose slots suit the model and the options."""
+    async def _take(self, path: str, job: Job) -> None:
+        """Decode the missing part of a source and save what the track makes of it.
 
-    @abstractmethod
-    def _read_command(self, path: str) -> ReadCommand[Opened, Batch]:
-        """Return the command that makes a decode process read this file."""
-
-    @abstractmethod
-    def _create_joined(self, description: Description) -> JoinedRequests[Any, Answer]:
-        """Return what joins the batches of different sources to requests, within the limits of a slot."""
-
-    @abstractmethod
-    def _items(self, batch: Batch) -> Any:
-        """Return the frames or chunks of a batch that are sent; there may be none."""
-
-    @abstractmethod
-    def _to_save(self, batch: Batch, answers: Sequence[Answer | RequestRefused]) -> Saved:
-        """Return the results of a batch, as the ledger keeps them."""
-
-    @abstractmethod
-    def _amount(self, saved: Saved) -> float:
-        """Return the number of frames, or of seconds of audio, in a saved batch that did not fail."""
-
-    @abstractmethod
-    def _unsent(self, saved: Saved) -> float:
-        """Return the number of frames, or of seconds of audio, in a saved batch that were not sent to a server."""
+        Raises:
+            MediaError: The file cannot be read, or not to its end. What came before is saved.
+        """
 
     @abstractmethod
     def _opened_to_save(self, opened: Opened) -> tuple[SavedSource, int | None]:
@@ -294,31 +202,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
         `failures` is the number of failed frames or chunks by reason.
         """
 
-    async def _decode_and_send(self, path: str, job: Job) -> None:
-        sender = SourceSender[Opened, Batch, Saved](self, path, job)
-        decoding_failed: MediaError | None = None
-        try:
-            try:
-                async with aclosing(self.read(path, job.missing, lambda: self._meter.begun(path))) as items:
-                    async for item in items:
-                        if isinstance(item, DecodedBatch):
-                            share, _ = self._share(sender.opened, item.first, item.stop)
-                            self._meter.decoded(path, share)
-                            await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
-                        else:
-                            sender.open(item)
-            except MediaError as error:
-                decoding_failed = error  # raised later: the batches before it are still sent and saved
-            self._meter.ended(path)
-            await sender.finish()
-            if decoding_failed:
-                raise decoding_failed
-        except asyncio.CancelledError:
-            sender.cancel()
-            raise
-        finally:
-            await sender.close()
-
     def save_opened(self, path: str, job: Job, opened: Opened) -> asyncio.Future[None]:
         """Save what is known about an opened source; the future is done when it is on the disk."""
         saved, total = self._opened_to_save(opened)
@@ -329,14 +212,13 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             self._meter.opened(path, max(0.0, 1 - missing))
         return self._ledger.save_opened(job.id, saved, total)
 
-    async def _answer(self, batch: Batch, answers: asyncio.Future[list[Answer | RequestRefused]] | None) -> Saved:
-        return self._to_save(batch, await answers if answers else [])
+    def _resources(self) -> Resources:
+        """Return what the track has to work with."""
+        return Resources(self.counts, self.pool.workers, server_workers=0, requests_in_flight=0)
 
-    async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
-        """Save the results of a batch of an opened source; returns when they are on the disk."""
-        await self._ledger.save_batch(job.id, saved)
-        share, seconds = self._share(opened, saved.first, saved.stop)
-        self._meter.saved(path, self._amount(saved), share, seconds, self._unsent(saved))
+    def _readings(self) -> Readings:
+        """Return what the meter reads from the track."""
+        return Readings(load=self._load, decoded=lambda: self.pool.decoded)
 
     def _load(self) -> Load:
         """Return how long the decode processes and the client were busy; the meter adds what requests took."""
@@ -346,9 +228,6 @@ class Track(ABC, Generic[Description, Opened, Batch, Answer, Saved]):
             digesting=self.pool.digesting_seconds,
             client_cpu=time.process_time() - self._cpu_before,
         )
-
-    def _count(self, answer: endpoint.Answer) -> None:
-        self._meter.answered(answer.network_seconds, answer.queue_seconds, answer.compute_seconds)
 
 
 def source_error(error: MediaError) -> SourceError:

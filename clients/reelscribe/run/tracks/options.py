@@ -9,10 +9,11 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode.silence import SILENCE_DB
+from reelscribe.decode.shots import ShotDetection
+from reelscribe.decode.sound.audio import AudioTask
+from reelscribe.decode.sound.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
@@ -32,6 +33,8 @@ class CaptionOptions:
 
     sampling: Sampling = field(default_factory=Sampling)
     """Which frames; by default one frame a second."""
+    detection: ShotDetection = field(default_factory=ShotDetection)
+    """How the shots are found, if `sampling` chooses frames of each shot."""
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
     reuse: bool = False
@@ -51,6 +54,7 @@ class CaptionOptions:
         """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
+            **({"detection": self.detection.to_json()} if self.sampling.per_shot else {}),
             "resize": self.resize,
             "reuse_levels": REUSE_LEVELS if self.reuse else None,
             # A key of its own, and only with `reuse`, so that jobs of earlier versions keep their keys.

@@ -18,9 +18,9 @@ from av.stream import Disposition
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
-from reelscribe.decode.audio_reader import AudioReader
-from reelscribe.decode.mono import MonoResampler
-from reelscribe.decode.silence import SILENCE_DB, SilenceDetector, check_vad
+from reelscribe.decode.sound.audio_reader import AudioReader
+from reelscribe.decode.sound.mono import MonoResampler
+from reelscribe.decode.sound.silence import SILENCE_DB, SilenceDetector, check_vad
 from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
 from reelscribe.errors import MediaError
 

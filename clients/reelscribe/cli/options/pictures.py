@@ -1,0 +1,148 @@
+"""The options for all that is made of the pictures of a source: frames and shots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from reelscribe.cli.options.run import RunOptions, speed_option
+from reelscribe.cli.parser.help import Heading
+from reelscribe.errors import UsageError
+
+if TYPE_CHECKING:
+    from reelscribe.decode.shots import ShotDetection
+    from reelscribe.run.tracks.options import CaptionOptions
+
+frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
+shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """The options for all that is made of pictures: what counts as a cut, and how many processes decode."""
+
+    shot_detector: Annotated[
+        Literal["adaptive", "content", "threshold"],
+        shot_option(
+            metavar="adaptive|content|threshold",
+            help="What counts as a cut: a change that is large beside those around it (adaptive), or in itself"
+            " (content), or a fade through black (threshold).",
+        ),
+    ] = "adaptive"
+    shot_threshold: Annotated[
+        float | None,
+        shot_option(
+            metavar="X",
+            help="How large a change must be: a ratio for adaptive, levels of 255 for content; for threshold, the"
+            " levels below which a picture is black.",
+            show_default="3, 27 or 12",
+        ),
+    ] = None
+
+    decode_workers: Annotated[
+        int,
+        speed_option(
+            min=1, metavar="N", envvar="REELSCRIBE_DECODE_WORKERS", help="Number of processes that decode video."
+        ),
+    ] = 2
+
+    def detection(self) -> ShotDetection:
+        """Return how shots are found. Raises UsageError if the threshold is out of its range."""
+        from reelscribe.decode.shots import ShotDetection
+
+        return ShotDetection(self.shot_detector, self.shot_threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions:
+    """The options for frames: which ones to caption, and how to decode and send them."""
+
+    fps: Annotated[
+        float | None,
+        frame_option(
+            metavar="RATE", help="Caption this many frames for each second of presentation time.", show_default="1"
+        ),
+    ] = None
+    all_frames: Annotated[bool, frame_option("--all-frames", help="Caption every frame.")] = False
+    every: Annotated[
+        int | None,
+        frame_option(min=1, metavar="N", help="Caption every N-th frame: 0, N, 2N and so on."),
+    ] = None
+    frames: Annotated[
+        int | None,
+        frame_option(
+            min=1,
+            metavar="N",
+            help="Caption this many frames of each video, evenly spread from the first to the last; 1 is the middle"
+            " frame.",
+        ),
+    ] = None
+    keyframes: Annotated[
+        bool,
+        frame_option("--keyframes", help="Caption only keyframes, which are the fastest to decode."),
+    ] = False
+    per_shot: Annotated[
+        int | None,
+        frame_option(
+            min=1, metavar="N", help="Caption this many frames of each shot, evenly spread; 1 is the middle frame."
+        ),
+    ] = None
+    start: Annotated[
+        float | None,
+        frame_option(metavar="SECONDS", help="Begin this many seconds after the first frame."),
+    ] = None
+    end: Annotated[
+        float | None,
+        frame_option(metavar="SECONDS", help="Stop this many seconds after the first frame."),
+    ] = None
+    reuse: Annotated[
+        bool,
+        frame_option(
+            "--reuse/--no-reuse", help="If a frame is nearly equal to the last captioned one, reuse its caption."
+        ),
+    ] = False
+    resize: Annotated[
+        Literal["fast", "planes", "exact"],
+        speed_option(
+            metavar="fast|planes|exact",
+            help="How frames are scaled: fast (by FFmpeg; within 5 of 255 levels), planes (luma and chroma apart;"
+            " slower) or exact (every pixel as the model's own processor makes it; slowest).",
+        ),
+    ] = "fast"
+    frames_per_request: Annotated[
+        int,
+        speed_option(
+            min=1, metavar="N", help="Largest number of frames in one request; fewer if they would exceed 8 MB."
+        ),
+    ] = 32
+    stream: Annotated[
+        bool,
+        speed_option(help="Send frames while the rest of their source is still being decoded."),
+    ] = True
+
+    def caption_options(self, run: RunOptions, pictures: PictureOptions) -> CaptionOptions:
+        """Return the options of captions for a run.
+
+        Raises:
+            UsageError: The value of an option is invalid.
+        """
+        from reelscribe.decode.sampling import Sampling
+        from reelscribe.run.tracks.options import CaptionOptions
+
+        if self.all_frames and self.every is not None:
+            raise UsageError("--all-frames and --every: expected one of them, got both")
+        every = 1 if self.all_frames else self.every
+        return CaptionOptions(
+            sampling=Sampling(every, self.fps, self.frames, self.keyframes, self.per_shot, self.start, self.end),
+            detection=pictures.detection(),
+            resize=self.resize,
+            reuse=self.reuse,
+            frames_per_request=self.frames_per_request,
+            stream=self.stream,
+            decode_workers=pictures.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )

@@ -1,0 +1,103 @@
+"""The options of every run: its sources, its output folder, and how it reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from reelscribe.cli.parser.help import Heading
+from reelscribe.errors import UsageError
+
+T = TypeVar("T")
+
+CUES = ("auto", "captions", "transcript", "both")
+FORMATS = ("vtt", "srt", "csv", "parquet")
+
+source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
+output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
+speed_option = partial(typer.Option, rich_help_panel=Heading.SPEED)
+
+Cues = Annotated[
+    str,
+    output_option(
+        metavar="|".join(CUES),
+        autocompletion=lambda: CUES,
+        help="What subtitles show: captions, transcript, both, or auto: what is said, or else captions.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of every run: its sources, its output folder, and how it reports."""
+
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Media files, folders (searched at every depth), or globs."),
+    ]
+    out: Annotated[
+        Path,
+        output_option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for annotations.jsonl and for the ledger, which lets the same command continue.",
+        ),
+    ]
+    formats: Annotated[
+        list[str] | None,
+        output_option(
+            "--format",
+            metavar="|".join(FORMATS),
+            autocompletion=lambda: FORMATS,
+            help="Also export to this format. May be repeated.",
+        ),
+    ] = None
+    dry_run: Annotated[bool, source_option("--dry-run", help="Say what the run would do, and end.")] = False
+    limit: Annotated[
+        int | None,
+        source_option(min=1, metavar="N", help="Do at most this many sources, of those not yet done."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        source_option(metavar="GLOB", help="Leave out sources whose path fits this glob. May be repeated."),
+    ] = None
+    retry_failed: Annotated[
+        bool,
+        source_option(
+            "--retry-failed/--no-retry-failed", help="Retry sources that failed in an earlier run into --out."
+        ),
+    ] = False
+    stall_seconds: Annotated[
+        float,
+        speed_option(
+            min=2, metavar="SECONDS", help="Replace a decode process that makes no progress for this many seconds."
+        ),
+    ] = 60
+    quiet: Annotated[bool, output_option("--quiet/--no-quiet", "-q", help="Report errors only.")] = False
+    json_log: Annotated[
+        bool,
+        output_option("--json-log/--no-json-log", help="Report progress as lines of JSON on standard error."),
+    ] = False
+    metrics_port: Annotated[
+        int | None,
+        output_option(
+            min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics of the run at 127.0.0.1:PORT/metrics."
+        ),
+    ] = None
+
+
+def one_of(value: str, allowed: tuple[T, ...], option: str) -> T:
+    """Check the value of an option, and return the equal member of `allowed`, which has the narrower type.
+
+    Raises:
+        UsageError: The value is not in `allowed`.
+    """
+    for choice in allowed:
+        if value == choice:
+            return choice
+    raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value!r}")

@@ -1,0 +1,105 @@
+"""The options for audio: what to transcribe, and how to cut and send it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reelscribe.cli.options.run import RunOptions, speed_option
+from reelscribe.cli.parser.help import Heading
+
+if TYPE_CHECKING:
+    from reelscribe.run.tracks.options import SpeechOptions
+
+speech_option = partial(typer.Option, rich_help_panel=Heading.SPEECH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioOptions:
+    """The options for audio: what to transcribe, and how to cut and send it."""
+
+    language: Annotated[
+        str | None,
+        speech_option(
+            metavar="CODE", help="Language of all speech, such as en. By default it is detected in each chunk."
+        ),
+    ] = None
+    task: Annotated[
+        str,
+        speech_option(
+            metavar="transcribe|translate",
+            autocompletion=lambda: ("transcribe", "translate"),
+            help="Write what is said, or its translation into English.",
+        ),
+    ] = "transcribe"
+    word_times: Annotated[
+        bool,
+        speech_option("--word-times/--no-word-times", help="Also record when each word was said."),
+    ] = False
+    search_seconds: Annotated[
+        float,
+        speech_option(
+            min=0,
+            metavar="SECONDS",
+            help="Cut audio that is longer than a chunk at the quietest point within this many seconds before the end"
+            " of the chunk; 0 cuts exactly at its end.",
+        ),
+    ] = 5.0
+    window_seconds: Annotated[
+        float,
+        speech_option(
+            metavar="SECONDS",
+            help="Length of the window over which loudness is measured to find the quietest point.",
+        ),
+    ] = 0.3
+    silence_db: Annotated[
+        float,
+        speech_option(
+            max=0,
+            metavar="DB",
+            help="Skip chunks that are nowhere louder than this, in dB relative to full scale.",
+        ),
+    ] = -60.0
+    vad: Annotated[
+        bool,
+        speech_option(
+            "--vad/--no-vad",
+            help="Also skip chunks in which a voice activity detector finds no voice. Needs reelscribe[vad].",
+        ),
+    ] = False
+    chunks_per_request: Annotated[
+        int,
+        speed_option(
+            min=1, metavar="N", help="Largest number of chunks in one request; fewer if they would exceed 8 MB."
+        ),
+    ] = 8
+    audio_workers: Annotated[
+        int,
+        speed_option(
+            min=1, metavar="N", envvar="REELSCRIBE_AUDIO_WORKERS", help="Number of processes that decode audio."
+        ),
+    ] = 2
+
+    def speech_options(self, run: RunOptions) -> SpeechOptions:
+        """Return the options of transcripts for a run.
+
+        Raises:
+            UsageError: The value of an option is invalid.
+        """
+        from reelscribe.contract.chunking import Cutting
+        from reelscribe.contract.speech import TranscriptionOptions
+        from reelscribe.run.tracks.options import SpeechOptions
+
+        return SpeechOptions(
+            transcription=TranscriptionOptions(self.language, self.task, self.word_times),
+            cutting=Cutting(self.search_seconds, self.window_seconds),
+            silence_db=self.silence_db,
+            vad=self.vad,
+            chunks_per_request=self.chunks_per_request,
+            audio_workers=self.audio_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )

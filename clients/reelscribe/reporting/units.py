@@ -1,0 +1,53 @@
+"""The units in which tracks count what they have done, with the words for them in tables and messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from reelscribe.reporting.words import describe_duration
+
+Counts = Literal["frames", "seconds of sound", "clips", "seconds of video"]
+"""Units in which tracks count their progress. They appear in ledgers and in --json-log."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How to speak of an amount in one of these units."""
+
+    lane: str
+    """Name of the track in metrics."""
+    made: str
+    """What the track makes, as a row of `reelscribe status`."""
+    option: str
+    """Option that adds decode processes to the track."""
+    pictures: bool
+    """Whether the track takes the pictures of a source, and not its sound."""
+    verb: str
+    """What was done with the amount, such as "captions made"; for items in the singular, without "s"."""
+    unsent: str = ""
+    """What is said of the part of an amount that was not sent to a server."""
+    is_time: bool = False
+    """Whether an amount is a number of seconds of media."""
+
+    def amount(self, amount: float) -> str:
+        """Return an amount as a number or as a duration."""
+        return describe_duration(amount) if self.is_time else f"{amount:,.0f}"
+
+    def done(self, amount: float, seconds: float) -> tuple[str, str]:
+        """Return an amount, and what it counts with its rate over so many seconds."""
+        rate = amount / seconds
+        if self.is_time:
+            return self.amount(amount), f"of {self.verb}, {rate:,.0f} times real time"
+        noun = self.verb if round(amount) == 1 else f"{self.verb}s"
+        return self.amount(amount), f"{noun} made, {rate:,.0f} a second"
+
+
+UNITS: dict[Counts, Unit] = {
+    "frames": Unit("frames", "captions", "--decode-workers", True, "caption", "of these reused from an earlier frame"),
+    "seconds of sound": Unit(
+        "sound", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
+    ),
+    "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
+    "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),
+}

@@ -1,0 +1,95 @@
+"""The track that looks for shots: it needs no model, and adds the shots of a source to its record."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from reelscribe.contract.frames import InputSize
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Span
+from reelscribe.decode.shots import ShotDetection, library_version
+from reelscribe.decode.video import VideoTask
+from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
+from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
+from reelscribe.reporting.units import Counts
+from reelscribe.results.jobs import Job, SavedVideo
+from reelscribe.results.records import Kind, Model
+from reelscribe.run.tracks.captions import opened_to_save
+from reelscribe.run.tracks.track import Track, incomplete
+
+_NO_FRAMES = InputSize(1, 1)
+"""Size of the frames that are sent: there are none."""
+
+
+@dataclass(frozen=True)
+class ShotOptions:
+    """How to look for shots."""
+
+    detection: ShotDetection = field(default_factory=ShotDetection)
+    """What counts as a cut."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+    stall_seconds: float = STALL_SECONDS
+    """Seconds without a heartbeat after which a decode process is killed."""
+    retry_failed: bool = False
+    """Whether sources that ended with an error in an earlier run are tried again."""
+
+
+class ShotTrack(Track[OpenedVideo]):
+    """Finds the shots of sources."""
+
+    kind: ClassVar[Kind] = "shots"
+    counts: ClassVar[Counts] = "seconds of video"
+    item: ClassVar[None] = None
+    items_per_count = 1.0
+
+    def __init__(self, options: ShotOptions | None = None) -> None:
+        """Create a track.
+
+        Args:
+            options: How to look for shots; by default with PySceneDetect's adaptive detector.
+        """
+        self.options = options or ShotOptions()
+        super().__init__(retry_failed=self.options.retry_failed)
+
+    @property
+    def choice(self) -> str:
+        """What is looked for, in words."""
+        return "shots"
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> None:  # noqa: ARG002 - nothing is sent
+        """Return None, as nothing is sent."""
+        return
+
+    async def _prepare(self) -> None:
+        self.model = Model("PySceneDetect", library_version())
+        self.settings = {"detection": self.options.detection.to_json()}
+        # Nothing is written to its slots.
+        self.pool = DecodePool(self.options.decode_workers, 1, 0, stall_seconds=self.options.stall_seconds)
+
+    async def _take(self, path: str, job: Job) -> None:
+        command = ReadFrames(VideoTask(path, _NO_FRAMES, sampling=None, detection=self.options.detection), 1)
+        replies = self.pool.read(command, [Span()], lambda: self._meter.begun(path))
+        async with aclosing(replies):
+            async for opened in replies:
+                assert isinstance(opened, OpenedVideo), "no frames are chosen, so there are no batches"
+                await self.save_opened(path, job, opened)
+                seconds = opened.info.end_seconds - opened.info.start_seconds
+                self._meter.decoded(path, 1.0)
+                self._meter.saved(path, seconds, 1.0, seconds, 0.0)
+        self._meter.ended(path)
+
+    def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
+        return opened_to_save(opened), opened.chosen
+
+    def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:  # noqa: ARG002
+        """Return a whole source, as shots are known when all of it has been decoded."""
+        return 1.0, opened.info.end_seconds - opened.info.start_seconds
+
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:  # noqa: ARG002 - nothing is sent
+        if not isinstance(job.opened, SavedVideo):
+            return incomplete(job, "frames")
+        reason = job.opened.why_incomplete
+        return SourceError("MediaError", reason) if reason else None

@@ -1,0 +1,64 @@
+"""What the describer needs to know about a family of models."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from clips.patches import Patching
+from reelscribe.contract.clips import Clip, ClipBudget
+
+
+@dataclass(frozen=True)
+class ProcessorSettings:
+    """What a checkpoint says about its own processors."""
+
+    video: Mapping[str, Any]
+    """The settings of its video processor; empty if it has none."""
+    image: Mapping[str, Any]
+    """The settings of its image processor."""
+
+
+class Family(ABC):
+    """A family of models: budget, patches, and the text that stands for frames in a prompt."""
+
+    patching: Patching
+    """How frames are cut into patches."""
+    budget: ClipBudget
+    """How many frames of a clip are taken, and at which size."""
+    still_budget: ClipBudget
+    """At which size a still is taken."""
+    still_placeholder = "<|vision_start|><|image_pad|><|vision_end|>"
+    """What the chat template writes for a still."""
+    video_placeholder = "<|vision_start|><|video_pad|><|vision_end|>"
+    """What the chat template writes for a video."""
+    image_token = "<|image_pad|>"
+    """The token that stands for a group of patches of a still."""
+    video_token = "<|video_pad|>"
+    """The token that stands for a group of patches of a video."""
+
+    @abstractmethod
+    def video_text(self, clip: Clip) -> str:
+        """Return the text that takes the place of `video_placeholder`, with as many tokens as the clip has groups."""
+
+    def still_text(self, clip: Clip) -> str:
+        """Return the text that takes the place of `still_placeholder`."""
+        return self.still_placeholder.replace(self.image_token, self.image_token * self.tokens_per_time(clip))
+
+    def tokens_per_time(self, clip: Clip) -> int:
+        """Return the number of groups of patches at one time."""
+        _, rows, columns = self.grid(clip)
+        return rows * columns // self.patching.merge**2
+
+    def grid(self, clip: Clip) -> tuple[int, int, int]:
+        """Return the number of patches in time, in each column and in each row."""
+        count, height, width, _ = clip.frames.shape
+        return self.patching.grid(count, width, height)
+
+    def video_inputs(self, clips: Sequence[Clip]) -> dict[str, Tensor]:  # noqa: ARG002 - for those that have some
+        """Return further inputs of the model for the clips of a batch that are no stills."""
+        return {}
