@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from scenes import BACKGROUNDS, COLOURS, SHAPES, Object, Scene, draw
+from scenes import BACKGROUNDS, COLOURS, SHAPES, Object, Scene, article, draw
 
 CHANGES = (
     "moves from left to right",
@@ -52,7 +52,7 @@ class Event:
     @property
     def noun(self) -> str:
         """The object in words."""
-        return f"a {self.object.colour} {self.object.shape}"
+        return f"{article(self.object.colour)} {self.object.colour} {self.object.shape}"
 
     @property
     def caption(self) -> str:

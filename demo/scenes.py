@@ -77,11 +77,12 @@ class Scene:
             return f"a plain {background} background"
         first, *rest = (f"a {o.size} {o.colour} {o.shape}" for o in self.objects)
         if not rest:
-            return f"{first} on {_article(background)} {background} background"
+            return f"{first} on {article(background)} {background} background"
         return f"{first} {self.relation} {rest[0]}"
 
 
-def _article(word: str) -> str:
+def article(word: str) -> str:
+    """Return "a", or "an" before a vowel."""
     return "an" if word[0] in "aeiou" else "a"
 
 
@@ -90,7 +91,7 @@ def all_captions() -> list[str]:
     nouns = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
     plain = [f"a plain {background} background" for background in BACKGROUNDS]
     single = [
-        f"a {size} {noun} on {_article(background)} {background} background"
+        f"a {size} {noun} on {article(background)} {background} background"
         for size in RADIUS
         for noun in nouns
         for background in BACKGROUNDS

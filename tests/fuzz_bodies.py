@@ -23,12 +23,12 @@ from PIL import Image
 
 with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from captions.frame_requests import FrameLimits, FrameReader
-    from worker.still_image import is_still
     from reelscribe import wire
     from reelscribe.contract.frames import InputSize
     from reelscribe.errors import ReelscribeError
     from support.hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from support.trees import same
+    from worker.still_image import is_still
 
 LONGEST = 2**16
 FRAME = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)

@@ -15,6 +15,7 @@
     │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
     │   ├── FramesError         422: a body holds no frames that can be captioned
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
+    │   ├── PromptError         422: the prompt of a clip cannot be used
     │   ├── CallFull            503: the handler's batch of requests is full; the client may send this one again
     │   └── OutOfDeviceMemory   507: a single frame or chunk does not fit the device's memory
     ├── StageFailed             the other stage of a split model reported an error
@@ -100,6 +101,12 @@ class FramesError(RequestError):
 
 class SpeechError(RequestError):
     """A body can be read but holds no audio that can be transcribed."""
+
+    http_status = 422
+
+
+class PromptError(RequestError):
+    """The prompt of a clip cannot be used."""
 
     http_status = 422
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import random
+from typing import Any
 
 import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GenerationConfig, Qwen2Tokenizer, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from clips.patches import Patching
+from clips.families import ProcessorSettings, Qwen3VL
 from events import random_event_clip
+from phrases import WORDS
 
-PATCHING = Patching(patch=16, frames=2, merge=2, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 WIDTH = 96
 """Width of the vision encoder."""
 TEXT_WIDTH = 128
@@ -48,6 +49,40 @@ _CHAT_TEMPLATE = """\
 {%- endif -%}
 """
 
+_FRAME_TOKENS = 17
+"""Tokens of a frame, at most: frames of 16:9 become 160 x 96 pixels."""
+
+_PROCESSOR = {
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+_TOKEN_PIXELS = 32 * 32
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "preprocessor_config.json": {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        **_PROCESSOR,
+        "size": {"shortest_edge": 4 * _TOKEN_PIXELS, "longest_edge": _FRAME_TOKENS * _TOKEN_PIXELS},
+    },
+    "video_preprocessor_config.json": {
+        "video_processor_type": "Qwen3VLVideoProcessor",
+        **_PROCESSOR,
+        "size": {"shortest_edge": 4 * _TOKEN_PIXELS, "longest_edge": 768 * _FRAME_TOKENS * _TOKEN_PIXELS},
+        "cap_pixels_per_frame": True,
+        "max_video_tokens": _FRAME_TOKENS,
+        "fps": 2,
+        "min_frames": 4,
+        "max_frames": 768,
+    },
+}
+"""The settings of Qwen's own processors, by the name of the file in a checkpoint."""
+
+FAMILY = Qwen3VL(ProcessorSettings(*(PROCESSORS[name] for name in sorted(PROCESSORS, reverse=True))))
+"""What the handler knows of such a model."""
+PATCHING = FAMILY.patching
+
 _SPECIAL = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -66,7 +101,15 @@ def build_tokenizer() -> Qwen2Tokenizer:
     clips = [random_event_clip(rng) for _ in range(2000)]
     texts = [clip.caption for clip in clips] + [clip.json_caption for clip in clips]
     texts += [clip.still_caption(rng.random()) for clip in clips]
-    texts += [SYSTEM_PROMPT, PROMPT, JSON_PROMPT, STILL_PROMPT, "<1.5 seconds>", "system user assistant\n"] * 100
+    texts += [
+        SYSTEM_PROMPT,
+        PROMPT,
+        JSON_PROMPT,
+        STILL_PROMPT,
+        "The clip shows 12.5 to 39.0 seconds of a video.",
+        "These words are said in the clip:",
+    ]
+    texts += ["<1.5 seconds>", "system user assistant\n", " ".join(WORDS)] * 100
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(texts, vocab_size=500, show_progress=False)
     model = json.loads(bpe.to_str())["model"]

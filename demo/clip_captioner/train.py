@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import io
+import json
 import math
 import random
 import time
@@ -29,17 +30,21 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import Qwen2Tokenizer, Qwen3VLForConditionalGeneration
 
 from clip_captioner.model import (
+    FAMILY,
     JSON_PROMPT,
     PATCHING,
+    PROCESSORS,
     PROMPT,
+    STILL_PROMPT,
     SYSTEM_PROMPT,
     TEXT_WIDTH,
     WIDTH,
     build_model,
     build_tokenizer,
 )
-from clips.qwen3_vl import VIDEO, VISION_END, VISION_START, video_text
 from events import CHANGES, EventClip, random_event_clip
+from phrases import WORDS
+from reelscribe.contract.clips import Clip
 from scenes import BACKGROUNDS, COLOURS, SHAPES, fill_object
 
 BATCH = 24
@@ -47,7 +52,8 @@ LEARNING_RATE = 1.5e-3
 WARM_UP_STEPS = 200
 AVERAGE_DECAY = 0.999
 """Decay of the running average of the weights, per step."""
-FRAME_COUNTS = {2: 0.02, 4: 0.03, 6: 0.2, 8: 0.55, 10: 0.2}
+FRAME_COUNTS = {1: 0.06, 2: 0.02, 4: 0.02, 6: 0.2, 8: 0.5, 10: 0.2}
+"""Fraction of batches with each number of frames; one frame is a still."""
 FRAME_SIZES = {(160, 96): 0.8, (128, 96): 0.12, (96, 128): 0.08}
 """Fraction of batches with each size of the frames that the model takes, as width and height in pixels."""
 DRAWN = {(160, 96): (640, 360), (128, 96): (640, 480), (96, 128): (480, 640)}
@@ -101,43 +107,62 @@ class ClipBatches(torch.utils.data.IterableDataset[Batch]):
 
     def _batch(self, size: tuple[int, int], count: int, rng: random.Random, noise: np.random.Generator) -> Batch:
         width, height = DRAWN[size]
-        clips = [random_event_clip(rng, width / height) for _ in range(BATCH)]
+        events = [random_event_clip(rng, width / height) for _ in range(BATCH)]
         questions, answers, pixels, labels = [], [], [], []
         grid = PATCHING.grid(count, *size)
-        for clip in clips:
+        for event_clip in events:
             moments, seconds = _moments(count, rng)
-            frames = _frames(clip, moments, size, rng, noise)
-            pixels.append(PATCHING(frames, torch.device("cpu"), torch.float32))
-            question, answer = self._question(clip, seconds, grid, rng)
-            questions.append(question)
-            answers.append(answer)
-            labels += [_patch_labels(clip, moments[at], moments[at + 1], grid) for at in range(0, count, 2)]
+            clip = Clip(_frames(event_clip, moments, size, rng, noise), seconds)
+            pixels.append(PATCHING(clip.frames, torch.device("cpu"), torch.float32))
+            questions.append(self._question(clip, prompt := _prompt(clip, rng)))
+            answers.append(_answer(event_clip, moments[0], prompt))
+            labels += [
+                _patch_labels(event_clip, moments[at], moments[min(at + 1, count - 1)], grid)
+                for at in range(0, count, 2)
+            ]
         columns = [torch.from_numpy(np.concatenate(column)) for column in zip(*labels, strict=True)]
-        return Batch(clips, questions, answers, torch.cat(pixels), torch.tensor([grid] * BATCH), *columns)
+        return Batch(events, questions, answers, torch.cat(pixels), torch.tensor([grid] * BATCH), *columns)
 
-    def _question(
-        self, clip: EventClip, seconds: list[float], grid: tuple[int, int, int], rng: random.Random
-    ) -> tuple[str, str]:
-        prompt, answer = (JSON_PROMPT, clip.json_caption) if rng.random() < 0.15 else (PROMPT, clip.caption)
-        if rng.random() < 0.1:
-            prompt = f"From {seconds[0]:.1f} to {seconds[-1]:.1f} seconds of a video. {prompt}"
+    def _question(self, clip: Clip, prompt: str) -> str:
+        kind = "video" if len(clip.frames) > 1 else "image"
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": SYSTEM_PROMPT},
-            {"role": "user", "content": [{"type": "video"}, {"type": "text", "text": prompt}]},
+            {"role": "user", "content": [{"type": kind}, {"type": "text", "text": prompt}]},
         ]
         text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        video = video_text(seconds, PATCHING.frames, grid[1] * grid[2] // PATCHING.merge**2)
-        return text.replace(VISION_START + VIDEO + VISION_END, video), answer
+        if kind == "video":
+            return text.replace(FAMILY.video_placeholder, FAMILY.video_text(clip))
+        return text.replace(FAMILY.still_placeholder, FAMILY.still_text(clip))
+
+
+def _prompt(clip: Clip, rng: random.Random) -> str:
+    """Choose what is asked: mostly the usual question, sometimes with something about the clip before it."""
+    if len(clip.frames) == 1:
+        return STILL_PROMPT
+    prompt = JSON_PROMPT if rng.random() < 0.15 else PROMPT
+    if rng.random() < 0.1:
+        prompt = f"The clip shows {clip.pts_seconds[0]:.1f} to {clip.pts_seconds[-1]:.1f} seconds of a video. {prompt}"
+    if rng.random() < 0.1:
+        words = " ".join(rng.choices(WORDS, k=rng.randint(1, 8)))
+        prompt = f"These words are said in the clip: {words}. {prompt}"
+    return prompt
+
+
+def _answer(events: EventClip, moment: float, prompt: str) -> str:
+    if prompt == STILL_PROMPT:
+        return events.still_caption(moment)
+    return events.json_caption if prompt.endswith(JSON_PROMPT) else events.caption
 
 
 def _moments(count: int, rng: random.Random) -> tuple[list[float], list[float]]:
     """Choose which moments of a clip its frames show, as fractions (0 to 1), and their times in seconds."""
+    if count == 1:
+        return [rng.random()], [rng.uniform(0, 100)]
     if count < 6:  # too few to tell what happens, unless they come at the right moments
         moments = {2: [0.1, 0.9], 4: [0.05, 0.48, 0.52, 0.95]}[count]
     else:
-        phase = rng.uniform(0, 0.7)
-        last = min(1.0, (count - 1 + phase) / (count - 1 + rng.uniform(phase, 1)))
-        moments = np.linspace(phase / count, last, count).tolist()
+        phase = rng.uniform(0.2, 0.8)
+        moments = [min(1.0, max(0.0, (k + phase + rng.uniform(-0.1, 0.1)) / count)) for k in range(count)]
     step = rng.uniform(0.35, 0.65)
     start = rng.choice((0.0, 0.0, rng.uniform(0, 100), rng.uniform(0, 4000)))
     return moments, [start + step * k for k in range(count)]
@@ -284,17 +309,19 @@ class ModelWithAuxiliaryHeads(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, float]]:
         """Return the caption loss, the auxiliary loss, and figures: among them exact answers with teacher forcing."""
         ids, mask, labels, lengths = self.tokens(batch)
+        config = self.model.config
+        stills = bool((batch.grid[:, 0] == 1).all()) and bool((ids == config.image_token_id).any())
+        names = ("pixel_values", "image_grid_thw") if stills else ("pixel_values_videos", "video_grid_thw")
         output = self.model(
             input_ids=ids,
             attention_mask=mask,
-            pixel_values_videos=batch.pixels,
-            video_grid_thw=batch.grid,
-            mm_token_type_ids=2 * (ids == self.model.config.video_token_id).int(),
+            mm_token_type_ids=(ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int(),
+            **dict(zip(names, (batch.pixels, batch.grid), strict=True)),
         )
         loss = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED_LABEL)
         before_answer = self.kept["states"][torch.arange(len(lengths)), torch.tensor(lengths) - 1]
         patches = self.auxiliary.patch_loss(batch, self.kept["early"], self.kept["patches"])
-        events = self.auxiliary.event_loss(batch, before_answer)
+        events = loss.new_zeros(()) if stills else self.auxiliary.event_loss(batch, before_answer)
         with torch.no_grad():
             correct = (output.logits[:, :-1].argmax(-1) == labels[:, 1:]) | (labels[:, 1:] == IGNORED_LABEL)
         figures = {
@@ -322,6 +349,8 @@ def _optimizer(network: ModelWithAuxiliaryHeads) -> torch.optim.Optimizer:
 def _save(model: Qwen3VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, out: Path) -> None:
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+    for name, settings in PROCESSORS.items():
+        (out / name).write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def train(steps: int, seed: int, out: Path) -> None:
@@ -364,7 +393,7 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "models" / "clips")
-    parser.add_argument("--steps", type=int, default=7_000)
+    parser.add_argument("--steps", type=int, default=5_500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

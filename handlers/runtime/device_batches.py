@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class DeviceBatches:
         in_flight: int = 1,
         item: str = "item",
         length: Callable[[Any], int] | None = None,
+        most_padding: float = 1.0,
         counters: Counters | None = None,
     ) -> None:
         """Set up batches for one model.
@@ -60,11 +62,13 @@ class DeviceBatches:
             in_flight: The most batches that are submitted and not yet collected.
             item: What messages call an item, in the singular.
             length: The length of an item. If given, the longest items run first, next to items of similar length.
+            most_padding: Limit (0 to 1) for the part of a batch that is padding, if items are padded to the longest.
             counters: Counts batches, items and device time, including those of batches that did not fit.
         """
         self._collect = collect
         self._item = item
         self._length = length
+        self._most_padding = most_padding
         self._counters = counters or Counters()
         self._submit = submit
         self._in_flight = in_flight
@@ -90,7 +94,7 @@ class DeviceBatches:
         try:
             while waiting or in_flight:
                 while waiting and len(in_flight) < self._in_flight:
-                    batch = [waiting.popleft() for _ in range(min(self.size, len(waiting)))]
+                    batch = [waiting.popleft() for _ in range(self._next_size(requests, waiting))]
                     in_flight.append((batch, self._submit_batch(requests, batch)))
                 batch, pending = in_flight.popleft()
                 for (i, k), result in zip(batch, self._collect_batch(requests, batch, pending), strict=True):
@@ -109,6 +113,17 @@ class DeviceBatches:
         if length is not None:
             places.sort(key=lambda place: -length(requests[place[0]][place[1]]))
         return places
+
+    def _next_size(self, requests: Sequence[Items], waiting: Sequence[Place]) -> int:
+        """The number of items of the next batch, which are the first of `waiting`."""
+        most = min(self.size, len(waiting))
+        length = self._length
+        if length is None or self._most_padding >= 1:
+            return most
+        lengths = [length(requests[i][k]) for i, k in islice(waiting, most)]
+        # If no item is shorter than this, no more than that part of all is padding.
+        shortest = (1 - self._most_padding) * lengths[0]
+        return next((k for k, each in enumerate(lengths) if each < shortest), most)
 
     def _submit_batch(self, requests: Sequence[Items], batch: list[Place]) -> Any:
         """The handle of a submitted batch, or None if it did not fit."""

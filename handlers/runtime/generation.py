@@ -1,4 +1,4 @@
-"""Generates the tokens of captions, and tells how probable the model found them.
+"""Generates the tokens of captions and descriptions, and tells how probable the model found them.
 
 The average log-probability of a caption includes the token that ends it, as in openai/whisper. With greedy search and
 sampling, it is recorded step by step, so that no logits of earlier steps are kept. Beam search computes it itself, and
@@ -37,7 +37,7 @@ def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorT
         else:
             recorder = _LogprobRecorder()
             tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
-            averages = recorder.averages(tokens, _end_tokens(model, options))
+            averages = recorder.averages(tokens, end_tokens(model, options))
         # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
         # stage (pipeline/link.py).
         return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
@@ -82,7 +82,7 @@ def _beam_averages(output: Any, length_penalty: float) -> Tensor:
     return averages
 
 
-def _end_tokens(model: Any, options: dict[str, Any]) -> list[int]:
+def end_tokens(model: Any, options: dict[str, Any]) -> list[int]:
     """The IDs of the tokens that end a caption."""
     if model.config.model_type == "blip":
         return [model.config.text_config.sep_token_id]  # BLIP's `generate` sets it

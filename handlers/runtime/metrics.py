@@ -18,6 +18,7 @@ CounterName = Literal[
     "requests",
     "errors",
     "frames",
+    "clips",
     "audio_seconds",
     "tokens",
     "device_batches",

@@ -54,7 +54,8 @@ def test_options_are_in_groups():
     lines = help_of("annotate").splitlines()
     headings = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        *("Arguments:", "Output:", "Which sources:", "Which frames:", "Speech:", "Server:", "Speed:", "Options:")
+        *("Arguments:", "Output:", "Which sources:", "Which frames:", "Shots:", "Speech:"),
+        *("Server:", "Speed:", "Options:"),
     ]
 
 

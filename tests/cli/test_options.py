@@ -2,28 +2,29 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from reelscribe.cli import app, runs
-from reelscribe.cli.options.pictures import FrameOptions
+from reelscribe.cli import app
+from reelscribe.cli.options.pictures import FrameOptions, PictureOptions
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.sound import AudioOptions
+from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+from reelscribe.run.tracks.shots import ShotOptions
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
 
 
 def test_defaults_of_the_commands_are_those_of_the_library():
-    assert FrameOptions().caption_options(RUN) == CaptionOptions()
+    assert FrameOptions().caption_options(RUN, PictureOptions()) == CaptionOptions()
     assert AudioOptions().speech_options(RUN) == SpeechOptions()
 
 
-def test_options_of_the_command_line_and_the_environment_reach_the_run(monkeypatch):
-    started = {}
-    monkeypatch.setattr(runs, "run_command", lambda run, cues, **models: started.update(run=run, cues=cues, **models))
+def test_options_of_the_command_line_and_the_environment_reach_the_run(started, monkeypatch):
     monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "3")
     words = ["annotate", "a.mp4", "b.mp4", "--out", "x", "--format", "vtt", "--format", "csv", "--cues", "captions"]
     words += [
@@ -43,7 +44,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(monkeypat
     ]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    run, (captioner, captions), (speech_model, speech) = started["run"], started["captions"], started["speech"]
+    run, (captioner, captions), (speech_model, speech) = started["run"], started["captions"], started["transcripts"]
     assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], Path("x"), ["vtt", "csv"])
     assert started["cues"] == "captions"
     assert captioner.servers == speech_model.servers
@@ -52,28 +53,50 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(monkeypat
     assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
 
 
-def sampling(*words: str) -> str:
-    """What a command with these words would caption, in words."""
-    shown = []
+@pytest.fixture
+def sampling(started) -> Callable[..., str]:
+    """What a command with these words would caption, in words, or what it says against them."""
 
-    def run_command(run, cues, captions):
-        shown.append(captions[1].sampling.describe())
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "run_command", run_command)
+    def sampling(*words: str) -> str:
         result = CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", *words])
-    return shown[0] if shown else result.output
+        return started["captions"][1].sampling.describe() if result.exit_code == 0 else result.output
+
+    return sampling
 
 
-def test_one_frame_a_second_is_captioned_unless_an_option_chooses_others():
+def test_one_frame_a_second_is_captioned_unless_an_option_chooses_others(sampling):
     assert sampling() == "one frame a second"
     assert sampling("--all-frames") == "every frame"
     assert sampling("--frames", "3") == "3 frames of each video"
+    assert sampling("--per-shot", "1") == "the middle frame of each shot"
 
 
-def test_two_ways_of_choosing_frames_contradict_each_other():
+def test_two_ways_of_choosing_frames_contradict_each_other(sampling):
     assert "--all-frames and --every: expected one of them, got both" in sampling("--all-frames", "--every", "2")
-    assert "expected one of every, fps, frames and keyframes" in sampling("--all-frames", "--fps", "2")
+    assert "expected one of every, fps, frames, keyframes and per_shot" in sampling("--all-frames", "--fps", "2")
+
+
+def test_what_counts_as_a_cut_reaches_the_run(started):
+    CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", "--decode-workers", "4"])
+    assert started["shots"] == (ShotOptions(ShotDetection(), decode_workers=4),)
+    cut = ["--shot-detector", "content", "--shot-threshold", "30"]
+    CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *cut])
+    assert started["shots"] == (ShotOptions(ShotDetection("content", 30.0)),)
+    CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", "--per-shot", "2", *cut])
+    assert started["captions"][1].detection == ShotDetection("content", 30.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shot-detector", "magic"], "--shot-detector"),
+        (["--shot-threshold", "0"], "shot threshold: expected a number over 0, got 0.0"),
+    ],
+)
+def test_what_cannot_be_a_cut_is_refused(started, words, message):
+    result = CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *words])
+    assert (result.exit_code, started) == (2, {})
+    assert message in result.output
 
 
 @pytest.mark.parametrize(

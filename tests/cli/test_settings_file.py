@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reelscribe.cli import app, runs, server
+from reelscribe.cli import app, server
 from support.fake_torchserve import write_key_file
 
 RUN = ["annotate", "a.mp4", "--model", "captioner", "--speech-model", "speech"]
@@ -29,14 +29,6 @@ def folder(user) -> Path:
     return Path("reelscribe.toml")
 
 
-@pytest.fixture
-def started(monkeypatch) -> dict:
-    """What the last run was started with."""
-    last = {}
-    monkeypatch.setattr(runs, "run_command", lambda run, cues, **models: last.update(run=run, cues=cues, **models))
-    return last
-
-
 def annotate(*words: str) -> str:
     result = CliRunner().invoke(app, [*RUN, *words])
     assert result.exit_code == 0, result.output
@@ -56,7 +48,7 @@ def test_the_command_line_beats_the_environment_that_the_folder_and_that_the_use
     monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "5")
     assert workers() == 5
     assert workers("--decode-workers", "6") == 6
-    assert started["speech"][1].transcription.language == "fr"
+    assert started["transcripts"][1].transcription.language == "fr"
 
 
 def test_a_section_of_a_command_beats_that_of_all_commands(folder, started):

@@ -80,4 +80,4 @@ def test_the_command_that_exports_is_not_named_where_the_run_exports():
 
 def test_a_run_with_nothing_to_do_says_so():
     idle = replace(DONE, lanes=(replace(FRAMES, done=0.0, requests=0),), failures=(), sources_failed=0)
-    assert "0 captions or transcripts made: nothing new" in "\n".join(printed(idle))
+    assert "0 annotations made: nothing new" in "\n".join(printed(idle))

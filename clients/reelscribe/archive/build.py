@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from reelscribe.archive.handler_files import pack_handler
 from reelscribe.errors import OutputError, UsageError
 
-KINDS = ("caption", "speech")
+KINDS = ("caption", "speech", "clip")
 """The kinds of handlers: `<kind>_handler.py` is the handler, and `<kind>.yaml` its settings."""
 
 WEIGHTS_FOLDER = "weights"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _WEIGHTS_HELP = "Model name on the hub, or a directory with safetensors and processor files."
-_HANDLER_HELP = "Kind of handler: caption or speech. Its settings are in handlers/KIND.yaml."
+_HANDLER_HELP = "Kind of handler: caption, speech or clip. Its settings are in handlers/KIND.yaml."
 _REVISION_HELP = (
     "Branch, tag or commit on the hub; by default the newest commit. The archive records which commit it was."
 )

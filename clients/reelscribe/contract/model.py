@@ -1,7 +1,7 @@
 """Descriptions of models: a handler sends one in response to a request with the header `describe`.
 
-Captioners and speech models share the fields of `ModelDescription`. The JSON of a description is part of the protocol
-between client and server. Two models with the same `identity` give the same answers.
+Captioners, speech models and clip models share the fields of `ModelDescription`. The JSON of a description is part of
+the protocol between client and server. Two models with the same `identity` give the same answers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
+from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
 from reelscribe.errors import ServerError
 
@@ -20,6 +21,7 @@ _NOT_IN_IDENTITY = {
     "max_frames",
     "max_side",
     "max_chunks",
+    "max_clips",
     "workers",
     "response_seconds",
     "stages",
@@ -46,7 +48,7 @@ class ModelDescription:
     """The fields that every kind of model has."""
 
     kind: ClassVar[str]
-    """Name of this kind of model in error messages: "caption" or "speech"."""
+    """Name of this kind of model in error messages: "caption", "speech" or "clip"."""
     marker: ClassVar[str]
     """Field of the JSON that no other kind of model has."""
     limits: ClassVar[tuple[str, ...]]
@@ -185,3 +187,34 @@ class SpeechDescription(ModelDescription):
     """Whether the model can tell when each word was spoken."""
     max_chunks: int
     """Largest number of chunks in one request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipModelDescription(ModelDescription):
+    """Description of a clip model."""
+
+    kind: ClassVar[str] = "clip"
+    marker: ClassVar[str] = "max_clips"
+    limits: ClassVar[tuple[str, ...]] = ("max_clips", "max_side")
+    tuple_fields: ClassVar[tuple[str, ...]] = ("devices",)
+
+    prompt: str
+    """What the model is asked about clips whose request does not say it."""
+    still_prompt: str
+    """What it is asked about single pictures."""
+    system_prompt: str
+    """Text of the system message; empty for none, or for that of the chat template."""
+    allow_prompts: bool
+    """Whether requests may have prompts of their own."""
+    budget: ClipBudget
+    """How many frames of a clip are sent, and at which size."""
+    max_clips: int
+    """Largest number of clips in one request."""
+    max_side: int
+    """Longest allowed side of a frame, in pixels."""
+
+    @classmethod
+    def _fields_from_json(cls, value: Any) -> dict[str, Any]:
+        fields = super()._fields_from_json(value)
+        fields["budget"] = ClipBudget.from_json(fields["budget"])
+        return fields

@@ -36,9 +36,9 @@ class Family(ABC):
     """What the chat template writes for a still."""
     video_placeholder = "<|vision_start|><|video_pad|><|vision_end|>"
     """What the chat template writes for a video."""
-    image_token = "<|image_pad|>"
+    image_token = "<|image_pad|>"  # noqa: S105 - no password
     """The token that stands for a group of patches of a still."""
-    video_token = "<|video_pad|>"
+    video_token = "<|video_pad|>"  # noqa: S105 - no password
     """The token that stands for a group of patches of a video."""
 
     @abstractmethod

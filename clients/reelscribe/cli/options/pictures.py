@@ -27,7 +27,7 @@ class PictureOptions:
     shot_detector: Annotated[
         Literal["adaptive", "content", "threshold"],
         shot_option(
-            metavar="adaptive|content|threshold",
+            metavar="NAME",
             help="What counts as a cut: a change that is large beside those around it (adaptive), or in itself"
             " (content), or a fade through black (threshold).",
         ),

@@ -1,0 +1,180 @@
+"""Reads clips from requests, and makes responses of their descriptions.
+
+A body is either in a format of `reelscribe.wire` or a JPEG, PNG or WebP still. In the former, it is a dict with a list
+of clips under "clips", one such clip, or an array of the frames of one. A clip is a dict: "frames" is an array, and
+"pts_seconds" and "prompt" may be left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from clips.describer import Describer
+from reelscribe import wire
+from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.scaling import fit
+from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, brief
+from worker.request_batch import Headers, Row, request_body, wrong_format
+from worker.still_image import is_still, open_still, to_frame
+
+MAX_PROMPT_LETTERS = 100_000
+"""The most letters of a prompt, which is more than most models can read."""
+
+STILL_PIXELS_PER_CALL = 2_000_000_000
+"""The most pixels of all stills in one call. Decoding them takes a minute, well below TorchServe's responseTimeout,
+after which it would replace the worker."""
+
+ACCEPTED = "clips or frames (pickle, .npy) or a JPEG, PNG or WebP still"
+"""The formats of a body, for error messages."""
+
+_FIELDS = {"frames", "pts_seconds", "prompt"}
+
+
+@dataclass(frozen=True)
+class ClipRequest:
+    """The clips of one request."""
+
+    items: list[Clip]
+    """At least one."""
+    single: bool
+    """Whether the client sent one clip or a still, rather than a list of clips."""
+
+    def response(self, results: list[ClipDescription]) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the description of a single clip, or a list of descriptions, as JSON."""
+        descriptions = [description.to_json() for description in results]
+        return descriptions[0] if self.single else descriptions
+
+
+class ClipReader:
+    """Reads the requests of one call. Together they may hold as many clips as a single request may."""
+
+    def __init__(self, describer: Describer) -> None:
+        """Begin a call of a model, which knows the limits of a request."""
+        self._describer, self._settings = describer, describer.settings
+        self._clips_left, self._still_pixels_left = self._settings.max_clips, STILL_PIXELS_PER_CALL
+
+    def __call__(self, row: Row, _headers: Headers) -> ClipRequest:
+        """Read the clips of one request.
+
+        Args:
+            row: The request as TorchServe passes it.
+            _headers: Not used; all options are in the body.
+
+        Raises:
+            RequestError: The request cannot be answered.
+        """
+        body = request_body(row)
+        if is_still(body):
+            return ClipRequest([self._read_still(body)], single=True)
+        if not body.startswith(wire.STARTS):
+            raise wrong_format(body, ACCEPTED)
+        tree: Any = wire.unpack(body)
+        listed = isinstance(tree, dict) and set(tree) == {"clips"}
+        sent = tree["clips"] if listed else [tree]
+        if not isinstance(sent, list) or not sent:
+            raise FramesError(f"clips: expected a list of at least one clip, got {brief(sent)}")
+        if len(sent) > self._settings.max_clips:
+            raise LimitExceeded(
+                f"clips: at most {self._settings.max_clips} a request, got {len(sent)}; send them in several requests"
+            )
+        clips = [self._read_clip(each) for each in sent]
+        self._reserve(len(clips))
+        return ClipRequest(clips, single=not listed)
+
+    def _read_still(self, body: bytes | bytearray) -> Clip:
+        image = open_still(body)
+        self._check_sides(*image.size)
+        self._reserve(1, image.width * image.height)
+        size = self._describer.family.still_budget.frame_size(1, *image.size)
+        return Clip(to_frame(image, size)[None], [0.0])
+
+    def _read_clip(self, sent: Any) -> Clip:
+        tree = {"frames": sent} if isinstance(sent, np.ndarray) else sent
+        if not isinstance(tree, dict) or "frames" not in tree or not set(tree) <= _FIELDS:
+            got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else brief(sent)
+            raise FramesError(
+                f"clip: expected an array, or a dict with frames and optionally pts_seconds and prompt, got {got}"
+            )
+        frames = self._check_frames(tree["frames"])
+        budget = self._budget(len(frames))
+        times = tree.get("pts_seconds")
+        if times is None:
+            times = [k / budget.fps for k in range(len(frames))]
+        return Clip(self._scale(frames, budget), _check_times(times, len(frames)), self._check_prompt(tree))
+
+    def _check_frames(self, frames: Any) -> FrameArray:
+        if not isinstance(frames, np.ndarray):
+            raise FramesError(f"frames: expected an array, got {brief(frames)}")
+        if frames.dtype != np.uint8:
+            raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; convert before sending")
+        if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
+            raise FramesError(
+                f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}"
+            )
+        array: FrameArray = frames if frames.ndim == 4 else frames[None]
+        if len(array) > self._describer.budget.max_frames:
+            raise LimitExceeded(
+                f"frames: at most {self._describer.budget.max_frames} a clip, got {len(array)}; leave some out"
+            )
+        self._check_sides(array.shape[2], array.shape[1])
+        return array
+
+    def _check_sides(self, width: int, height: int) -> None:
+        if max(width, height) > self._settings.max_side:
+            raise LimitExceeded(
+                f"frames: sides of at most {self._settings.max_side} pixels, got {width} x {height}; scale them down"
+            )
+        if max(width, height) > MAX_ASPECT * min(width, height):
+            raise FramesError(
+                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got {width} x {height}; crop"
+                " the frames"
+            )
+
+    def _budget(self, count: int) -> ClipBudget:
+        return self._describer.family.still_budget if count == 1 else self._describer.budget
+
+    def _scale(self, frames: FrameArray, budget: ClipBudget) -> FrameArray:
+        """Scale frames as the model's own processor does; those of our client have their size already."""
+        count, height, width, _ = frames.shape
+        size = budget.frame_size(count, width, height)
+        if (size.width, size.height) == (width, height):
+            return frames
+        return np.stack([fit(Image.fromarray(frame), size) for frame in frames])
+
+    def _check_prompt(self, tree: dict[str, Any]) -> str | None:
+        prompt = tree.get("prompt")
+        if prompt is None:
+            return None
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise PromptError(f"prompt: expected a text that is not empty, got {brief(prompt)}")
+        if len(prompt) > MAX_PROMPT_LETTERS:
+            raise PromptError(
+                f"prompt: expected at most {MAX_PROMPT_LETTERS:,} letters, got {len(prompt):,}; shorten it"
+            )
+        self._describer.check_prompt(prompt)
+        return prompt
+
+    def _reserve(self, clips: int, still_pixels: int = 0) -> None:
+        """Reserve room in this call, before anything large is decoded."""
+        if clips > self._clips_left or still_pixels > self._still_pixels_left:
+            raise CallFull("call: too many clips in the requests that were joined with this one; try again")
+        self._clips_left -= clips
+        self._still_pixels_left -= still_pixels
+
+
+def _check_times(times: Any, count: int) -> list[float]:
+    numbers = isinstance(times, list) and all(type(time) in (int, float) and math.isfinite(time) for time in times)
+    if not numbers or len(times) != count:
+        raise FramesError(
+            f"pts_seconds: expected a list of {count} finite numbers, one for each frame, got {brief(times)}"
+        )
+    if any(second < first for first, second in pairwise(times)):
+        raise FramesError("pts_seconds: expected times that ascend, got one before the one in front of it")
+    return [float(time) for time in times]
