@@ -410,8 +410,8 @@ def test_a_build_that_fails_leaves_the_archive_that_was_there(tmp_path, demo_mod
 
 def test_a_handler_without_all_of_its_files_is_not_packed(tmp_path, demo_model):
     handlers = shutil.copytree(HANDLERS, tmp_path / "handlers")
-    (handlers / "captions" / "still_image.py").unlink()
-    with pytest.raises(StartupError, match=r"frame_requests\.py: imports captions\.still_image, .* put it back"):
+    (handlers / "worker" / "still_image.py").unlink()
+    with pytest.raises(StartupError, match=r"frame_requests\.py: imports worker\.still_image, .* put it back"):
         build("clips", "caption", demo_model, tmp_path / "store", handlers=handlers)
     assert not list((tmp_path / "store").iterdir())
 

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from reelscribe.client.in_flight import InFlight, Permit
-from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
+from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import RequestRefused, ServerUnreachable
@@ -243,3 +244,27 @@ class JoinedChunks(JoinedRequests[Sequence[SampleArray], ChunkTranscript]):
 
     async def _predict(self, batch: Sequence[SampleArray], permit: Permit) -> list[ChunkTranscript | RequestRefused]:
         return await self._client.transcribe(batch, self._sample_rate, self._options, permit)
+
+
+class JoinedClips(JoinedRequests[Sequence[Clip], ClipDescription]):
+    """Joins clips to requests to a clip model."""
+
+    def __init__(self, client: ClipClient, *, max_items: int, max_bytes: int) -> None:
+        """Set the limits.
+
+        Args:
+            client: The open client of the clip model.
+            max_items: Largest number of clips in a joined request.
+            max_bytes: Largest size of the frames of a joined request, in bytes.
+        """
+        super().__init__(client.in_flight, max_items=max_items, max_bytes=max_bytes)
+        self._client = client
+
+    def _measure(self, batch: Sequence[Clip]) -> tuple[int, int, object]:
+        return len(batch), sum(clip.frames.nbytes for clip in batch), None
+
+    def _join(self, parts: Sequence[Sequence[Clip]]) -> Sequence[Clip]:
+        return [clip for part in parts for clip in part]
+
+    async def _predict(self, batch: Sequence[Clip], permit: Permit) -> list[ClipDescription | RequestRefused]:
+        return await self._client.describe_clips(batch, permit)

@@ -14,6 +14,7 @@ from reelscribe import wire
 from reelscribe.client.balancer import OUTAGE_SECONDS, REQUESTS_IN_FLIGHT, Balancer, Outage
 from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
+from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
@@ -269,6 +270,37 @@ class SpeechClient(ModelClient[SpeechDescription]):
         return SpeechDescription.from_json(value)
 
 
+class ClipClient(ModelClient[ClipModelDescription]):
+    """A clip model on one or several servers. Use it as an asynchronous context manager."""
+
+    async def describe_clips(
+        self, clips: Sequence[Clip], permit: Permit | None = None
+    ) -> list[ClipDescription | RequestRefused]:
+        """Describe clips in one request.
+
+        A request that kills workers is halved until the clips that kill them are found.
+
+        Args:
+            clips: N clips. Their frames must not change until this returns.
+            permit: A permit from `permit`, which the caller gives back; None to wait for one.
+
+        Returns:
+            For each of the N clips, its description, or the error because of which it has none.
+
+        Raises:
+            NothingAnswered: A black clip was not answered either.
+            ServerError: No server can be used, or a response is malformed.
+        """
+        description = self._balancer.description
+        size = description.budget.frame_size(4, 224, 224) if description else InputSize(224, 224)
+        black = Clip(np.zeros((4, size.height, size.width, 3), np.uint8), [0.0, 0.5, 1.0, 1.5])
+        harmless: Sequence[Clip] = [black]
+        return await self._run(clips, _Operation(_pack_clips, _parse_descriptions, harmless, "a black clip", permit))
+
+    def _read_description(self, value: Any) -> ClipModelDescription:
+        return ClipModelDescription.from_json(value)
+
+
 def _pack_frames(frames: FrameArray) -> list[wire.Segment]:
     return wire.pack({"frames": frames})
 
@@ -282,6 +314,16 @@ def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f'expected a list of {count} captions with "text" and "avg_logprob"')
     return [FrameCaption.from_json(caption) for caption in value]
+
+
+def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
+    return wire.pack({"clips": [clip.to_wire() for clip in clips]})
+
+
+def _parse_descriptions(value: Any, count: int) -> list[ClipDescription]:
+    if not isinstance(value, list) or len(value) != count:
+        raise ValueError(f"expected a list of {count} descriptions")
+    return [ClipDescription.from_json(description) for description in value]
 
 
 def _parse_transcripts(value: Any, count: int) -> list[ChunkTranscript]:

@@ -1,6 +1,6 @@
-"""Annotations of one source: the captions of its frames, the transcript of its audio, and the reasons for gaps in them.
+"""Annotations of one source: captions of frames, descriptions of clips, a transcript, and the reasons for gaps in them.
 
-The result of a frame is a `Caption` or a `Failure`. The results of audio are `Utterance`s, `Silence`s and
+The result of a frame is a `Caption` or a `Failure`, and that of a clip a `DescribedClip` or a `ClipFailure`. The results of audio are `Utterance`s, `Silence`s and
 `SpeechFailure`s. All times are presentation times in seconds.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.speech import Word
 from reelscribe.errors import NoPictures, NoSound
 
@@ -100,6 +101,42 @@ class SpeechFailure:
 
 AudioResult = Utterance | Silence | SpeechFailure
 """The result of a stretch of audio."""
+
+
+@dataclass(frozen=True)
+class DescribedClip:
+    """The description of one clip."""
+
+    start_seconds: float
+    """Presentation time at which the clip starts."""
+    end_seconds: float
+    """Presentation time at which it ends."""
+    frames: int
+    """Number of frames that the model was shown."""
+    text: str
+    """What the model says."""
+    status: ClipStatus
+    """Whether the model ended the text by itself."""
+    tokens: int
+    """Number of tokens of the text, with the one that ends it."""
+    avg_logprob: float | None = None
+    """Average natural-log probability of its tokens, at most 0; None if it is not known."""
+
+
+@dataclass(frozen=True)
+class ClipFailure:
+    """The reason why one clip has no description."""
+
+    start_seconds: float
+    """Presentation time at which the clip starts."""
+    end_seconds: float
+    """Presentation time at which it ends."""
+    error: str
+    """Message of the error."""
+
+
+ClipResult = DescribedClip | ClipFailure
+"""The result of one clip."""
 
 
 class SourceError(NamedTuple):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import av
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
@@ -86,6 +88,10 @@ class VideoTask:
         )
 
 
+Picture = av.VideoFrame | FrameArray
+"""A decoded frame at its stored size: of PyAV, or (height, width, 3) uint8 RGB of decord."""
+
+
 class ChosenFrame(NamedTuple):
     """One of the chosen frames of a video."""
 
@@ -99,11 +105,14 @@ class ChosenFrame(NamedTuple):
     """(height, width, 3) uint8 RGB, or None if the frame cannot be decoded."""
 
 
-class Video:
+class OpenVideo:
     """An open video file, as a context manager that closes the file.
 
     Args:
-        task: Which frames to read, and how.
+        path: Path of the file.
+        library: Library to decode with.
+        detection: How to find the shots; None if nobody asks for them.
+        known_shots: The shots, if they have been found before.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
@@ -112,36 +121,33 @@ class Video:
 
     info: VideoInfo
     """Description of the video stream."""
-    chosen: Sequence[int]
-    """Indices of the chosen frames, ascending."""
-    input_size: InputSize
-    """Size to which frames are scaled."""
-    end_seconds: float
-    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
+    times: NDArray[np.float64]
+    """Presentation time of each frame in seconds, ascending."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
     shots: Sequence[Shot] | None
     """The shots; None if nobody asked for them."""
 
-    def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
-        self._task, self._heartbeat = task, heartbeat
+    def __init__(
+        self,
+        path: str,
+        *,
+        library: Library = "av",
+        detection: ShotDetection | None = None,
+        known_shots: Sequence[Shot] | None = None,
+        heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._library, self._heartbeat = library, heartbeat
         with ExitStack() as stack:
-            self._name = stack.enter_context(open_for_ffmpeg(task.path))
+            self._name = stack.enter_context(open_for_ffmpeg(path))
             self._packets = packets = index_packets(self._name, heartbeat)
             self._close = stack.pop_all().close
-        self.info, self.why_incomplete = packets.info, packets.why_incomplete
-        self.input_size = task.input_size.for_video(*self.info.shown_size)
+        self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
         self._reader = FrameReader(self._name, packets, heartbeat)
         self._decoded_by_decord = 0
-        self.shots = task.known_shots
-        if task.detection and self.shots is None:
-            frames = self._pictures(range(len(packets.times)))
-            self.shots = find_shots(frames, packets.times, self.info.end_seconds, task.detection)
-        self.chosen, self.end_seconds = range(0), self.info.end_seconds
-        if task.sampling:
-            shots, end = self.shots or (), self.info.end_seconds
-            self.chosen = task.sampling.choose(packets.times, packets.keyframes, end, shots)
-            self.end_seconds = task.sampling.span_end(packets.times, end)
+        self.shots = known_shots
+        if detection and known_shots is None:
+            self.shots = find_shots(self.pictures(range(len(self.times))), self.times, self.info.end_seconds, detection)
 
     def __enter__(self) -> Self:
         return self
@@ -153,8 +159,84 @@ class Video:
 
     @property
     def decoded(self) -> int:
-        """Number of frames that have been decoded, chosen or not."""
+        """Number of frames that have been decoded, wanted or not."""
         return self._reader.decoded + self._decoded_by_decord
+
+    def seconds(self, index: int) -> float:
+        """Return the presentation time of a frame, in seconds."""
+        return round(float(self.times[index]), 6)
+
+    def pictures(self, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
+        """Decode frames.
+
+        Args:
+            wanted: Indices of frames, ascending.
+
+        Yields:
+            (index, picture) for each wanted frame that can be decoded, in order.
+
+        Raises:
+            MediaError: The file cannot be opened again.
+        """
+        done = 0
+        if self._library == "decord" and wanted:
+            for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
+                self._decoded_by_decord += 1
+                if index == wanted[done]:
+                    yield index, frame
+                    done += 1
+                    if done == len(wanted):
+                        return
+        yield from self._reader.read(wanted[done:])
+
+    def scaler(self, size: InputSize, resize: Resize) -> Callable[[Picture], FrameArray | None]:
+        """Return a function that scales a picture of this video; it returns None for one that cannot be converted."""
+        scale = FrameScaler(self.info, size, resize)
+
+        def scaled(picture: Picture) -> FrameArray | None:
+            if not isinstance(picture, av.VideoFrame):
+                return fit(Image.fromarray(picture), size, self.info.shown_size)
+            try:
+                return scale(picture)
+            except av.FFmpegError:  # it cannot convert some pixel formats; their frames count as undecodable
+                return None
+
+        return scaled
+
+
+class Video(OpenVideo):
+    """An open video file of which some frames are chosen, as a context manager that closes the file.
+
+    Args:
+        task: Which frames to read, and how.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The file is missing, empty, or not a video.
+    """
+
+    chosen: Sequence[int]
+    """Indices of the chosen frames, ascending."""
+    input_size: InputSize
+    """Size to which frames are scaled."""
+    end_seconds: float
+    """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
+
+    def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
+        super().__init__(
+            task.path,
+            library=task.library,
+            detection=task.detection,
+            known_shots=task.known_shots,
+            heartbeat=heartbeat,
+        )
+        self._resize = task.resize
+        self.input_size = task.input_size.for_video(*self.info.shown_size)
+        self.chosen, self.end_seconds = range(0), self.info.end_seconds
+        if task.sampling:
+            keyframes, end = self._packets.keyframes, self.info.end_seconds
+            self.chosen = task.sampling.choose(self.times, keyframes, end, self.shots or ())
+            self.end_seconds = task.sampling.span_end(self.times, end)
 
     def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
         """Read chosen frames.
@@ -169,38 +251,13 @@ class Video:
             MediaError: The file cannot be opened again.
         """
         wanted = self.chosen[ordinals.start : ordinals.stop : ordinals.step]
-        images = self._images(wanted)
+        scale = self.scaler(self.input_size, self._resize)
+        pictures = self.pictures(wanted)
         no_more = (self.info.frames, None)  # the index of no frame
-        decoded_index, image = next(images, no_more)
+        decoded_index, picture = next(pictures, no_more)
         for ordinal, frame_index in zip(ordinals, wanted, strict=True):
-            seconds = round(float(self._packets.times[frame_index]), 6)
+            image = None
             if decoded_index == frame_index:
-                yield ChosenFrame(ordinal, frame_index, seconds, image)
-                decoded_index, image = next(images, no_more)
-            else:
-                yield ChosenFrame(ordinal, frame_index, seconds, None)
-
-    def _images(self, wanted: Sequence[int]) -> Iterator[tuple[int, FrameArray]]:
-        """Yield (index, image) for each wanted frame that can be decoded, in order."""
-        scale = FrameScaler(self.info, self.input_size, self._task.resize)
-        for index, frame in self._pictures(wanted):
-            if isinstance(frame, av.VideoFrame):
-                with suppress(
-                    av.FFmpegError
-                ):  # it cannot convert some pixel formats; their frames count as undecodable
-                    yield index, scale(frame)
-            else:
-                yield index, fit(Image.fromarray(frame), self.input_size, self.info.shown_size)
-
-    def _pictures(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame | FrameArray]]:
-        """Yield (index, frame) for each wanted frame that can be decoded, in order; decord returns arrays."""
-        done = 0
-        if self._task.library == "decord" and wanted:
-            for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
-                self._decoded_by_decord += 1
-                if index == wanted[done]:
-                    yield index, frame
-                    done += 1
-                    if done == len(wanted):
-                        return
-        yield from self._reader.read(wanted[done:])
+                image = scale(picture) if picture is not None else None
+                decoded_index, picture = next(pictures, no_more)
+            yield ChosenFrame(ordinal, frame_index, self.seconds(frame_index), image)

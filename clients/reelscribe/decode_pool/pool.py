@@ -23,6 +23,9 @@ from reelscribe.errors import DecoderDied, DecoderStalled
 STALL_SECONDS = 60.0
 """Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
 
+READY_BYTES = 128 * 2**20
+"""Largest size of the memory that is allocated at the start."""
+
 READY_BATCHES = 4
 """Number of batches for which memory is allocated at the start, because nearly every run needs it. The batches that
 processes fill come on top."""
@@ -49,7 +52,9 @@ class DecodePool:
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
         # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.
-        self._slots = Slots(2 * workers + batches_held, slot_bytes, ready=2 * workers + READY_BATCHES)
+        self._slots = Slots(
+            2 * workers + batches_held, slot_bytes, ready=min(2 * workers + READY_BATCHES, READY_BYTES // slot_bytes)
+        )
         self._stall_seconds = stall_seconds
         self._permits = asyncio.Semaphore(workers)
         self._idle: list[DecodeProcess] = []

@@ -61,12 +61,12 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedBatch(ABC):
-    """A range of the chosen frames of a video, or of the samples of its audio, with the frames or samples to send."""
+    """A range of the chosen frames of a video, of its clips, or of the samples of its audio, with what is to be sent."""
 
     first: int
-    """Number of the first frame or sample."""
+    """Number of the first frame, clip or sample."""
     stop: int
-    """Number of the first frame or sample after the batch."""
+    """Number of the first frame, clip or sample after the batch."""
     anchor: int | None = None
     """`Span.anchor` of a span that begins at `stop`."""
     slot: int | None

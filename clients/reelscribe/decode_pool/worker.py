@@ -14,9 +14,10 @@ Read the header of a file::
     <- {"read_header": path}
     -> {"header": {"seconds", "frames_per_second"}}               or an error
 
-Read the frames or the audio of a file::
+Read the frames, the clips or the audio of a file::
 
-    <- {"read_frames": {...}} or {"read_audio": {...}}            see frame_feed.py and audio_feed.py
+    <- {"read_frames": {...}}, {"read_clips": {...}}              see frame_feed.py, clip_feed.py
+       or {"read_audio": {...}}                                   and audio_feed.py
        {..., "slot": number}                                      the slot to fill; with the first file only
     -> {"opened": {...}}                                          facts about the file; for audio again at its end
     -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
@@ -86,6 +87,10 @@ def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
         from reelscribe.decode_pool import audio_feed
 
         return audio_feed.feed(channel, **command["read_audio"])
+    if "read_clips" in command:
+        from reelscribe.decode_pool import clip_feed
+
+        return clip_feed.feed(channel, **command["read_clips"])
     from reelscribe.decode_pool import frame_feed
 
     return frame_feed.feed(channel, **command["read_frames"])

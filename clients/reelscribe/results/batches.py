@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
+    ClipFailure,
+    ClipResult,
+    DescribedClip,
     Failure,
     FrameResult,
     Silence,
@@ -32,7 +35,7 @@ _TOUCHING_SECONDS = 1e-5  # times are rounded to microseconds, so adjacent chunk
 
 @dataclass(frozen=True)
 class SavedBatch(ABC):
-    """A batch in the ledger: the base of frame batches and audio batches."""
+    """A batch in the ledger: the base of frame batches, clip batches and audio batches."""
 
     first: int
     """Ordinal of the first chosen frame, or number of the first sample, of the batch."""
@@ -135,6 +138,40 @@ def frame_results(batches: Iterable[SavedFrameBatch]) -> Iterator[FrameResult]:
     """Yield the result of each frame of successive batches, in the order of the frames."""
     timeline = FrameTimeline()
     return (result for batch in batches for result in timeline.add(batch))
+
+
+@dataclass(frozen=True)
+class SavedClipBatch(SavedBatch):
+    """The results of the clips from number `first` to before `stop`; each clip is in one of two lists."""
+
+    described: Sequence[DescribedClip] = ()
+    failures: Sequence[ClipFailure] = ()
+
+    def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        described = [tuple(vars(clip).values()) for clip in self.described]
+        failures = [(failure.start_seconds, failure.end_seconds, failure.error) for failure in self.failures]
+        return described, (), failures
+
+    @classmethod
+    def from_json(cls, first: int, stop: int, anchor: int | None, results: str) -> SavedClipBatch:
+        """Restore a batch from a row of the ledger.
+
+        Args:
+            first: Number of the first clip of the batch.
+            stop: The number after that of the last clip.
+            anchor: None.
+            results: What `results_to_json` returned.
+        """
+        described, _, failures = json.loads(results)
+        clips = [DescribedClip(*row) for row in described]
+        return cls(first, stop, anchor, described=clips, failures=[ClipFailure(*row) for row in failures])
+
+
+def clip_results(batches: Iterable[SavedClipBatch]) -> Iterator[ClipResult]:
+    """Yield the result of each clip of successive batches, in the order of the clips."""
+    for batch in batches:
+        results: list[ClipResult] = [*batch.described, *batch.failures]
+        yield from sorted(results, key=attrgetter("start_seconds", "end_seconds"))
 
 
 class TimedTranscript(NamedTuple):

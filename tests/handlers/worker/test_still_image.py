@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import ExifTags, Image, ImageOps
 
-from captions import still_image
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
 from support.memory import peak_memory
+from worker import still_image
 
 SIZE = InputSize(24, 16)
 RNG = np.random.default_rng(0)

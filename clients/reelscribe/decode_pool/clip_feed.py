@@ -1,0 +1,201 @@
+"""Transfer the clips of a video from a decode process to its parent.
+
+The parent sends a `ReadClips` command with the spans of clips to read, and the process runs `feed`, which replies::
+
+    {"opened": {"info", "clips", "why_incomplete", "shots"}}
+    {"batch": {"first", "stop", "slot", "clips", "undecodable"}}
+    ...
+
+The parent parses the replies into `OpenedClips` and `DecodedClipBatch`. A batch covers every clip from number `first` to
+before `stop`: its frames are in the slot, one clip after the other, or none of them can be decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.source import Shot, Span, VideoInfo
+from reelscribe.decode.clips import ClipTask, ClipVideo, ReadClip
+from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.decode_pool.frame_feed import LIBRARIES
+from reelscribe.decode_pool.slots import DecodedBatch, Slots
+from reelscribe.errors import MediaError
+
+
+class SentClip(NamedTuple):
+    """A clip whose frames are in a slot."""
+
+    span: Shot
+    """The frames and the time that it spans."""
+    shape: tuple[int, int, int, int]
+    """(N, height, width, 3) of its frames."""
+    frame_indices: list[int]
+    """Index in the video of each of the N frames."""
+    pts_seconds: list[float]
+    """Presentation time of each of the N frames, in seconds."""
+
+
+@dataclass(frozen=True)
+class OpenedClips:
+    """Facts about a video that are known before the frames of its clips are read."""
+
+    info: VideoInfo
+    """Description of the video stream."""
+    clips: int
+    """Number of clips."""
+    why_incomplete: str | None
+    """Why frames are missing; None if the file is complete."""
+    shots: Sequence[Shot] | None
+    """The shots; None if clips are windows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedClipBatch(DecodedBatch):
+    """The clips of a video from number `first` to before `stop`."""
+
+    clips: list[SentClip]
+    """The clips to describe; may be empty."""
+    frames: list[FrameArray]
+    """The frames of each of these clips, (N, height, width, 3) uint8 RGB, valid until `release`."""
+    undecodable: list[Shot]
+    """The clips of which no frame can be decoded."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the frames to send, in bytes."""
+        return sum(array.nbytes for array in self.frames)
+
+    def _copied(self) -> Self:
+        return replace(self, frames=[array.copy() for array in self.frames], slot=None)
+
+
+@dataclass(frozen=True)
+class ReadClips:
+    """The command to read clips of a video, and the parser of its replies."""
+
+    task: ClipTask
+    """Which clips to read, and how."""
+    clips_per_batch: int
+    """Largest number of clips in a batch."""
+
+    def attempts(self) -> Sequence[Self]:
+        """Return the command of each attempt; another one follows when a process dies or hangs."""
+        return [replace(self, task=replace(self.task, library=library)) for library in LIBRARIES]
+
+    def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
+        """Return the JSON of the command, with the spans of clips to read, in ascending order."""
+        return {"read_clips": {**vars(self), "task": self.task.to_json(), "spans": [vars(span) for span in spans]}}
+
+    def parse_opened(self, reply: dict[str, Any]) -> OpenedClips:
+        """Parse the content of an "opened" reply."""
+        shots = None if reply["shots"] is None else [Shot(*shot) for shot in reply["shots"]]
+        return OpenedClips(**{**reply, "info": VideoInfo(**reply["info"]), "shots": shots})
+
+    def parse_batch(self, reply: dict[str, Any], _: OpenedClips, slots: Slots) -> DecodedClipBatch:
+        """Parse the content of a "batch" reply. Its frames are views of the slot."""
+        clips = [SentClip(Shot(*span), tuple(shape), indices, times) for span, shape, indices, times in reply["clips"]]
+        frames, at = [], 0
+        # A batch without a slot has no frames, and any slot has room for 0 bytes.
+        levels = slots.array(reply["slot"] or 0, (sum(int(np.prod(clip.shape)) for clip in clips),), np.uint8)
+        for clip in clips:
+            size = int(np.prod(clip.shape))
+            frames.append(levels[at : at + size].reshape(clip.shape))
+            at += size
+        undecodable = [Shot(*span) for span in reply["undecodable"]]
+        fields = {**reply, "clips": clips, "undecodable": undecodable}
+        return DecodedClipBatch(**fields, frames=frames, slots=slots)
+
+
+def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: int) -> int:
+    """Execute a `ReadClips` command in the decode process.
+
+    Args:
+        channel: Connection to the parent.
+        task: JSON of the ClipTask.
+        spans: JSON of the spans of clips to read, in ascending order.
+        clips_per_batch: Largest number of clips in a batch.
+
+    Returns:
+        Number of frames that were decoded, including frames that were not taken.
+
+    Raises:
+        MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
+    """
+    with ClipVideo(ClipTask.from_json(task), channel.heartbeat) as video:
+        channel.queue(
+            opened={
+                "info": asdict(video.info),
+                "clips": len(video.clips),
+                "why_incomplete": video.why_incomplete,
+                "shots": video.shots,
+            }
+        )
+        for span in [Span(**span) for span in spans]:
+            stop = len(video.clips) if span.stop is None else span.stop
+            _ClipFeed(channel, clips_per_batch, span.first).run(video, stop)
+        return video.decoded
+
+
+@dataclass
+class _Batch:
+    """A batch that is being filled. Its fields are those of the "batch" reply."""
+
+    first: int
+    stop: int
+    slot: int | None = None
+    clips: list[SentClip] = field(default_factory=list)
+    undecodable: list[Shot] = field(default_factory=list)
+
+
+class _ClipFeed:
+    """Sends one span of a video's clips in batches that fill a slot at most."""
+
+    def __init__(self, channel: WorkerChannel, max_clips: int, first: int) -> None:
+        self._channel, self._max_clips = channel, max_clips
+        self._batch = _Batch(first, first)
+        self._used = 0
+
+    def run(self, video: ClipVideo, stop: int) -> None:
+        try:
+            for read in video.read(range(self._batch.first, stop)):
+                self._channel.heartbeat()
+                self._add(read)
+        except MediaError:
+            self._end_batch()  # what came before the damage
+            raise
+        self._end_batch()
+
+    def _add(self, read: ReadClip) -> None:
+        if read.images:
+            frames = np.stack(read.images)
+            if self._used + frames.nbytes > self._channel.slot_bytes:
+                self._end_batch()
+            self._write(frames)
+            shape = (len(frames), *frames.shape[1:3], 3)
+            self._batch.clips.append(SentClip(read.clip.span, shape, read.frame_indices, read.pts_seconds))
+        else:
+            self._batch.undecodable.append(read.clip.span)
+        self._batch.stop = read.clip.ordinal + 1
+        if len(self._batch.clips) == self._max_clips:
+            self._end_batch()
+
+    def _write(self, frames: FrameArray) -> None:
+        if self._batch.slot is None:
+            self._batch.slot = self._channel.take_slot()
+        slot = self._channel.array(self._batch.slot, (self._channel.slot_bytes,), np.uint8)
+        slot[self._used : self._used + frames.nbytes] = frames.reshape(-1)
+        self._used += frames.nbytes
+
+    def _end_batch(self) -> None:
+        """Send the batch unless it is empty, and begin the next one."""
+        batch = self._batch
+        if batch.slot is not None:
+            self._channel.send(batch=vars(batch))
+        elif batch.stop > batch.first:
+            self._channel.queue(batch=vars(batch))
+        self._batch, self._used = _Batch(batch.stop, batch.stop), 0
