@@ -30,9 +30,10 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.run.bulk import BulkRun, Summary
-    from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+    from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
     from reelscribe.run.tracks.shots import ShotOptions
     from reelscribe.run.tracks.track import Track
+    from reelscribe.server.finding import FoundServer
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,26 @@ async def open_captions(model: ServedModel, options: CaptionOptions, stack: Asyn
 
     client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
     return CaptionTrack(await stack.enter_async_context(client), options)
+
+
+async def open_clips(model: ServedModel, options: ClipOptions, stack: AsyncExitStack) -> Track[Any]:
+    """Return the track of a clip model, with its client open."""
+    from reelscribe.client.models import ClipClient
+    from reelscribe.run.tracks.clips import ClipTrack
+
+    client = ClipClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
+    return ClipTrack(await stack.enter_async_context(client), options)
+
+
+async def open_either(
+    found: FoundServer, name: str | None, of_frames: OpenTrack, of_clips: OpenTrack, stack: AsyncExitStack
+) -> Track[Any]:
+    """Return the track of the model of a name; without a name, that of the captioner, or else of the clip model."""
+    from reelscribe.contract.model import ClipModelDescription
+    from reelscribe.server.model_names import kind_for_pictures
+
+    kind = await kind_for_pictures(found, name)
+    return await (of_clips if kind is ClipModelDescription else of_frames)(stack)
 
 
 async def open_transcripts(model: ServedModel, options: SpeechOptions, stack: AsyncExitStack) -> Track[Any]:

@@ -7,10 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._run import ServedModel, open_captions, open_shots, open_transcripts, run_command
-from reelscribe.cli.options.pictures import FrameOptions, PictureOptions
+from reelscribe.cli._run import (
+    OpenTrack,
+    ServedModel,
+    open_captions,
+    open_clips,
+    open_either,
+    open_shots,
+    open_transcripts,
+    run_command,
+)
+from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import Cues, RunOptions
-from reelscribe.cli.options.servers import CaptionModel, ServerOptions, SpeechModel, TranscribingModel, server_option
+from reelscribe.cli.options.servers import (
+    CaptionModel,
+    ClipModel,
+    ServerOptions,
+    SpeechModel,
+    TranscribingModel,
+    server_option,
+)
 from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import UsageError
@@ -24,25 +40,35 @@ if TYPE_CHECKING:
 def caption(
     run: RunOptions,
     frames: FrameOptions,
+    clips: ClipOptions,
     pictures: PictureOptions,
     servers: ServerOptions,
     model: CaptionModel = None,
 ) -> None:
-    """Caption frames of videos; write one JSON line for each source to OUT/annotations.jsonl.
+    """Caption frames or describe clips of videos; write one JSON line for each source to OUT/annotations.jsonl.
 
-    One frame a second is captioned, unless an option chooses others. Results of earlier runs into OUT are used again.
-    Ctrl-C finishes and saves the requests in flight; a second Ctrl-C stops at once.
+    A captioner captions one frame a second, unless an option chooses others. A video-language model describes a clip
+    for each shot; use --clips if both are served. Results of earlier runs into OUT are used again. Ctrl-C finishes and
+    saves the requests in flight; a second Ctrl-C stops at once.
 
     Exit status: 0 if all sources succeeded; 3 if some sources failed (their records hold the reason); 1 if the run
     could not start or ended early; 2 if an option is wrong; 130 if it was interrupted. After 1 or 130, run the same
     command again to continue.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe.contract.model import CaptionerDescription
+        from reelscribe.contract.model import CaptionerDescription, ClipModelDescription
 
-        options = frames.caption_options(run, pictures)
-        captioner = _served(servers.find(), model, CaptionerDescription, servers.requests_in_flight)
-        run_command(run, "captions", [partial(open_captions, captioner, options)])
+        found = servers.find()
+        in_flight = servers.requests_in_flight
+        clip_options = clips.clip_options(run, pictures, frames.resize)
+        of_clips = partial(open_clips, _served(found, model, ClipModelDescription, in_flight), clip_options)
+        of_frames = partial(
+            open_captions,
+            _served(found, model, CaptionerDescription, in_flight),
+            frames.caption_options(run, pictures),
+        )
+        open_track = of_clips if clips.clips else partial(open_either, found[0], model, of_frames, of_clips)
+        run_command(run, "captions", [open_track])
 
 
 @flatten
@@ -64,10 +90,12 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
 def annotate(
     run: RunOptions,
     frames: FrameOptions,
+    clips: ClipOptions,
     pictures: PictureOptions,
     audio: AudioOptions,
     servers: ServerOptions,
     model: CaptionModel = None,
+    clip_model: ClipModel = None,
     speech_model: SpeechModel = None,
     speech_server: Annotated[
         list[str] | None,
@@ -83,11 +111,12 @@ def annotate(
 ) -> None:
     """Caption and transcribe in one pass; write one JSON line for each source to OUT/annotations.jsonl.
 
-    One frame a second is captioned, unless an option chooses others. Earlier results, Ctrl-C and exit statuses are as
+    One frame a second is captioned, unless an option chooses others. With --clips, clips are described instead; if
+    --model names a captioner, frames are captioned, too. Earlier results, Ctrl-C and exit statuses are as
     for `reelscribe caption`. A source may lack either video or audio.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+        from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
         from reelscribe.server.finding import find_servers
 
         caption_options, speech_options = frames.caption_options(run, pictures), audio.speech_options(run)
@@ -97,9 +126,16 @@ def annotate(
         speech_servers = (
             find_servers(speech_server, speech_key_file, find_keys=False) if speech_server else caption_servers
         )
-        captioner = _served(caption_servers, model, CaptionerDescription, servers.requests_in_flight)
-        speech = _served(speech_servers, speech_model, SpeechDescription, servers.requests_in_flight)
-        tracks = [partial(open_captions, captioner, caption_options), partial(open_transcripts, speech, speech_options)]
+        in_flight = servers.requests_in_flight
+        speech = _served(speech_servers, speech_model, SpeechDescription, in_flight)
+        tracks: list[OpenTrack] = [partial(open_transcripts, speech, speech_options)]
+        if clips.clips or clip_model:
+            described = _served(caption_servers, clip_model, ClipModelDescription, in_flight)
+            clip_options = clips.clip_options(run, pictures, frames.resize)
+            tracks.insert(0, partial(open_clips, described, clip_options))
+        if model or not (clips.clips or clip_model):
+            captioner = _served(caption_servers, model, CaptionerDescription, in_flight)
+            tracks.insert(0, partial(open_captions, captioner, caption_options))
         run_command(run, cues, tracks)
 
 

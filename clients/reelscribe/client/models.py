@@ -16,7 +16,7 @@ from reelscribe.client.endpoint import Answer, Description, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
-from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
 
@@ -317,7 +317,8 @@ def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
 
 
 def _pack_clips(clips: Sequence[Clip]) -> list[wire.Segment]:
-    return wire.pack({"clips": [clip.to_wire() for clip in clips]})
+    trees: list[Any] = [clip.to_wire() for clip in clips]
+    return wire.pack({"clips": trees})
 
 
 def _parse_descriptions(value: Any, count: int) -> list[ClipDescription]:

@@ -138,6 +138,17 @@ class ClipBudget:
     def _multiple(self, round_to_int: Callable[[float], int], side: float) -> int:
         return max(self.factor, round_to_int(side / self.factor) * self.factor)
 
+    def most_bytes(self, seconds: float) -> int:
+        """Return a size that the frames of no clip of up to so many seconds exceed, in bytes."""
+        count = self.frame_count(self.max_frames, seconds)
+        sides = (self.resized_width or 0) * (self.resized_height or 0)
+        if not sides:
+            most = min(self.total_pixels or math.inf, count * (self.max_pixels or math.inf))
+            # The least that is accepted of a frame may be more than the limits allow.
+            return 3 * int(max(most, count * self.min_pixels * 1.05, count * self.factor**2))
+        width, height = (side + self.factor for side in (self.resized_width or 0, self.resized_height or 0))
+        return 3 * count * width * height
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""
         return asdict(self)

@@ -1,7 +1,7 @@
 """Annotations of one source: captions of frames, descriptions of clips, a transcript, and the reasons for gaps in them.
 
-The result of a frame is a `Caption` or a `Failure`, and that of a clip a `DescribedClip` or a `ClipFailure`. The results of audio are `Utterance`s, `Silence`s and
-`SpeechFailure`s. All times are presentation times in seconds.
+The result of a frame is a `Caption` or a `Failure`, that of a clip a `DescribedClip` or a `ClipFailure`. The results of
+audio are `Utterance`s, `Silence`s and `SpeechFailure`s. All times are presentation times in seconds.
 """
 
 from __future__ import annotations

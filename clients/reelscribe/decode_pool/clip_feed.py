@@ -6,8 +6,8 @@ The parent sends a `ReadClips` command with the spans of clips to read, and the 
     {"batch": {"first", "stop", "slot", "clips", "undecodable"}}
     ...
 
-The parent parses the replies into `OpenedClips` and `DecodedClipBatch`. A batch covers every clip from number `first` to
-before `stop`: its frames are in the slot, one clip after the other, or none of them can be decoded.
+The parent parses the replies into `OpenedClips` and `DecodedClipBatch`. A batch covers every clip from number `first`
+to before `stop`: its frames are in the slot, one clip after the other, or none of them can be decoded.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodedBatch(ABC):
-    """A range of the chosen frames of a video, of its clips, or of the samples of its audio, with what is to be sent."""
+    """A range of the chosen frames or the clips of a video, or of the samples of its audio, with what is to be sent."""
 
     first: int
     """Number of the first frame, clip or sample."""

@@ -154,9 +154,7 @@ def _copy(source: IO[bytes], target: IO[bytes], count: int) -> None:
 
 
 def _settings_of(record: Record) -> Iterator[ModelSettings]:
-    return (
-        result.settings for result in (record.caption_result, record.transcript_result, record.shot_result) if result
-    )
+    return (result.settings for result in record.results())
 
 
 def _settings_to_json(settings: dict[str, ModelSettings]) -> str:

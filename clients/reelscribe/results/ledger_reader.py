@@ -12,13 +12,21 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from reelscribe.contract.outcomes import AudioResult, FrameResult, SourceError
+from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
-from reelscribe.results.batches import SavedAudioBatch, SavedFrameBatch, audio_results, frame_results
+from reelscribe.results.batches import (
+    SavedAudioBatch,
+    SavedClipBatch,
+    SavedFrameBatch,
+    audio_results,
+    clip_results,
+    frame_results,
+)
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
 from reelscribe.results.records import (
     CaptionResult,
+    ClipsResult,
     Kind,
     KnownSource,
     Model,
@@ -82,6 +90,10 @@ class LedgerReader:
         """Yield the results of the audio of a speech model's job, in the order of time."""
         return audio_results(SavedAudioBatch.from_json(*row) for row in self._batches(job))
 
+    def clip_results(self, job: int) -> Iterator[ClipResult]:
+        """Yield the result of each clip of a clip model's job, in the order of the clips."""
+        return clip_results(SavedClipBatch.from_json(*row) for row in self._batches(job))
+
     def sources(self) -> list[KnownSource]:
         """Return all sources that runs have finished, in the order of their absolute paths."""
         rows = self._select(_FIND_NAMES)
@@ -119,6 +131,8 @@ class LedgerReader:
         for kind, settings, job in jobs:
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))
+            elif kind == "clips":
+                record = replace(record, clips_result=self._clips_result(settings, job))
             elif kind == "shots":
                 record = replace(record, shot_result=self._shot_result(settings, job))
             else:
@@ -146,6 +160,16 @@ class LedgerReader:
             shots=(video and video.shots) or (),
             error=job.error,
             results=partial(self.frame_results, job.id),
+        )
+
+    def _clips_result(self, settings: str, job: Job) -> ClipsResult:
+        video = job.opened if isinstance(job.opened, SavedVideo) else None
+        return ClipsResult(
+            _model_settings(settings),
+            video=video.info if video else None,
+            shots=(video and video.shots) or (),
+            error=job.error,
+            results=partial(self.clip_results, job.id),
         )
 
     def _shot_result(self, settings: str, job: Job) -> ShotResult:

@@ -15,6 +15,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
+    ClipFailure,
+    ClipResult,
+    DescribedClip,
     Failure,
     FrameResult,
     Segment,
@@ -25,7 +28,7 @@ from reelscribe.contract.outcomes import (
 )
 from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
 
-Kind = Literal["captions", "transcript", "shots"]
+Kind = Literal["captions", "transcript", "shots", "clips"]
 """A kind of annotations."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -140,6 +143,29 @@ class ShotResult:
 
 
 @dataclass(frozen=True)
+class ClipsResult:
+    """The results of a clip model for one source. Each method calls `results` and so reads them again."""
+
+    settings: ModelSettings
+    video: VideoInfo | None = None
+    """None if the source could not be opened as a video."""
+    shots: Sequence[Shot] = ()
+    """The shots of the video, if clips are shots."""
+    error: SourceError | None = None
+    """The error that the description of this source ended with; None if it went well."""
+    results: Callable[[], Iterable[ClipResult]] = field(default=tuple, repr=False)
+    """Reads the result of each clip, in the order of the clips."""
+
+    def described(self) -> Iterator[DescribedClip]:
+        """Yield the clips that have a description, in order."""
+        return (result for result in self.results() if isinstance(result, DescribedClip))
+
+    def failures(self) -> Iterator[ClipFailure]:
+        """Yield the failures, in the order of the clips."""
+        return (result for result in self.results() if isinstance(result, ClipFailure))
+
+
+@dataclass(frozen=True)
 class Record:
     """Everything that the ledger knows about one source."""
 
@@ -150,6 +176,8 @@ class Record:
     """None if no transcript was made."""
     shot_result: ShotResult | None = None
     """None if no shots were looked for by themselves."""
+    clips_result: ClipsResult | None = None
+    """None if no clips were described."""
     unreadable: SourceError | None = None
     """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
     missing: bool = False
@@ -172,8 +200,7 @@ class Record:
         """
         if self.unreadable:
             return self.unreadable
-        results = {"pictures": self.caption_result, "shots": self.shot_result, "sound": self.transcript_result}
-        made = {name: result.error for name, result in results.items() if result}
+        made = {_NAMES[type(result)]: result.error for result in self.results()}
         failed = {name: error for name, error in made.items() if error}
         errors = {name: error for name, error in failed.items() if not error.is_missing_stream}
         if not errors and (len(failed) == len(made) > 1 or not self.transcript_result):
@@ -186,14 +213,19 @@ class Record:
     @property
     def video(self) -> VideoInfo | None:
         """Return the description of the video stream, if the source could be opened as a video."""
-        results = (self.caption_result, self.shot_result)
+        results = (self.caption_result, self.clips_result, self.shot_result)
         return next((result.video for result in results if result and result.video), None)
 
     @property
     def shots(self) -> Sequence[Shot]:
-        """Return the shots, whether they were looked for by themselves or for captions."""
-        results = (self.shot_result, self.caption_result)
+        """Return the shots, whether they were looked for by themselves, or for clips or captions."""
+        results = (self.shot_result, self.clips_result, self.caption_result)
         return next((result.shots for result in results if result and result.shots), ())
+
+    def results(self) -> Iterator[CaptionResult | ClipsResult | ShotResult | TranscriptResult]:
+        """Yield the results of each kind that was made."""
+        results = (self.caption_result, self.clips_result, self.shot_result, self.transcript_result)
+        return (result for result in results if result)
 
     def only(self, *kinds: Kind) -> Record:
         """Return the record without the results of other kinds."""
@@ -202,6 +234,7 @@ class Record:
             caption_result=self.caption_result if "captions" in kinds else None,
             transcript_result=self.transcript_result if "transcript" in kinds else None,
             shot_result=self.shot_result if "shots" in kinds else None,
+            clips_result=self.clips_result if "clips" in kinds else None,
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
@@ -224,10 +257,18 @@ class Record:
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
         yield "caption_settings", captions.settings.id if captions else None
+        clips = self.clips_result
+        yield "clips", map(_object, clips.described() if clips else ())
+        yield "clip_failures", map(_object, clips.failures() if clips else ())
+        yield "clip_settings", clips.settings.id if clips else None
         yield "segments", map(_utterance, transcript.utterances() if transcript else ())
         yield "silences", map(_object, transcript.silences() if transcript else ())
         yield "speech_failures", map(_object, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
+
+
+_NAMES = {CaptionResult: "pictures", ClipsResult: "clips", ShotResult: "shots", TranscriptResult: "sound"}
+"""What errors call the part of a source that each kind of result is made of."""
 
 
 class KnownSource(NamedTuple):

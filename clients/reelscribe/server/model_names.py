@@ -10,7 +10,12 @@ from typing import Any
 import aiohttp
 
 from reelscribe.client.endpoint import Endpoint, Server
-from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
+from reelscribe.contract.model import (
+    CaptionerDescription,
+    ClipModelDescription,
+    ModelDescription,
+    SpeechDescription,
+)
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 from reelscribe.server.finding import FoundServer, ManagedServer
 from reelscribe.server.options import DIRECTORY
@@ -18,6 +23,7 @@ from reelscribe.server.options import DIRECTORY
 USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     CaptionerDescription: ("captioner", "blip2", "blip", "git"),
     SpeechDescription: ("speech", "whisper"),
+    ClipModelDescription: ("clips", "qwen3-vl"),
 }
 """Names that are tried where the management API, which alone lists models, cannot be reached."""
 
@@ -26,7 +32,12 @@ _Kind = type[ModelDescription] | RequestRefused | None
 _WORDS: dict[type[ModelDescription], tuple[str, str]] = {
     CaptionerDescription: ("captioner", "--model"),
     SpeechDescription: ("speech model", "--model, or --speech-model of `annotate`,"),
+    ClipModelDescription: ("clip model", "--model, or --clip-model of `annotate`,"),
 }
+
+
+class _NoSuchModel(UsageError):
+    """A server has no model of a kind."""
 
 
 async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
@@ -34,7 +45,7 @@ async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
 
     Args:
         found: The server. Its models are listed if its management address is known; otherwise USUAL_NAMES are tried.
-        kind: CaptionerDescription or SpeechDescription.
+        kind: CaptionerDescription, ClipModelDescription or SpeechDescription.
 
     Raises:
         UsageError: The server has no such model, or several.
@@ -64,7 +75,43 @@ async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
             )
     where = "under a usual name " if listed is None else ""
     got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
-    raise UsageError(f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME")
+    raise _NoSuchModel(f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME")
+
+
+async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelDescription]:
+    """Find out what to make of pictures: captions of frames, or descriptions of clips.
+
+    Args:
+        found: The server.
+        name: The name of the model; without one, a captioner is preferred to a clip model.
+
+    Returns:
+        The kind of the model.
+
+    Raises:
+        UsageError: The server has no such model.
+        ServerError: The server does not answer, or the model does not say what it is.
+    """
+    if name:
+        return await _kind_of(found.server, name)
+    try:
+        await find_model(found, CaptionerDescription)
+    except _NoSuchModel as error:
+        try:
+            await find_model(found, ClipModelDescription)
+        except UsageError:
+            raise error from None
+        return ClipModelDescription
+    return CaptionerDescription
+
+
+async def _kind_of(server: Server, name: str) -> type[ModelDescription]:
+    ((_, kind),) = await _kinds(server, [name])
+    if isinstance(kind, RequestRefused):
+        raise kind
+    if kind is None:
+        raise ServerError(f"{server.url}: expected a model of reelscribe called {name}, got none; give another name")
+    return kind
 
 
 async def _listed(managed: ManagedServer) -> Sequence[str] | None:
@@ -101,8 +148,9 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
 
 
 def _read_any(value: Any) -> ModelDescription:
-    with suppress(ServerError):
-        return CaptionerDescription.from_json(value)
+    for kind in (CaptionerDescription, ClipModelDescription):
+        with suppress(ServerError):
+            return kind.from_json(value)
     return SpeechDescription.from_json(value)
 
 

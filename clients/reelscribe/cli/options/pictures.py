@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,10 +14,13 @@ from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:
+    from reelscribe.contract.frames import Resize
     from reelscribe.decode.shots import ShotDetection
+    from reelscribe.run.tracks import options as tracks
     from reelscribe.run.tracks.options import CaptionOptions
 
 frame_option = partial(typer.Option, rich_help_panel=Heading.FRAMES)
+clip_option = partial(typer.Option, rich_help_panel=Heading.CLIPS)
 shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
 
 
@@ -54,6 +58,85 @@ class PictureOptions:
         from reelscribe.decode.shots import ShotDetection
 
         return ShotDetection(self.shot_detector, self.shot_threshold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOptions:
+    """The options for clips: where they are, and what the model is asked about them."""
+
+    clips: Annotated[
+        Literal["shots", "windows"] | None,
+        clip_option(
+            metavar="shots|windows",
+            help="Describe clips with a video-language model: shots, or windows of --clip-seconds.",
+        ),
+    ] = None
+    clip_seconds: Annotated[float, clip_option(metavar="SECONDS", help="Length of a window, with --clips windows.")] = (
+        10.0
+    )
+    clip_overlap: Annotated[
+        float, clip_option(min=0, metavar="SECONDS", help="How long successive windows overlap.")
+    ] = 0.0
+    clip_seconds_min: Annotated[
+        float, clip_option(min=0, metavar="SECONDS", help="Join shots that are shorter than this to a neighbour.")
+    ] = 1.0
+    clip_seconds_max: Annotated[
+        float, clip_option(metavar="SECONDS", help="Divide shots that are longer than this evenly.")
+    ] = 30.0
+    clip_fps: Annotated[
+        float | None,
+        clip_option(
+            metavar="RATE", help="Show the model this many frames for each second of a clip.", show_default="its own"
+        ),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        clip_option(metavar="TEXT|@FILE", help="What to ask the model about each clip.", show_default="its own"),
+    ] = None
+    clips_per_request: Annotated[
+        int,
+        speed_option(
+            min=1, metavar="N", help="Largest number of clips in one request; fewer if they would exceed 8 MB."
+        ),
+    ] = 8
+
+    def clip_options(self, run: RunOptions, pictures: PictureOptions, resize: Resize) -> tracks.ClipOptions:
+        """Return the options of clips for a run.
+
+        Raises:
+            UsageError: The value of an option is invalid.
+        """
+        from reelscribe.decode.clips import ClipCutting
+        from reelscribe.run.tracks import options as tracks
+
+        cutting = ClipCutting(
+            self.clips or "shots",
+            pictures.detection(),
+            self.clip_seconds_min,
+            self.clip_seconds_max,
+            self.clip_seconds,
+            self.clip_overlap,
+        )
+        return tracks.ClipOptions(
+            cutting=cutting,
+            fps=self.clip_fps,
+            prompt=None if self.prompt is None else _text_of(self.prompt),
+            resize=resize,
+            clips_per_request=self.clips_per_request,
+            decode_workers=pictures.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
+        )
+
+
+def _text_of(value: str) -> str:
+    """Return the text of an option, or that of the file that it names after an @."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--prompt: expected a text file after the @, got {value[1:]}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,14 @@ server_option = partial(typer.Option, rich_help_panel=Heading.SERVER)
 CaptionModel = Annotated[
     str | None,
     server_option(
-        "--model", metavar="NAME", help="Name of the captioner on the server. By default the only one that is served."
+        "--model",
+        metavar="NAME",
+        help="Name of the captioner or video-language model on the server. By default the only one.",
     ),
+]
+ClipModel = Annotated[
+    str | None,
+    server_option(metavar="NAME", help="Name of the video-language model on the server. By default the only one."),
 ]
 SpeechModel = Annotated[
     str | None,

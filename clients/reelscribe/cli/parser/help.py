@@ -20,6 +20,7 @@ class Heading(StrEnum):
     OUTPUT = "Output"
     SOURCES = "Which sources"
     FRAMES = "Which frames"
+    CLIPS = "Clips"
     SHOTS = "Shots"
     SPEECH = "Speech"
     SERVER = "Server"

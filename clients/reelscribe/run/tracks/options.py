@@ -1,14 +1,19 @@
-"""The options of captions and transcripts, and what follows from them for a given model."""
+"""The options of captions, clips and transcripts, and what follows from them for a given model."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from reelscribe.contract.chunking import Cutting
+from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import Resize
-from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
+from reelscribe.contract.source import Shot
 from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
@@ -20,6 +25,9 @@ from reelscribe.errors import UsageError
 
 HELD_BYTES = 2**30
 """Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
+
+MAX_CLIPS_PER_REQUEST = 8
+"""Default number of clips in one request, which is also the usual number in a device batch."""
 
 MAX_CHUNKS_PER_REQUEST = 8
 """Default number of chunks of audio in one request: 8 MB for chunks of 30 s. The size of device batches is up to the
@@ -84,6 +92,77 @@ class CaptionOptions:
     def held_batches(self, description: CaptionerDescription) -> int:
         """Return how many batches of a source are decoded before the first of them is sent, with `stream=False`."""
         return max(1, HELD_BYTES // request_bytes(description.input_size.nbytes, self.batch_size(description)))
+
+
+@dataclass(frozen=True)
+class ClipOptions:
+    """Where the clips of a video are, and how to describe, decode and send them."""
+
+    cutting: ClipCutting = field(default_factory=ClipCutting)
+    """Where a video is cut into clips; by default at its shots."""
+    fps: float | None = None
+    """Frames for each second of a clip; None for the model's own number."""
+    prompt: str | None = None
+    """What the model is asked; None for its own prompt."""
+    resize: Resize = "fast"
+    """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
+    clips_per_request: int = MAX_CLIPS_PER_REQUEST
+    """Largest number of clips in one request; fewer where they would exceed 8 MB."""
+    decode_workers: int = 2
+    """Number of processes that decode video."""
+    stall_seconds: float = STALL_SECONDS
+    """Seconds without a heartbeat after which a decode process is killed."""
+    retry_failed: bool = False
+    """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def check(self, description: ClipModelDescription) -> None:
+        """Raise UsageError if an option is out of range, or the model does not support it."""
+        if self.fps is not None and not 0 < self.fps < math.inf:
+            raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
+        if self.prompt is not None and not self.prompt.strip():
+            raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
+        if self.prompt is not None and not description.allow_prompts:
+            raise UsageError(
+                f"prompt: {description.name} is served with a prompt of its own (allow_prompts: false in its YAML);"
+                " leave it out"
+            )
+
+    def budget(self, description: ClipModelDescription) -> ClipBudget:
+        """Return how many frames of a clip are sent, and at which size."""
+        return description.budget if self.fps is None else replace(description.budget, fps=self.fps)
+
+    def settings(self, description: ClipModelDescription) -> dict[str, Any]:
+        """Return everything except the weights that decides the descriptions, as JSON. It is part of a job's key."""
+        return {
+            "clips": self.cutting.settings(),
+            "budget": self.budget(description).to_json(),
+            "resize": self.resize,
+            "dtype": description.dtype,
+            "system_prompt": description.system_prompt,
+            "prompt": self.prompt or description.prompt,
+            "still_prompt": description.still_prompt,
+            "generation": dict(description.generation),
+        }
+
+    def task(self, path: str, description: ClipModelDescription, shots: Sequence[Shot] | None) -> ClipTask:
+        """Return how to read the clips of a file, whose shots may be known."""
+        return ClipTask(path, self.budget(description), self.cutting, self.resize, known_shots=shots)
+
+    def batch_size(self, description: ClipModelDescription) -> int:
+        """Return the largest number of clips in one request, regardless of its size in bytes."""
+        return min(self.clips_per_request, description.max_clips)
+
+    def pool(self, description: ClipModelDescription, requests_in_flight: int) -> DecodePool:
+        """Create the decode pool for a clip model.
+
+        Args:
+            description: The clip model. Its budget determines the size of a slot, which holds the largest clip.
+            requests_in_flight: Largest number of requests in flight. The pool has a slot for each, besides those that
+                are being filled.
+        """
+        largest = self.budget(description).most_bytes(self.cutting.longest_seconds)
+        slot_bytes = request_bytes(largest, self.batch_size(description))
+        return DecodePool(self.decode_workers, slot_bytes, requests_in_flight, stall_seconds=self.stall_seconds)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""The track of a clip model: it describes the clips of a source and adds the descriptions to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from reelscribe.client.joining import JoinedClips
+from reelscribe.client.models import ClipClient
+from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.contract.model import ClipModelDescription
+from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError
+from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
+from reelscribe.decode_pool.pool import DecodePool
+from reelscribe.errors import RequestRefused
+from reelscribe.reporting.units import Counts
+from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
+from reelscribe.results.jobs import Job, SavedSource, SavedVideo
+from reelscribe.results.records import Kind
+from reelscribe.run.tracks.model_track import ModelTrack
+from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.tracks.track import incomplete
+
+USUAL_SHOT_SECONDS = 5.0
+"""Average length of a shot, to say about how many clips a run has before it; in films and on the web, it is 3 to 8."""
+
+
+class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, ClipDescription, SavedClipBatch]):
+    """Describes the clips of sources."""
+
+    kind: ClassVar[Kind] = "clips"
+    counts: ClassVar[Counts] = "clips"
+    item: ClassVar[str] = "clip"
+    items_per_count = 1.0
+
+    def __init__(self, client: ClipClient, options: ClipOptions | None = None) -> None:
+        """Create a track.
+
+        Args:
+            client: The open client of the clip model.
+            options: Where the clips are, and what the model is asked; by default a clip for each shot.
+        """
+        self.options = options or ClipOptions()
+        super().__init__(client, retry_failed=self.options.retry_failed)
+        self._describer = client  # `_client`, with the type that has `describe_clips`
+
+    @property
+    def choice(self) -> str:
+        """What the clips are, in words."""
+        return self.options.cutting.describe()
+
+    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
+        """Return about how many clips a video has."""
+        cutting = self.options.cutting
+        if not seconds or not frames_per_second:
+            return 0.0
+        usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.window_seconds - cutting.overlap_seconds
+        return max(1.0, seconds / usual)
+
+    def _read_settings(self, description: ClipModelDescription) -> Mapping[str, Any]:
+        self.options.check(description)
+        return self.options.settings(description)
+
+    def _create_pool(self, description: ClipModelDescription) -> DecodePool:
+        return self.options.pool(description, self._client.requests_in_flight)
+
+    def _read_command(self, path: str, opened: SavedSource | None) -> ReadClips:
+        shots = opened.shots if isinstance(opened, SavedVideo) else None
+        return ReadClips(self.options.task(path, self._description, shots), self.options.batch_size(self._description))
+
+    def _create_joined(self, description: ClipModelDescription) -> JoinedClips:
+        most = self.options.batch_size(description)
+        return JoinedClips(self._describer, max_items=most, max_bytes=self.pool.slot_bytes)
+
+    def _items(self, batch: DecodedClipBatch) -> Sequence[Clip]:
+        return [
+            Clip(frames, clip.pts_seconds, self.options.prompt)
+            for clip, frames in zip(batch.clips, batch.frames, strict=True)
+        ]
+
+    def _to_save(self, batch: DecodedClipBatch, answers: Sequence[ClipDescription | RequestRefused]) -> SavedClipBatch:
+        described, failures = [], []
+        for clip, answer in zip(batch.clips, answers, strict=True):
+            start, end = clip.span.start_seconds, clip.span.end_seconds
+            if isinstance(answer, RequestRefused):
+                failures.append(ClipFailure(start, end, str(answer)))
+            else:
+                frames, average = len(clip.frame_indices), answer.avg_logprob
+                described.append(DescribedClip(start, end, frames, answer.text, answer.status, answer.tokens, average))
+        failures += [ClipFailure(span.start_seconds, span.end_seconds, UNDECODABLE) for span in batch.undecodable]
+        failures.sort(key=lambda failure: failure.start_seconds)
+        return SavedClipBatch(batch.first, batch.stop, described=described, failures=failures)
+
+    def _amount(self, saved: SavedClipBatch) -> float:
+        return len(saved.described)
+
+    def _unsent(self, saved: SavedClipBatch) -> float:  # noqa: ARG002 - all of them are sent
+        return 0.0
+
+    def _opened_to_save(self, opened: OpenedClips) -> tuple[SavedVideo, int]:
+        info = opened.info
+        return SavedVideo(info, info.end_seconds, opened.why_incomplete, opened.shots), opened.clips
+
+    def _share(self, opened: OpenedClips, first: int, stop: int | None) -> tuple[float, float]:
+        share = ((opened.clips if stop is None else stop) - first) / max(1, opened.clips)
+        return share, share * max(0.0, opened.info.end_seconds - opened.info.start_seconds)
+
+    def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
+        """Return an error unless every clip has a description."""
+        if not isinstance(job.opened, SavedVideo) or job.total is None or job.missing:
+            return incomplete(job, "clips")
+        if job.opened.why_incomplete:
+            return SourceError("MediaError", job.opened.why_incomplete)
+        if undecodable := failures.pop(UNDECODABLE, 0):
+            return SourceError("MediaError", f"damaged: {undecodable} of {job.total} clips cannot be decoded")
+        if failures:
+            reason, _ = next(iter(failures.items()))
+            return SourceError("RequestRefused", f"{sum(failures.values())} clips have no description: {reason}")
+        return None
