@@ -11,6 +11,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GenerationConfig, Qwen2Tokenizer, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
+from clips.describer import ClipSettings
 from clips.families import ProcessorSettings, Qwen3VL
 from events import random_event_clip
 from phrases import WORDS
@@ -21,10 +22,9 @@ TEXT_WIDTH = 128
 POSITIONS = 16
 """Rows and columns of the learned position embeddings, which the model interpolates to each grid of patches."""
 
-SYSTEM_PROMPT = "You describe video clips."
-PROMPT = "Describe this clip."
-JSON_PROMPT = "Describe this clip as JSON."
-STILL_PROMPT = "Describe this picture."
+PROMPT, STILL_PROMPT = ClipSettings.prompt, ClipSettings.still_prompt
+"""The prompts of the handler, about clips and about single pictures."""
+JSON_PROMPT = "Describe this video clip as JSON."
 
 _CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -102,14 +102,13 @@ def build_tokenizer() -> Qwen2Tokenizer:
     texts = [clip.caption for clip in clips] + [clip.json_caption for clip in clips]
     texts += [clip.still_caption(rng.random()) for clip in clips]
     texts += [
-        SYSTEM_PROMPT,
         PROMPT,
         JSON_PROMPT,
         STILL_PROMPT,
         "The clip shows 12.5 to 39.0 seconds of a video.",
         "These words are said in the clip:",
     ]
-    texts += ["<1.5 seconds>", "system user assistant\n", " ".join(WORDS)] * 100
+    texts += ["<1.5 seconds>", "user assistant\n", " ".join(WORDS)] * 100
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(texts, vocab_size=500, show_progress=False)
     model = json.loads(bpe.to_str())["model"]

@@ -36,7 +36,6 @@ from clip_captioner.model import (
     PROCESSORS,
     PROMPT,
     STILL_PROMPT,
-    SYSTEM_PROMPT,
     TEXT_WIDTH,
     WIDTH,
     build_model,
@@ -126,7 +125,6 @@ class ClipBatches(torch.utils.data.IterableDataset[Batch]):
     def _question(self, clip: Clip, prompt: str) -> str:
         kind = "video" if len(clip.frames) > 1 else "image"
         messages: list[dict[str, Any]] = [
-            {"role": "system", "content": SYSTEM_PROMPT},
             {"role": "user", "content": [{"type": kind}, {"type": "text", "text": prompt}]},
         ]
         text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
@@ -393,7 +391,7 @@ def main() -> None:
     """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "models" / "clips")
-    parser.add_argument("--steps", type=int, default=5_500)
+    parser.add_argument("--steps", type=int, default=4_800)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
