@@ -2,12 +2,14 @@
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reelscribe.contract.source import Shot
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import UsageError
 
@@ -15,10 +17,11 @@ TIMES = [5 + k / 10 for k in range(40)]
 """4 seconds at 10 frames a second; the clock does not begin with 0."""
 KEYS = [k % 8 == 0 for k in range(40)]
 END = 9.0
+SHOTS = [Shot(0, 10, 5.0, 6.0), Shot(10, 11, 6.0, 6.1), Shot(11, 40, 6.1, 9.0)]
 
 
 def choose(**options) -> list[int]:
-    return list(Sampling(**options).choose(TIMES, KEYS, END))
+    return list(Sampling(**options).choose(TIMES, KEYS, END, SHOTS))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +52,13 @@ def choose(**options) -> list[int]:
         ({"frames": 1, "start": 4}, []),
         ({"frames": 4, "start": 4}, []),
         ({"fps": 1, "start": 4}, []),
+        ({"per_shot": 1}, [5, 10, 25]),
+        ({"per_shot": 2}, [2, 7, 10, 18, 32]),
+        ({"per_shot": 3}, [1, 5, 8, 10, 15, 25, 35]),
+        ({"per_shot": 10}, [*range(11), *range(12, 40, 3)]),
+        ({"per_shot": 1, "start": 1, "end": 3.1}, [10, 21]),
+        ({"per_shot": 1, "end": 0.5}, [2]),
+        ({"per_shot": 1, "start": 4}, []),
     ],
 )
 def test_each_way_of_sampling_chooses_its_frames(options, chosen):
@@ -58,6 +68,21 @@ def test_each_way_of_sampling_chooses_its_frames(options, chosen):
 @pytest.mark.parametrize("there", [1, 2, 3, 7])
 def test_all_frames_of_a_video_with_too_few_are_chosen(there):
     assert list(Sampling(frames=8).choose(TIMES[:there], KEYS[:there], END)) == list(range(there))
+
+
+@given(st.integers(1, 12), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_the_frames_of_a_shot_lie_as_far_from_each_other_as_from_its_ends(wanted, lengths):
+    edges = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
+    shots = [Shot(first, stop, first / 10, stop / 10) for first, stop in pairwise(edges)]
+    times = [k / 10 for k in range(edges[-1])]
+    chosen = list(Sampling(per_shot=wanted).choose(times, [True] * len(times), edges[-1] / 10, shots))
+    assert chosen == sorted({*chosen})
+    for first, stop in pairwise(edges):
+        inside = [index for index in chosen if first <= index < stop]
+        assert len(inside) == min(wanted, stop - first)
+        gaps = [after - before for before, after in pairwise(inside)]
+        assert max(gaps, default=0) - min(gaps, default=0) <= 1
+        assert abs((inside[0] - first) - (stop - 1 - inside[-1])) <= 1
 
 
 def test_at_a_variable_frame_rate_the_frame_shown_at_each_tick_is_chosen():
@@ -107,6 +132,7 @@ def test_the_span_ends_with_its_end_or_with_the_file():
         ({"fps": math.inf}, "fps: expected more than 0"),
         ({"fps": math.nan}, "fps: expected more than 0"),
         ({"frames": 0}, "frames: expected 1 or more, got 0"),
+        ({"per_shot": 0}, "per_shot: expected 1 or more, got 0"),
         ({"start": -1}, "start: expected 0 seconds or more, got -1"),
         ({"start": math.nan}, "start: expected 0 seconds"),
         ({"end": 0}, "end: expected more seconds than the start"),
@@ -114,6 +140,7 @@ def test_the_span_ends_with_its_end_or_with_the_file():
         ({"end": math.inf}, "end: expected more seconds"),
         ({"every": 2, "fps": 1.0}, "expected one of .* got every 2 and fps 1.0"),
         ({"frames": 4, "keyframes": True}, "expected one of .* got frames 4 and keyframes True"),
+        ({"fps": 1.0, "per_shot": 2}, "expected one of .* got fps 1.0 and per_shot 2"),
     ],
 )
 def test_values_out_of_range_are_refused(options, reason):
@@ -129,6 +156,7 @@ def test_values_out_of_range_are_refused(options, reason):
         ({"fps": 0.5, "start": 0.0, "end": 9.5}, {"fps": 0.5, "start": 0.0, "end": 9.5}),
         ({"frames": 32}, {"frames": 32}),
         ({"keyframes": True}, {"keyframes": True}),
+        ({"per_shot": 2, "end": 9.5}, {"per_shot": 2, "end": 9.5}),
     ],
 )
 def test_the_json_of_a_sampling_has_the_fields_that_are_set(options, value):
@@ -147,6 +175,8 @@ def test_the_json_of_a_sampling_has_the_fields_that_are_set(options, value):
         ({"frames": 1}, "the middle frame of each video"),
         ({"frames": 16, "end": 90}, "16 frames of each video up to 90 s"),
         ({"keyframes": True, "start": 60, "end": 90}, "every keyframe from 60 to 90 s"),
+        ({"per_shot": 1}, "the middle frame of each shot"),
+        ({"per_shot": 3, "end": 90}, "3 frames of each shot up to 90 s"),
     ],
 )
 def test_a_sampling_describes_itself_in_words(options, words):

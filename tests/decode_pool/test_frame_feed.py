@@ -31,7 +31,7 @@ class GreyVideo:
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.levels), 10.0, 0.0, 1.0, "grey", None)
         self.chosen = range(0, 2 * len(self.levels), 2)
         self.input_size, self.end_seconds, self.why_incomplete = SIZE, 1.0, None
-        self.decoded, self.shots = len(self.levels), None
+        self.decoded, self.shots, self.undecodable = len(self.levels), None, 0
 
     def __enter__(self) -> "GreyVideo":
         return self
@@ -80,6 +80,7 @@ def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
             "end_seconds": video.end_seconds,
             "why_incomplete": None,
             "shots": None,
+            "undecodable": 0,
         }
     batches = [reply["batch"] for reply in others]
     assert [(batch["first"], batch["stop"]) for batch in batches] == list(pairwise(range(0, 91, 5)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 
 import av

@@ -7,7 +7,7 @@ audio are `Utterance`s, `Silence`s and `SpeechFailure`s. All times are presentat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.speech import Word
@@ -121,6 +121,8 @@ class DescribedClip:
     """Number of tokens of the text, with the one that ends it."""
     avg_logprob: float | None = None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
+    json: Any = None
+    """The text as parsed JSON; None unless a JSON schema was given."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ class ClipFailure:
     """Presentation time at which it ends."""
     error: str
     """Message of the error."""
+    text: str | None = None
+    """What the model says, if it does not fit the JSON schema; None for other errors."""
 
 
 ClipResult = DescribedClip | ClipFailure

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, get_args
 
@@ -34,6 +35,10 @@ LONGER_SIDE = 256
 
 FLASH_FRAMES = 4
 """Largest number of frames of a flash: a picture that interrupts a shot, which then goes on."""
+
+BLACK_LEVEL = 12
+"""Average level, of 255, below which a picture is black: PySceneDetect's own for "threshold". Between two such pictures
+there is no cut: hue and saturation jump where a fade reaches black, although nobody sees it."""
 
 CONTEXT_FRAMES = 16
 """Number of frames before a frame that decide whether it begins a shot, except for "threshold"."""
@@ -82,6 +87,7 @@ class CutFinder:
     """Finds cuts among the frames of one video, which are added one after the other.
 
     A flash is no cut: if the picture after two cuts that are close together is like that before them, the shot goes on.
+    Nor is there a cut between two black pictures, unless fades are looked for.
     """
 
     def __init__(self, detection: ShotDetection) -> None:
@@ -91,6 +97,8 @@ class CutFinder:
             detection: How shots are found.
         """
         self._detector = _create_detector(detection)
+        self._fades = detection.detector == "threshold"
+        self._size: tuple[int, int] | None = None
         self._reformatter = VideoReformatter()
         self._recent = deque[tuple[int, NDArray[np.uint8]]](maxlen=CONTEXT_FRAMES)
         self._undecided: list[_Cut] = []
@@ -105,14 +113,16 @@ class CutFinder:
 
         Returns:
             Indices of frames that begin a shot, ascending, as far as they are decided.
+
+        Raises:
+            av.FFmpegError: FFmpeg cannot convert the frame.
         """
         from scenedetect import FrameTimecode
 
         picture = self._reduce(frame if isinstance(frame, av.VideoFrame) else av.VideoFrame.from_ndarray(frame))
         self._recent.append((index, picture))
         # The frame rate only turns numbers of frames to seconds, which are not used.
-        found = self._detector.process_frame(FrameTimecode(index, 25.0), picture)
-        self._undecided += map(self._cut, (timecode.frame_num for timecode in found))
+        self._add_cuts(self._detector.process_frame(FrameTimecode(index, 25.0), picture))
         return self._decide(index)
 
     def end(self) -> list[int]:
@@ -122,17 +132,21 @@ class CutFinder:
         if not self._recent:
             return []
         last = self._recent[-1][0]
-        found = self._detector.post_process(FrameTimecode(last, 25.0))
-        self._undecided += map(self._cut, (timecode.frame_num for timecode in found))
+        self._add_cuts(self._detector.post_process(FrameTimecode(last, 25.0)))
         return self._decide(last + 2 * CONTEXT_FRAMES)
 
     def _reduce(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        scale = min(1.0, LONGER_SIDE / max(frame.width, frame.height))
-        size = (max(2, round(frame.width * scale)), max(2, round(frame.height * scale)))
+        if self._size is None:  # it stays that of the first frame, because the detectors compare only equal sizes
+            scale = min(1.0, LONGER_SIDE / max(frame.width, frame.height))
+            self._size = (max(2, round(frame.width * scale)), max(2, round(frame.height * scale)))
         reduced = self._reformatter.reformat(
-            frame, *size, format="bgr24", interpolation=Interpolation.BILINEAR, threads=1
+            frame, *self._size, format="bgr24", interpolation=Interpolation.BILINEAR, threads=1
         )
         return reduced.to_ndarray().astype(np.uint8, copy=False)
+
+    def _add_cuts(self, found: Iterable[Any]) -> None:
+        cuts = [self._cut(timecode.frame_num) for timecode in found]
+        self._undecided += [cut for cut in cuts if self._fades or not (_is_black(cut.before) and _is_black(cut.after))]
 
     def _cut(self, index: int) -> _Cut:
         before = [picture for at, picture in self._recent if at < index]
@@ -167,10 +181,14 @@ class _Cut(NamedTuple):
 def _is_flash(first: _Cut, second: _Cut) -> bool:
     """Whether the picture after the second cut is much more like that before the first than the flash between is."""
     pictures = (first.before, first.after, second.before, second.after)
-    if any(picture is None or picture.shape != pictures[0].shape for picture in pictures):  # type: ignore[union-attr]
+    if any(picture is None for picture in pictures):
         return False
     across = _difference(first.before, second.after)
     return 2 * across < min(_difference(first.before, first.after), _difference(second.before, second.after))
+
+
+def _is_black(picture: NDArray[np.uint8] | None) -> bool:
+    return picture is not None and float(picture.mean()) < BLACK_LEVEL
 
 
 def _difference(a: Any, b: Any) -> float:
@@ -182,7 +200,7 @@ def find_shots(
     times: Times,
     end_seconds: float,
     detection: ShotDetection,
-) -> list[Shot]:
+) -> tuple[list[Shot], int]:
     """Find the shots of a video.
 
     Args:
@@ -192,15 +210,17 @@ def find_shots(
         detection: How shots are found.
 
     Returns:
-        The shots in order; together they hold every frame.
+        The shots in order, which together hold every frame, and the number of frames that cannot be decoded.
     """
-    finder, cuts = CutFinder(detection), list[int]()
+    finder, cuts, undecodable = CutFinder(detection), list[int](), len(times)
     for index, frame in frames:
-        cuts += finder.add(index, frame)
+        with suppress(av.FFmpegError):  # it cannot convert some pixel formats; their frames count as undecodable
+            cuts += finder.add(index, frame)
+            undecodable -= 1
     cuts += finder.end()
     edges = sorted({0, *cuts, len(times)})
     seconds = [round(float(time), 6) for time in (*(times[edge] for edge in edges[:-1]), end_seconds)]
-    return [Shot(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)]
+    return [Shot(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)], undecodable
 
 
 def _create_detector(detection: ShotDetection) -> Any:

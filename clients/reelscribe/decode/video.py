@@ -127,6 +127,8 @@ class OpenVideo:
     """Why frames are missing; None if the file is complete."""
     shots: Sequence[Shot] | None
     """The shots; None if nobody asked for them."""
+    undecodable: int
+    """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
 
     def __init__(
         self,
@@ -145,9 +147,10 @@ class OpenVideo:
         self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
         self._reader = FrameReader(self._name, packets, heartbeat)
         self._decoded_by_decord = 0
-        self.shots = known_shots
+        self.shots, self.undecodable = known_shots, 0
         if detection and known_shots is None:
-            self.shots = find_shots(self.pictures(range(len(self.times))), self.times, self.info.end_seconds, detection)
+            frames = self.pictures(range(len(self.times)))
+            self.shots, self.undecodable = find_shots(frames, self.times, self.info.end_seconds, detection)
 
     def __enter__(self) -> Self:
         return self

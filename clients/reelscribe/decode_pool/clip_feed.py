@@ -58,6 +58,8 @@ class OpenedClips:
 class DecodedClipBatch(DecodedBatch):
     """The clips of a video from number `first` to before `stop`."""
 
+    path: str
+    """Path of the video."""
     clips: list[SentClip]
     """The clips to describe; may be empty."""
     frames: list[FrameArray]
@@ -108,7 +110,7 @@ class ReadClips:
             at += size
         undecodable = [Shot(*span) for span in reply["undecodable"]]
         fields = {**reply, "clips": clips, "undecodable": undecodable}
-        return DecodedClipBatch(**fields, frames=frames, slots=slots)
+        return DecodedClipBatch(**fields, path=self.task.path, frames=frames, slots=slots)
 
 
 def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: int) -> int:

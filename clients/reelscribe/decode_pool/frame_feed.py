@@ -2,7 +2,7 @@
 
 The parent sends a `ReadFrames` command with the spans to read, and the process runs `feed`, which replies::
 
-    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots"}}
+    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots", "undecodable"}}
     {"batch": {"first", "stop", "slot", "frame_indices", "pts_seconds", "reused", "undecodable", "anchor"}}
     ...
 
@@ -51,6 +51,8 @@ class OpenedVideo:
     """Why frames are missing; None if the file is complete."""
     shots: Sequence[Shot] | None = None
     """The shots; None if nobody asked for them."""
+    undecodable: int = 0
+    """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +141,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: 
                 "end_seconds": video.end_seconds,
                 "why_incomplete": video.why_incomplete,
                 "shots": video.shots,
+                "undecodable": video.undecodable,
             }
         )
         max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)

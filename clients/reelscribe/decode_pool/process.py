@@ -27,9 +27,9 @@ to start, as much as a hundred short files."""
 EXIT_SECONDS = 5.0
 """Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
 
-REPLY_BYTES = 2**20
-"""Longest line of replies that is accepted, in bytes. The longest replies are batches of 1,024 frames or silent chunks,
-of which up to eight come in a line."""
+REPLY_BYTES = 2**28
+"""Longest line of replies that is accepted, in bytes. The longest replies have the shots of a video: there may be as
+many as frames, and each takes about 50 bytes."""
 
 Opened = TypeVar("Opened")
 Batch = TypeVar("Batch", bound=DecodedBatch)

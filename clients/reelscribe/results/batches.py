@@ -149,7 +149,7 @@ class SavedClipBatch(SavedBatch):
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         described = [tuple(vars(clip).values()) for clip in self.described]
-        failures = [(failure.start_seconds, failure.end_seconds, failure.error) for failure in self.failures]
+        failures = [tuple(vars(failure).values()) for failure in self.failures]
         return described, (), failures
 
     @classmethod

@@ -27,6 +27,7 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
+from reelscribe.results.flags import Flag, with_flags
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
 """A kind of annotations."""
@@ -253,12 +254,12 @@ class Record:
         yield "audio", {**asdict(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
         yield "shots", map(_shot, self.shots)
         yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
-        yield "captions", map(_object, captions.captions() if captions else ())
+        yield "captions", map(_flagged, with_flags(captions.captions()) if captions else ())
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
         yield "caption_settings", captions.settings.id if captions else None
         clips = self.clips_result
-        yield "clips", map(_object, clips.described() if clips else ())
+        yield "clips", map(_flagged, with_flags(clips.described()) if clips else ())
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
         yield "segments", map(_utterance, transcript.utterances() if transcript else ())
@@ -286,6 +287,11 @@ class KnownSource(NamedTuple):
 
 def _object(value: Any) -> dict[str, Any]:
     return dict(vars(value))
+
+
+def _flagged(result: tuple[Caption | DescribedClip, list[Flag]]) -> dict[str, Any]:
+    value, flags = result
+    return {**vars(value), "flags": flags}
 
 
 def _shot(shot: Shot) -> dict[str, Any]:

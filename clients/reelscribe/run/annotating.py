@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 from reelscribe._turns import Turns
+from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import Ledger, file_stat, size_in
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.records import Record
+from reelscribe.results.records import Kind, Record
 from reelscribe.run.tracks.track import Stopped, Track, source_error
 
 
@@ -104,7 +105,9 @@ class Annotator:
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
         if not todo:
             return jobs
-        worked = await _gather([asyncio.create_task(track.work(source, job)) for track, job in todo])
+        siblings = _Siblings(self._reader, dict(zip((track.kind for track in self._tracks), jobs, strict=True)))
+        siblings.tasks = {track.kind: asyncio.create_task(track.work(source, job, siblings)) for track, job in todo}
+        worked = await _gather([*siblings.tasks.values()])
         await self._check_unchanged(source, worked, stat)
         done = {job.id: job for job in worked}
         return [done.get(job.id, job) for job in jobs]
@@ -120,6 +123,23 @@ class Annotator:
             for job in jobs:
                 await self._ledger.forget(job.id)
             raise MediaError("it was changed while it was being read; run the same command again")
+
+
+class _Siblings:
+    """What the tracks of a run make of one source."""
+
+    def __init__(self, reader: LedgerReader, jobs: Mapping[Kind, Job]) -> None:
+        self._reader, self._jobs = reader, jobs
+        self.tasks: Mapping[Kind, asyncio.Task[Job]] = {}
+        """Those that are being done."""
+
+    async def utterances(self) -> list[Utterance]:
+        """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
+        task = self.tasks.get("transcript")
+        # Shielded, so that a track that is cancelled while it waits does not cancel the other one.
+        job = await asyncio.shield(task) if task else self._jobs["transcript"]
+        results = await asyncio.to_thread(list, self._reader.audio_results(job.id))
+        return [result for result in results if isinstance(result, Utterance)]
 
 
 async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:

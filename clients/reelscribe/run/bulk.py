@@ -130,8 +130,7 @@ class BulkRun:
         """
         paths, excluded = await self._find(names)
         async with AsyncExitStack() as stack:
-            for track in self._tracks:
-                await stack.enter_async_context(track)
+            await self._enter_tracks(stack)
             plan = await self._plan(paths, excluded)
             outlooks = Outlooks(plan, self._tracks, self._new_meter(plan))
             await outlooks.read_headers(processes=len(os.sched_getaffinity(0)))
@@ -155,8 +154,7 @@ class BulkRun:
         """
         paths, excluded = await self._find(names)
         async with AsyncExitStack() as stack:
-            for track in self._tracks:
-                await stack.enter_async_context(track)
+            await self._enter_tracks(stack)
             stack.enter_context(FolderLock(self._out))
             check_folder(self._out)
             ledger = await stack.enter_async_context(Ledger(self._out))
@@ -194,6 +192,12 @@ class BulkRun:
             await ledger.save_run_state(self._run_state(meter))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
+
+    async def _enter_tracks(self, stack: AsyncExitStack) -> None:
+        for track in self._tracks:
+            await stack.enter_async_context(track)
+        for track in self._tracks:
+            track.meet(self._tracks)
 
     async def _find(self, names: Sequence[str]) -> tuple[list[str], int]:
         """Return the paths of the sources, and how many were left out of them."""

@@ -147,6 +147,8 @@ def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> Pl
     if job is None:
         return PlannedShare()
     amount = job.saved / track.items_per_count
+    if track.item is None and job.done:  # its sources are done at once
+        amount = seconds or 0.0
     total = amount if job.total is None else job.total / track.items_per_count
     if job.total is None and seconds:
         total = seconds

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -91,7 +92,19 @@ class ClipOptions:
     ] = None
     prompt: Annotated[
         str | None,
-        clip_option(metavar="TEXT|@FILE", help="What to ask the model about each clip.", show_default="its own"),
+        clip_option(
+            metavar="TEXT|@FILE",
+            help="What to ask the model about each clip; {start}, {end}, {name}, {transcript} and {schema} are filled"
+            " in.",
+            show_default="its own",
+        ),
+    ] = None
+    json_schema: Annotated[
+        Path | None,
+        clip_option(
+            metavar="FILE",
+            help="JSON schema that answers must fit; an answer that does not is asked for once more, and then fails.",
+        ),
     ] = None
     clips_per_request: Annotated[
         int,
@@ -121,12 +134,20 @@ class ClipOptions:
             cutting=cutting,
             fps=self.clip_fps,
             prompt=None if self.prompt is None else _text_of(self.prompt),
+            json_schema=None if self.json_schema is None else _json_of(self.json_schema),
             resize=resize,
             clips_per_request=self.clips_per_request,
             decode_workers=pictures.decode_workers,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--json-schema: expected a file of JSON, got {path}: {error}") from None
 
 
 def _text_of(value: str) -> str:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from reelscribe.client.joining import JoinedClips
 from reelscribe.client.models import ClipClient
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.model import ClipModelDescription
-from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError
+from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
+from reelscribe.contract.source import Shot, Source
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import RequestRefused
+from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import ClipOptions
-from reelscribe.run.tracks.track import incomplete
+from reelscribe.run.tracks.prompts import AnswerRefused, ask_again, fill, has_field, read_answer
+from reelscribe.run.tracks.track import Siblings, Track, incomplete
 
 USUAL_SHOT_SECONDS = 5.0
 """Average length of a shot, to say about how many clips a run has before it; in films and on the web, it is 3 to 8."""
@@ -43,6 +46,26 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         self.options = options or ClipOptions()
         super().__init__(client, retry_failed=self.options.retry_failed)
         self._describer = client  # `_client`, with the type that has `describe_clips`
+        self._said: dict[str, list[Utterance]] = {}
+        """What is said in each source that is being described, if prompts have its words."""
+
+    def meet(self, tracks: Sequence[Track[Any]]) -> None:
+        """Find the track of transcripts, on whose settings the descriptions depend if their prompts have its words."""
+        if not has_field(self.options.prompt, "transcript"):
+            return
+        speech = next((track for track in tracks if track.kind == "transcript"), None)
+        if speech is None:
+            raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
+        self.settings = {**self.settings, "transcript": speech.job_settings}
+
+    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:
+        """Describe the clips of a source that have no description yet; see `Track.work`."""
+        if has_field(self.options.prompt, "transcript"):
+            self._said[source.path] = await siblings.utterances()
+        try:
+            return await super().work(source, job, siblings)
+        finally:
+            self._said.pop(source.path, None)
 
     @property
     def choice(self) -> str:
@@ -74,9 +97,39 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
 
     def _items(self, batch: DecodedClipBatch) -> Sequence[Clip]:
         return [
-            Clip(frames, clip.pts_seconds, self.options.prompt)
+            Clip(frames, clip.pts_seconds, self._prompt(batch.path, clip.span))
             for clip, frames in zip(batch.clips, batch.frames, strict=True)
         ]
+
+    def _prompt(self, path: str, span: Shot) -> str | None:
+        if self.options.prompt is None:
+            return None
+        return fill(self.options.prompt, path, span, self._said.get(path, ()), self.options.json_schema)
+
+    async def _accepted(
+        self, items: Sequence[Clip], answers: list[ClipDescription | RequestRefused]
+    ) -> list[ClipDescription | RequestRefused]:
+        """Ask once more about the clips whose answers do not fit the JSON schema."""
+        again = [(k, why) for k, answer in enumerate(answers) if (why := self._why_refused(answer))]
+        if not again:
+            return answers
+        asked = [
+            replace(items[k], prompt=ask_again(items[k].prompt or self._description.prompt, _text(answers[k]), why))
+            for k, why in again
+        ]
+        for (k, _), answer in zip(again, await (await self._joined.add(asked)), strict=True):
+            answers[k] = answer
+        return answers
+
+    def _why_refused(self, answer: ClipDescription | RequestRefused) -> str | None:
+        """Return why an answer does not fit the JSON schema; None if it does, or if nothing was answered."""
+        if self.options.json_schema is None or isinstance(answer, RequestRefused):
+            return None
+        try:
+            read_answer(answer.text, self.options.json_schema)
+        except AnswerRefused as error:
+            return str(error)
+        return None
 
     def _to_save(self, batch: DecodedClipBatch, answers: Sequence[ClipDescription | RequestRefused]) -> SavedClipBatch:
         described, failures = [], []
@@ -84,9 +137,17 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             start, end = clip.span.start_seconds, clip.span.end_seconds
             if isinstance(answer, RequestRefused):
                 failures.append(ClipFailure(start, end, str(answer)))
+            elif why := self._why_refused(answer):
+                failures.append(ClipFailure(start, end, f"the answer cannot be used: {why}", answer.text))
             else:
-                frames, average = len(clip.frame_indices), answer.avg_logprob
-                described.append(DescribedClip(start, end, frames, answer.text, answer.status, answer.tokens, average))
+                schema = self.options.json_schema
+                value = None if schema is None else read_answer(answer.text, schema)
+                frames = len(clip.frame_indices)
+                described.append(
+                    DescribedClip(
+                        start, end, frames, answer.text, answer.status, answer.tokens, answer.avg_logprob, value
+                    )
+                )
         failures += [ClipFailure(span.start_seconds, span.end_seconds, UNDECODABLE) for span in batch.undecodable]
         failures.sort(key=lambda failure: failure.start_seconds)
         return SavedClipBatch(batch.first, batch.stop, described=described, failures=failures)
@@ -117,3 +178,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             reason, _ = next(iter(failures.items()))
             return SourceError("RequestRefused", f"{sum(failures.values())} clips have no description: {reason}")
         return None
+
+
+def _text(answer: ClipDescription | RequestRefused) -> str:
+    return "" if isinstance(answer, RequestRefused) else answer.text

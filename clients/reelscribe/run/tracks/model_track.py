@@ -112,7 +112,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             self.raise_if_stopping()
             items = self._items(batch)
             answers = await self._joined.add(items) if len(items) else None
-            request = asyncio.create_task(self._answer(batch, answers))
+            request = asyncio.create_task(self._answer(batch, items, answers))
             at_end = stack.pop_all()
         request.add_done_callback(lambda _: at_end.close())  # also if it is cancelled before it starts
         return request
@@ -178,8 +178,14 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         finally:
             await sender.close()
 
-    async def _answer(self, batch: Batch, answers: asyncio.Future[list[Answer | RequestRefused]] | None) -> Saved:
-        return self._to_save(batch, await answers if answers else [])
+    async def _answer(
+        self, batch: Batch, items: Any, answers: asyncio.Future[list[Answer | RequestRefused]] | None
+    ) -> Saved:
+        return self._to_save(batch, await self._accepted(items, await answers) if answers else [])
+
+    async def _accepted(self, items: Any, answers: list[Answer | RequestRefused]) -> list[Answer | RequestRefused]:  # noqa: ARG002
+        """Return the answers that are kept; a track may ask again about some of the items."""
+        return answers
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from reelscribe.decode.sound.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
+from reelscribe.run.tracks.prompts import check_schema
 
 HELD_BYTES = 2**30
 """Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
@@ -103,7 +104,9 @@ class ClipOptions:
     fps: float | None = None
     """Frames for each second of a clip; None for the model's own number."""
     prompt: str | None = None
-    """What the model is asked; None for its own prompt."""
+    """What the model is asked, with fields that are filled in for each clip (prompts.py); None for its own prompt."""
+    json_schema: Mapping[str, Any] | None = None
+    """JSON schema that answers must fit; None if they are plain texts."""
     resize: Resize = "fast"
     """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
@@ -121,7 +124,9 @@ class ClipOptions:
             raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
         if self.prompt is not None and not self.prompt.strip():
             raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
-        if self.prompt is not None and not description.allow_prompts:
+        if self.json_schema is not None:
+            check_schema(self.json_schema)
+        if (self.prompt is not None or self.json_schema is not None) and not description.allow_prompts:
             raise UsageError(
                 f"prompt: {description.name} is served with a prompt of its own (allow_prompts: false in its YAML);"
                 " leave it out"
@@ -141,6 +146,7 @@ class ClipOptions:
             "system_prompt": description.system_prompt,
             "prompt": self.prompt or description.prompt,
             "still_prompt": description.still_prompt,
+            **({} if self.json_schema is None else {"json_schema": self.json_schema}),
             "generation": dict(description.generation),
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from reelscribe.contract.frames import InputSize
@@ -16,7 +16,7 @@ from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.reporting.units import Counts
 from reelscribe.results.jobs import Job, SavedVideo
 from reelscribe.results.records import Kind, Model
-from reelscribe.run.tracks.captions import opened_to_save
+from reelscribe.run.tracks.captions import damage, opened_to_save
 from reelscribe.run.tracks.track import Track, incomplete
 
 _NO_FRAMES = InputSize(1, 1)
@@ -82,7 +82,8 @@ class ShotTrack(Track[OpenedVideo]):
         self._meter.ended(path)
 
     def _opened_to_save(self, opened: OpenedVideo) -> tuple[SavedVideo, int]:
-        return opened_to_save(opened), opened.chosen
+        reason = damage(opened.why_incomplete, opened.undecodable, opened.info.frames)
+        return replace(opened_to_save(opened), why_incomplete=reason), opened.chosen
 
     def _share(self, opened: OpenedVideo, first: int, stop: int | None) -> tuple[float, float]:  # noqa: ARG002
         """Return a whole source, as shots are known when all of it has been decoded."""

@@ -10,12 +10,12 @@ import asyncio
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self
+from typing import Any, ClassVar, Generic, Protocol, Self
 
-from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
@@ -33,6 +33,13 @@ from reelscribe.run.tracks.sender import Opened
 
 class Stopped(Exception):
     """The run was stopped before a source was done."""
+
+
+class Siblings(Protocol):
+    """What the other tracks of a run make of a source."""
+
+    async def utterances(self) -> list[Utterance]:
+        """Wait until the source has been transcribed, and return what is said in it, in the order of time."""
 
 
 class Track(ABC, Generic[Opened]):
@@ -137,12 +144,20 @@ class Track(ABC, Generic[Opened]):
         """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
         return self._retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
 
-    async def work(self, source: Source, job: Job) -> Job:
+    def meet(self, tracks: Sequence[Track[Any]]) -> None:
+        """Take note of all tracks of the run. Called once, when all of them have been entered.
+
+        Raises:
+            UsageError: The track needs another one, which is not there.
+        """
+
+    async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:  # noqa: ARG002 - few tracks look
         """Decode and send the part of a job that has no results yet, and save its results.
 
         Args:
             source: The source file.
             job: Its job, not done yet.
+            siblings: What other tracks make of the source.
 
         Returns:
             The job as it is now, with the error that it ends with. The ledger does not know yet that it is done.

@@ -1,0 +1,57 @@
+"""Flags of texts that deserve a second look: models sometimes repeat themselves, or say the same of everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeVar
+
+from rapidfuzz import fuzz
+
+from reelscribe.contract.outcomes import Caption, DescribedClip
+
+Flag = Literal["repetition", "near-duplicate"]
+
+REPEATED_SHARE = 0.3
+"""Largest share of the groups of GROUP_WORDS words of a text that may have occurred in it before (0 to 1). Of sentences
+that people write, it is nearly always below 0.1."""
+
+GROUP_WORDS = 3
+"""Words of such a group; letters in texts without spaces."""
+
+SIMILARITY = 90.0
+"""Similarity of two texts (0 to 100, the ratio of rapidfuzz: the share of letters that need no edit) from which on they
+count as nearly equal."""
+
+Described = TypeVar("Described", Caption, DescribedClip)
+
+
+def with_flags(results: Iterable[Described]) -> Iterator[tuple[Described, list[Flag]]]:
+    """Yield each result with its flags: "repetition", and "near-duplicate" if it is nearly equal to a neighbour."""
+    before: Described | None = None
+    near_before = False
+    for result in results:
+        if before is not None:
+            near = _nearly_equal(before.text, result.text)
+            yield before, _flags(before.text, near=near or near_before)
+            near_before = near
+        before = result
+    if before is not None:
+        yield before, _flags(before.text, near=near_before)
+
+
+def _flags(text: str, *, near: bool) -> list[Flag]:
+    flags: list[Flag] = ["repetition"] if repeats_itself(text) else []
+    return [*flags, "near-duplicate"] if near else flags
+
+
+def repeats_itself(text: str) -> bool:
+    """Return whether a text says the same thing again and again."""
+    words = text.casefold().split()
+    if len(words) < 2 * GROUP_WORDS:
+        words = list(text.casefold()) if len(words) == 1 else words
+    groups = list(zip(*(words[k:] for k in range(GROUP_WORDS)), strict=False))
+    return len(groups) > GROUP_WORDS and 1 - len(set(groups)) / len(groups) > REPEATED_SHARE
+
+
+def _nearly_equal(one: str, other: str) -> bool:
+    return bool(one) and fuzz.ratio(one, other, score_cutoff=SIMILARITY) >= SIMILARITY

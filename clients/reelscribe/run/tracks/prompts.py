@@ -1,0 +1,124 @@
+"""What a clip model is asked: a prompt whose fields are filled in for each clip, and a schema for its answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reelscribe.contract.outcomes import Utterance
+from reelscribe.contract.source import Shot
+from reelscribe.errors import UsageError
+
+FIELDS = ("start", "end", "name", "transcript", "schema")
+"""The fields that a prompt may have, in braces; other braces stay as they are."""
+
+_FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
+_FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
+_KEPT_LETTERS = 2000
+"""The most letters of an answer that are quoted to the model, or kept with a failure."""
+
+
+class AnswerRefused(Exception):
+    """An answer is not what the schema asks for; the message says why."""
+
+
+def has_field(prompt: str | None, field: str) -> bool:
+    """Return whether a prompt has a field, one of FIELDS."""
+    return prompt is not None and f"{{{field}}}" in prompt
+
+
+def fill(
+    prompt: str, path: str, span: Shot, utterances: Sequence[Utterance], schema: Mapping[str, Any] | None = None
+) -> str:
+    """Fill the fields of a prompt for one clip.
+
+    Args:
+        prompt: The prompt.
+        path: The source.
+        span: The clip.
+        utterances: What is said in the source, in the order of time; empty if nobody knows.
+        schema: The JSON schema of answers; None if there is none.
+
+    Returns:
+        The prompt with `{start}` and `{end}` in seconds, the file name without its suffix as `{name}`, the words of the
+        clip as `{transcript}`, and the schema as `{schema}`.
+    """
+    values = {
+        "start": f"{span.start_seconds:g}",
+        "end": f"{span.end_seconds:g}",
+        "name": os.path.splitext(os.path.basename(path))[0],
+        "transcript": words_between(utterances, span.start_seconds, span.end_seconds),
+        "schema": "" if schema is None else json.dumps(schema, ensure_ascii=False),
+    }
+    return _FIELD.sub(lambda match: values[match[1]], prompt)
+
+
+def words_between(utterances: Sequence[Utterance], start: float, end: float) -> str:
+    """Return what is said in a stretch of time: by the times of words if they are known, or else by those of segments.
+
+    Args:
+        utterances: What is said, in the order of time.
+        start: Presentation time at which the stretch starts, in seconds.
+        end: Presentation time at which it ends.
+    """
+    said: list[str] = []
+    for utterance in utterances:
+        if utterance.end <= start or utterance.start >= end:
+            continue
+        if utterance.words is None:
+            inside = min(utterance.end, end) - max(utterance.start, start)
+            if 2 * inside >= min(utterance.end - utterance.start, end - start):
+                said.append(utterance.text.strip())
+        else:
+            said += [word.text.strip() for word in utterance.words if start <= (word.start + word.end) / 2 < end]
+    return " ".join(filter(None, said))
+
+
+def check_schema(schema: Any) -> None:
+    """Raise UsageError for something that is no JSON schema."""
+    import jsonschema  # imported late, because few runs have a schema
+
+    if not isinstance(schema, dict):
+        raise UsageError('JSON schema: expected an object, such as {"type": "object"}, got something else')
+    try:
+        jsonschema.validators.validator_for(schema).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise UsageError(f"JSON schema: {error.message}") from None
+
+
+def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
+    """Parse an answer that must fit a schema.
+
+    Args:
+        text: The answer; a fence of three backticks around it is no part of it.
+        schema: The JSON schema.
+
+    Returns:
+        The parsed JSON.
+
+    Raises:
+        AnswerRefused: It is no JSON, or does not fit.
+    """
+    import jsonschema
+
+    fenced = _FENCE.match(text.strip())
+    try:
+        value = json.loads(fenced[1] if fenced else text)
+    except ValueError as error:
+        raise AnswerRefused(f"it is no JSON: {error}") from None
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    if problem:
+        raise AnswerRefused(f"it does not fit the schema: {problem.json_path}: {problem.message[:200]}")
+    return value
+
+
+def ask_again(prompt: str, answer: str, why: str) -> str:
+    """Return the prompt for one more try after a refused answer."""
+    return (
+        f"{prompt}\n\nYour last answer was:\n{answer[:_KEPT_LETTERS]}\n\nIt cannot be used, because {why}. Answer with"
+        " JSON that can be used, and with nothing else."
+    )
