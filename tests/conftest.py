@@ -83,5 +83,10 @@ def demo_model() -> str:
 
 
 @pytest.fixture(scope="session")
+def clip_model() -> str:
+    return str(ROOT / "demo" / "models" / "clips")
+
+
+@pytest.fixture(scope="session")
 def demo_speech() -> str:
     return str(ROOT / "demo" / "models" / "speech")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Shot, Span
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.decode_pool import process
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
@@ -134,6 +134,12 @@ async def test_only_what_is_missing_is_decoded(clip):
 async def test_if_nothing_is_missing_there_are_no_batches(clip):
     received = await decode_all(task_of(clip), Span(40, None))
     assert (len(received.opened), received.batches) == (1, [])
+
+
+async def test_a_video_may_have_as_many_shots_as_frames(clip):
+    shots = [Shot(k, k + 1, k / 10, (k + 1) / 10) for k in range(50_000)]
+    (opened,) = (await decode_all(replace(task_of(clip), known_shots=shots))).opened
+    assert opened.shots == shots
 
 
 async def test_frames_that_are_nearly_equal_are_reported_and_not_sent(stills):
@@ -354,7 +360,7 @@ import asyncio, sys
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Shot, Span
 from reelscribe.decode.video import VideoTask
 
 async def main():

@@ -14,7 +14,13 @@ from reelscribe.archive.handler_files import imported_files
 HANDLERS = Path(__file__).parents[2] / "handlers"
 FILES = sorted(path.relative_to(HANDLERS) for path in HANDLERS.rglob("*.py"))
 SHARED = ("reelscribe.contract", "reelscribe.wire", "reelscribe.errors")
-LAYERS = [{"caption_handler", "speech_handler"}, {"captions", "transcripts"}, {"worker"}, {"pipeline"}, {"runtime"}]
+LAYERS = [
+    {"caption_handler", "clip_handler", "speech_handler"},
+    {"captions", "clips", "transcripts"},
+    {"worker"},
+    {"pipeline"},
+    {"runtime"},
+]
 """The files and packages at the top of handlers/, from those that import others to those that others import."""
 
 

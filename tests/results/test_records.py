@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from reelscribe.contract.outcomes import Caption, Failure, Segment, Silence, SourceError, SpeechFailure, Utterance
-from reelscribe.contract.source import AudioInfo, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
 from reelscribe.contract.speech import Word
 from reelscribe.results.annotations import write_results
-from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record, TranscriptResult
+from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record, ShotResult, TranscriptResult
 from support.memory import peak_memory
 
 FRAMES = [
@@ -59,17 +59,23 @@ TRANSCRIBED = TranscriptResult(
     results=lambda: AUDIO,
 )
 
+ADAPTIVE = ModelSettings('{"c": 3}', Model("PySceneDetect", "0.7"), {"detection": {"detector": "adaptive"}})
+SEARCHED = ShotResult(ADAPTIVE, video=CAPTIONED.video, shots=[Shot(0, 3, 0.0, 0.3), Shot(3, 5, 0.3, 0.5)])
+
 SOURCE = Source("vidéo.mp4", 10, "00ff")
 RECORD = Record(SOURCE, CAPTIONED, absolute_path="/v/vidéo.mp4")
 TRANSCRIPT = Record(SOURCE, transcript_result=TRANSCRIBED, absolute_path="/v/vidéo.mp4")
 BOTH = Record(SOURCE, CAPTIONED, TRANSCRIBED, absolute_path="/v/vidéo.mp4")
+SHOTS = Record(SOURCE, shot_result=SEARCHED, absolute_path="/v/vidéo.mp4")
+ALL = replace(BOTH, shot_result=SEARCHED)
 
 EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
 
 FIELDS = [
-    *("source", "status", "error", "media", "audio"),
+    *("source", "status", "error", "media", "audio", "shots", "shot_settings"),
     *("captions", "caption_spans", "caption_failures", "caption_settings"),
+    *("clips", "clip_failures", "clip_settings"),
     *("segments", "silences", "speech_failures", "speech_settings"),
 ]
 
@@ -89,7 +95,7 @@ def with_frames(*frames: Caption | Failure, end_seconds: float = 9.0) -> Caption
     return replace(CAPTIONED, results=lambda: frames, end_seconds=end_seconds)
 
 
-@pytest.mark.parametrize("record", [RECORD, TRANSCRIPT, BOTH, UNREADABLE, Record(SOURCE, with_frames())], ids=str)
+@pytest.mark.parametrize("record", [RECORD, TRANSCRIPT, SHOTS, ALL, UNREADABLE, Record(SOURCE, with_frames())])
 def test_every_record_is_one_line_with_every_field(line, record):
     text = line(record)
     assert text.endswith("\n")
@@ -135,6 +141,24 @@ def test_a_record_of_a_transcript_has_the_fields_of_its_audio(line):
     assert (value["media"], value["captions"], value["caption_spans"]) == (None, [], [])
 
 
+def test_a_record_of_shots_has_their_times_and_frames(line):
+    value = json.loads(line(SHOTS))
+    assert value["shots"] == [
+        {"start_seconds": 0.0, "end_seconds": 0.3, "start_frame": 0, "end_frame": 3},
+        {"start_seconds": 0.3, "end_seconds": 0.5, "start_frame": 3, "end_frame": 5},
+    ]
+    assert (value["shot_settings"], value["media"]["frames"]) == (ADAPTIVE.id, 5)
+    assert (value["captions"], value["caption_settings"], value["audio"]) == ([], None, None)
+
+
+def test_shots_that_were_found_for_captions_are_in_the_record_without_settings_of_their_own(line):
+    captions = replace(CAPTIONED, shots=[Shot(0, 5, 0.0, 0.5)])
+    value = json.loads(line(Record(SOURCE, captions)))
+    assert ([shot["end_frame"] for shot in value["shots"]], value["shot_settings"]) == ([5], None)
+    value = json.loads(line(Record(SOURCE, captions, shot_result=SEARCHED)))
+    assert ([shot["end_frame"] for shot in value["shots"]], value["shot_settings"]) == ([3, 5], ADAPTIVE.id)
+
+
 def test_the_record_of_a_source_that_cannot_be_read_says_why(line):
     value = json.loads(line(UNREADABLE))
     assert value["status"] == "error"
@@ -150,8 +174,10 @@ def test_a_source_that_cannot_be_read_any_more_keeps_its_results(line):
 
 
 def test_a_record_can_be_cut_down_to_one_kind(line):
-    assert line(BOTH.only("captions")) == line(RECORD)
-    assert line(BOTH.only("transcript")) == line(TRANSCRIPT)
+    assert line(ALL.only("captions")) == line(RECORD)
+    assert line(ALL.only("transcript")) == line(TRANSCRIPT)
+    assert line(ALL.only("shots")) == line(SHOTS)
+    assert line(ALL.only("captions", "transcript")) == line(BOTH)
 
 
 NO_PICTURES = SourceError("NoPictures", "expected a video stream")
@@ -185,6 +211,16 @@ CUT = SourceError("MediaError", "cut short")
             {"captions": REFUSED, "transcript": CUT},
             ("RequestRefused", "pictures: 3 frames have no caption; sound: cut short"),
         ),
+        ({"shots": None}, None),
+        ({"shots": NO_PICTURES}, NO_PICTURES),
+        ({"shots": CUT}, CUT),
+        ({"shots": NO_PICTURES, "captions": NO_PICTURES}, NO_PICTURES),
+        ({"shots": NO_PICTURES, "transcript": None}, None),
+        ({"shots": None, "transcript": NO_SOUND}, None),
+        (
+            {"shots": CUT, "captions": REFUSED, "transcript": NO_SOUND},
+            ("RequestRefused", "pictures: 3 frames have no caption; shots: cut short"),
+        ),
     ],
     ids=str,
 )
@@ -194,6 +230,8 @@ def test_the_error_of_a_record_is_that_of_the_models_that_failed(line, errors, e
         record = replace(record, caption_result=replace(CAPTIONED, error=errors["captions"]))
     if "transcript" in errors:
         record = replace(record, transcript_result=replace(TRANSCRIBED, error=errors["transcript"]))
+    if "shots" in errors:
+        record = replace(record, shot_result=replace(SEARCHED, error=errors["shots"]))
     assert (record.error, record.status) == (expected, "error" if expected else "ok")
     assert json.loads(line(record))["error"] == (expected and {"type": expected[0], "message": expected[1]})
 
@@ -243,7 +281,7 @@ def field_names(value: object, prefix: str = "") -> set[str]:
 
 
 def test_every_field_is_documented(line):
-    names = field_names(json.loads(line(replace(BOTH, unreadable=EMPTY))))
+    names = field_names(json.loads(line(replace(ALL, unreadable=EMPTY))))
     written = {name.replace(".[]", "[]") for name in names}
     text = (Path(__file__).parents[2] / "docs/records.md").read_text()
     text = text.partition("Every record has every field")[2].partition("## run.json")[0]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    AutoTokenizer,
     BertTokenizer,
     BlipConfig,
     BlipForConditionalGeneration,
@@ -21,6 +22,8 @@ from transformers import (
     ParakeetForCTC,
     ParakeetProcessor,
     ParakeetTokenizer,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Wav2Vec2Config,
     Wav2Vec2CTCTokenizer,
     Wav2Vec2FeatureExtractor,
@@ -129,4 +132,27 @@ def save_parakeet(directory: Path) -> str:
     config = ParakeetCTCConfig(vocab_size=len(pieces), pad_token_id=8, encoder_config=encoder)
     ParakeetForCTC(config).save_pretrained(directory)
     ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer).save_pretrained(directory)
+    return str(directory)
+
+
+def save_qwen2_5_vl(directory: Path, clip_model: str) -> str:
+    """Save a random Qwen2.5-VL with the tokenizer of the demo clip model."""
+    torch.manual_seed(3)
+    tokens = AutoTokenizer.from_pretrained(clip_model)
+    ids = tokens.get_vocab()
+    text = {"vocab_size": len(tokens), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096, **LIVELY}
+    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}}
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    vision |= {"window_size": 56, "fullatt_block_indexes": [1], **LIVELY}
+    names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
+    names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
+    special = {name: ids[token] for name, token in names.items()}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, **special)
+    model = Qwen2_5_VLForConditionalGeneration(config)
+    model.generation_config = GenerationConfig(eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"])
+    model.save_pretrained(directory)
+    tokens.save_pretrained(directory)
+    images = {"image_processor_type": "Qwen2VLImageProcessor", "min_pixels": 3136, "max_pixels": 50_176}
+    (directory / "preprocessor_config.json").write_text(json.dumps(images))
     return str(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +34,7 @@ def export(
         output_option("--to", metavar="FOLDER", help="Folder to write to; the default is the folder of the run."),
     ] = None,
 ) -> None:
-    """Export the captions and transcripts of a run as subtitles or tables, also while it lasts."""
+    """Export the results of a run as subtitles, tables or chapters, also while it lasts."""
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
@@ -57,10 +58,15 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
         inside = path.relative_to(out)
         places.setdefault(out / inside.parts[0], []).append(path)
     described = [
-        str(place) if paths == [place] else f"{count(len(paths), f'{paths[0].suffix} file')} below {place}"
+        str(place) if paths == [place] else f"{_count_by_suffix(paths)} below {place}"
         for place, paths in places.items()
     ]
     return f"wrote {', '.join(described) or 'nothing'}"
+
+
+def _count_by_suffix(paths: Sequence[Path]) -> str:
+    suffixes = Counter(path.suffix for path in paths)
+    return " and ".join(count(number, f"{suffix} file") for suffix, number in suffixes.items())
 
 
 def forget(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from reelscribe.contract.outcomes import Segment, Utterance
 from reelscribe.contract.speech import Word
-from reelscribe.export.reader import AnnotatedSource
+from reelscribe.export.annotated import AnnotatedSource, ClipText
 
-CueSource = Literal["auto", "captions", "transcript", "both"]
-"""The annotations that cues are made from. "both" means all that a record has; "auto" means its transcript if anybody
-speaks in it, or else its captions.
+CueSource = Literal["auto", "captions", "clips", "transcript", "both"]
+"""The annotations that cues are made from. "both" means what is said and what is seen: the transcript, and the
+descriptions of clips or, where there are none, the captions. "auto" means the transcript if anybody speaks, or else the
+descriptions of clips, or else the captions.
 """
 
 _LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
@@ -33,7 +34,9 @@ class Cue(NamedTuple):
     """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
     text: str
     beside_speech: bool = False
-    """Whether this is a caption of a source that has a transcript too; its text is in brackets."""
+    """Whether this is a caption or a description of a clip, of a source that has a transcript too; its text is in
+    brackets.
+    """
 
 
 class CueInterval(NamedTuple):
@@ -44,7 +47,7 @@ class CueInterval(NamedTuple):
     end: int
     """End of the interval, in milliseconds."""
     cues: list[Cue]
-    """At least one; captions come before speech."""
+    """At least one; what is seen comes before speech."""
 
 
 def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
@@ -55,15 +58,16 @@ def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
         made_from: The annotations that cues are made from.
 
     Returns:
-        The cues in the order of `start`; captions and speech may overlap.
+        The cues in the order of `start`; what is seen and what is said may overlap.
     """
+    said = source.transcript and source.transcript.utterances
     if made_from == "auto":
-        made_from = "transcript" if source.transcript and source.transcript.utterances else "captions"
-    captions = source.captions if made_from != "transcript" else None
-    transcript = source.transcript if made_from != "captions" else None
-    beside_speech = captions is not None and transcript is not None
-    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in captions.spans] if captions else []
-    for utterance in transcript.utterances if transcript else []:
+        made_from = "transcript" if said else "clips" if _has_clips(source) else "captions"
+    seen = _seen(source, made_from)
+    said = said if made_from in ("transcript", "both") else None
+    beside_speech = seen is not None and said is not None
+    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in seen or ()]
+    for utterance in said or ():
         cues += [_cue(segment, source.start_seconds) for segment in _readable_segments(utterance)]
     return sorted((cue for cue in cues if cue), key=lambda cue: cue.start)
 
@@ -83,10 +87,50 @@ def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
             yield CueInterval(start, end, sorted(shown, key=lambda cue: not cue.beside_speech))
 
 
+def one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
+    """Return the descriptions of clips, each until the next clip starts, also if the clips overlap.
+
+    Args:
+        clips: The clips in any order.
+
+    Returns:
+        The descriptions in the order of time.
+    """
+    ordered = sorted(clips, key=lambda clip: clip.start)
+    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
+    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line: white space and control characters become one space, and none is at its ends."""
+    return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
+
+
+def player_milliseconds(time: float, start_seconds: float) -> int:
+    """Return a time as players count it, in milliseconds from 0.
+
+    Args:
+        time: Presentation time, in seconds.
+        start_seconds: Presentation time at which players start the file, in seconds.
+    """
+    return max(0, round((time - start_seconds) * 1000))
+
+
+def _has_clips(source: AnnotatedSource) -> bool:
+    return source.clips is not None and bool(source.clips.described)
+
+
+def _seen(source: AnnotatedSource, made_from: CueSource) -> Sequence[Segment] | None:
+    """Return what was seen in a source, of the annotations that cues are made from; None if there are none of them."""
+    if made_from == "clips" or (made_from == "both" and _has_clips(source)):
+        return one_after_the_other(source.clips.described) if source.clips else None
+    return source.captions.spans if source.captions and made_from in ("captions", "both") else None
+
+
 def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) -> Cue | None:
     """Return the cue of a segment; None if its text is empty, or it starts later than subtitles can express."""
-    start, end = (max(0, round((time - start_seconds) * 1000)) for time in (segment.start, segment.end))
-    text = " ".join(_CONTROL_CHARACTER.sub(" ", segment.text).split())
+    start, end = (player_milliseconds(time, start_seconds) for time in (segment.start, segment.end))
+    text = one_line(segment.text)
     if not text or start >= _LAST_MS:
         return None
     return Cue(start, min(max(end, start + 1), _LAST_MS), f"[{text}]" if beside_speech else text, beside_speech)

@@ -1,6 +1,6 @@
 """The formats of exports, and `export`, the entry of this package. docs/exports.md describes the files.
 
-`_FORMATS` lists the formats. To add one, write a function like `webvtt` (subtitles.py) or a context manager like
+`_FORMATS` lists the formats. To add one, write a function like `chapter_writer` (chapters.py) or a context manager like
 `csv_writer` (tables.py), and list it there. To add a column to the tables, list it in `tables.TABLES`.
 """
 
@@ -16,19 +16,24 @@ from pathlib import Path
 from typing import Any, get_args
 
 from reelscribe.errors import UsageError, brief
-from reelscribe.export.cues import Cue, CueSource
+from reelscribe.export.chapters import chapter_writer
+from reelscribe.export.cues import CueSource
 from reelscribe.export.folder import ExportFolder
+from reelscribe.export.names import common_folder_of
 from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
-from reelscribe.export.subtitles import common_folder_of, subrip, subtitle_writer, webvtt
+from reelscribe.export.subtitles import subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
 
 
 @dataclass(frozen=True)
-class _SubtitleFormat:
-    """A format of subtitles: a file for each source that has a cue."""
+class _SourceFormat:
+    """A format with files of its own for each source."""
 
-    to_text: Callable[[Sequence[Cue]], str]
-    """Makes the text of a file from its cues."""
+    writer: Callable[[ExportFolder, str, CueSource], WriteSource]
+    """Takes the folder of the export, the deepest folder that holds all sources, and the annotations that cues are made
+    from; returns a function that writes the files of a source."""
+    has_cues: bool = False
+    """Whether the files show cues."""
     library: str | None = None
     """The package that it needs; None if it needs none."""
     extra: str | None = None
@@ -47,14 +52,15 @@ class _TableFormat:
     """The extra of reelscribe that installs the package."""
 
 
-_FORMATS: Mapping[str, _SubtitleFormat | _TableFormat] = {
-    "vtt": _SubtitleFormat(webvtt, "pysubs2", "client"),
-    "srt": _SubtitleFormat(subrip, "pysubs2", "client"),
+_FORMATS: Mapping[str, _SourceFormat | _TableFormat] = {
+    "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), True, "pysubs2", "client"),
+    "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), True, "pysubs2", "client"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, "pyarrow", "parquet"),
+    "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
-"""The names of all formats, which are also the suffixes of their files."""
+"""The names of all formats. Those of subtitles and tables are also the suffixes of their files."""
 CUE_SOURCES: tuple[CueSource, ...] = get_args(CueSource)
 """The annotations that the cues of subtitles can be made from."""
 
@@ -83,7 +89,9 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource
     _check_file(annotations)
     models = read_models(annotations)
     folder = ExportFolder(out)
-    subtitles = _subtitle_writers(annotations, folder, formats, cues)
+    chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
+    common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
+    writers = [each.writer(folder, common_folder, cues) for each in chosen]
     with ExitStack() as stack:
         tables: dict[TableName, list[WriteSource]] = {}
 
@@ -95,10 +103,10 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource
             for kind in source.kinds:
                 if kind not in tables:
                     open_tables(kind)
-            for write in chain(subtitles, tables["sources"], *(tables[kind] for kind in source.kinds)):
+            for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
                 write(source)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        if subtitles and (cues == "captions" or cues == "transcript") and cues not in tables:
+        if any(each.has_cues for each in chosen) and cues not in ("auto", "both", *tables):
             raise _no_cues(annotations, cues)
     return folder.written
 
@@ -128,15 +136,6 @@ def _check_file(annotations: Path) -> None:
         raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
 
 
-def _subtitle_writers(
-    annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource
-) -> list[WriteSource]:
-    """Return a function that writes the subtitles of a source, for each chosen format of subtitles."""
-    chosen = {name: each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SubtitleFormat)}
-    common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
-    return [subtitle_writer(each.to_text, name, folder, common_folder, cues) for name, each in chosen.items()]
-
-
 def _table_writers(
     name: TableName, folder: ExportFolder, formats: Sequence[str]
 ) -> list[AbstractContextManager[WriteSource]]:
@@ -154,8 +153,9 @@ def _table_writer(
 
 
 def _no_cues(annotations: Path, cues: CueSource) -> UsageError:
+    command = {"captions": "caption", "clips": "caption --clips shots", "transcript": "transcribe"}[cues]
+    annotate = "annotate --clips shots" if cues == "clips" else "annotate"
     return UsageError(
         f"export: expected records with {cues} to make cues from, and {annotations} has none; use --cues auto for the"
-        f" annotations that are there, or make {cues} with"
-        f" `reelscribe {'caption' if cues == 'captions' else 'transcribe'}` or `reelscribe annotate` first"
+        f" annotations that are there, or make {cues} with `reelscribe {command}` or `reelscribe {annotate}` first"
     )

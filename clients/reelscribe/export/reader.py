@@ -5,93 +5,31 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reelscribe.contract.outcomes import Caption, Segment, Utterance
+from reelscribe.contract.outcomes import ClipFailure, Segment, Utterance
+from reelscribe.contract.source import Shot
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
+from reelscribe.export.annotated import (
+    AnnotatedSource,
+    AudioStream,
+    Captions,
+    Clips,
+    ClipText,
+    FlaggedCaption,
+    Shots,
+    Transcript,
+    VideoStream,
+)
 from reelscribe.results.annotations import SETTINGS_NAME
-from reelscribe.results.records import Kind, Model
+from reelscribe.results.records import Model
 
 T = TypeVar("T")
 
 _HEAD = re.compile(r'\{"source": *')
 _ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
-
-
-@dataclass(frozen=True)
-class Captions:
-    """The captions of a source."""
-
-    model: Model
-    frames: list[Caption]
-    """The caption of each frame that has one, in the order of the frames."""
-    spans: list[Segment]
-    """Equal captions in a row as one span, in the order of time."""
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """The transcript of a source."""
-
-    model: Model
-    utterances: list[Utterance]
-    """In the order of time."""
-
-
-@dataclass(frozen=True)
-class VideoStream:
-    """The part of `media` that is exported."""
-
-    duration_seconds: float
-    width: int
-    height: int
-    frames: int
-    codec: str
-
-
-@dataclass(frozen=True)
-class AudioStream:
-    """The part of `audio` that is exported."""
-
-    seconds: float
-    codec: str
-
-
-@dataclass(frozen=True)
-class AnnotatedSource:
-    """The part of a record that is exported."""
-
-    path: str
-    """Path of the source as it was given to the run."""
-    absolute_path: str
-    """Absolute path of the source."""
-    bytes: int | None
-    """Size in bytes; None if it could not be read."""
-    sha256: str | None
-    """Digest of the source in hexadecimal digits; None if it could not be read."""
-    missing: bool
-    """Whether the source was gone from the disk when the last run into the folder ended."""
-    error: tuple[str, str] | None
-    """Type and message of the error; None if the source has none."""
-    start_seconds: float
-    """Presentation time at which players start the file, in seconds: that of its first frame or audio."""
-    video: VideoStream | None
-    """None if the record has none."""
-    audio: AudioStream | None
-    """None if the record has none."""
-    captions: Captions | None
-    """None if no captions were made."""
-    transcript: Transcript | None
-    """None if no transcript was made."""
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """Return the kinds of annotations that the record has, even if they are empty."""
-        kinds: tuple[tuple[Kind, Any], ...] = (("captions", self.captions), ("transcript", self.transcript))
-        return tuple(kind for kind, value in kinds if value is not None)
 
 
 def read_models(annotations: Path) -> dict[str, Model]:
@@ -189,6 +127,8 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,
         captions=None if value["caption_settings"] is None else _captions(value, models),
         transcript=None if value["speech_settings"] is None else _transcript(value, models),
+        clips=None if value.get("clip_settings") is None else _clips(value, models),
+        shots=_shots(value.get("shots", []), value.get("shot_settings"), models),
     )
 
 
@@ -206,12 +146,13 @@ def _captions(value: Any, models: Mapping[str, Model]) -> Captions:
     return Captions(
         model=models[value["caption_settings"]],
         frames=[
-            Caption(
+            FlaggedCaption(
                 _index(item["frame_index"]),
                 _seconds(item["pts_seconds"]),
                 _text(item["text"]),
                 None if item["reused_from"] is None else _index(item["reused_from"]),
                 _logprob(item["avg_logprob"]),
+                _flags(item),
             )
             for item in value["captions"]
         ],
@@ -240,6 +181,45 @@ def _transcript(value: Any, models: Mapping[str, Model]) -> Transcript:
     )
 
 
+def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
+    return Clips(
+        model=models[value["clip_settings"]],
+        described=[
+            ClipText(
+                start=_seconds(item["start_seconds"]),
+                end=_seconds(item["end_seconds"]),
+                frames=_index(item["frames"]),
+                text=_text(item["text"]),
+                json=None if item.get("json") is None else json.dumps(item["json"], ensure_ascii=False),
+                status=_text(item["status"]),
+                tokens=_index(item["tokens"]),
+                avg_logprob=_logprob(item["avg_logprob"]),
+                flags=_flags(item),
+            )
+            for item in value["clips"]
+        ],
+        failures=[
+            ClipFailure(_seconds(item["start_seconds"]), _seconds(item["end_seconds"]), _text(item["error"]))
+            for item in value["clip_failures"]
+        ],
+    )
+
+
+def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | None:
+    shots = [
+        Shot(
+            start_frame=_index(item["start_frame"]),
+            end_frame=_index(item["end_frame"]),
+            start_seconds=_seconds(item["start_seconds"]),
+            end_seconds=_seconds(item["end_seconds"]),
+        )
+        for item in items
+    ]
+    if settings is None:
+        return Shots(None, shots) if shots else None
+    return Shots(models[settings], shots)
+
+
 def _model(value: Any) -> Model:
     return Model(_text(value["name"]), _text(value["revision"]))
 
@@ -253,6 +233,14 @@ def _word(value: Any) -> Word:
     return Word(
         _seconds(value["start"]), _seconds(value["end"]), _text(value["text"]), _probability(value["probability"])
     )
+
+
+def _flags(value: Any) -> tuple[str, ...]:
+    """Return the flags of a caption or clip, which records of earlier versions lack."""
+    flags = value.get("flags", [])
+    if type(flags) is not list:
+        raise TypeError(f"expected a list of flags, got {brief(flags)}")
+    return tuple(map(_text, flags))
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tables: one of sources, one of captions and one of transcripts, as CSV and Parquet files.
+"""Tables of sources, captions, transcripts, clips and shots, as CSV and Parquet files.
 
 `TABLES` lists the columns. A new column is one more `Column` there (and a row in docs/exports.md, which says what each
 column means).
@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from reelscribe.contract.outcomes import Caption, Utterance
-from reelscribe.export.reader import AnnotatedSource, Captions, Transcript
+from reelscribe.contract.outcomes import Utterance
+from reelscribe.contract.source import Shot
+from reelscribe.contract.speech import Word
+from reelscribe.export.annotated import AnnotatedSource, Captions, Clips, ClipText, FlaggedCaption, Shots, Transcript
 from reelscribe.results.records import Kind
 
 WriteSource = Callable[[AnnotatedSource], None]
-"""Writes a source to an export: its rows of a table, or its subtitle file."""
+"""Writes a source to an export: its rows of a table, or files of its own."""
 
-Item = TypeVar("Item", AnnotatedSource, Caption, Utterance)
+Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Shot)
 
 TableName = Literal["sources"] | Kind
 """The tables, by the names of their files."""
@@ -35,9 +37,9 @@ class Column(Generic[Item]):
     """A column of a table."""
 
     name: str
-    type: Literal["text", "integer", "number", "boolean", "words"]
+    type: Literal["text", "integer", "number", "boolean", "texts", "words"]
     value: Callable[[AnnotatedSource, Item], Any]
-    """Returns the value for a source, and its caption or utterance of the row, or again the source."""
+    """Returns the value for a source, and what the row is about: one of its annotations, or again the source."""
     nullable: bool = False
     """Whether a value may be None."""
     in_csv: bool = True
@@ -46,7 +48,7 @@ class Column(Generic[Item]):
 
 @dataclass(frozen=True)
 class Table(Generic[Item]):
-    """A table with a row for each source, or for each caption or utterance of all sources."""
+    """A table with a row for each source, or for each annotation of one kind of all sources."""
 
     items: Callable[[AnnotatedSource], Sequence[Item]]
     """Returns what the rows of a source are about, if it has this kind of annotations."""
@@ -68,9 +70,24 @@ def _transcript(source: AnnotatedSource) -> Transcript:
     return source.transcript
 
 
+def _clips(source: AnnotatedSource) -> Clips:
+    assert source.clips
+    return source.clips
+
+
+def _shots(source: AnnotatedSource) -> Shots:
+    assert source.shots
+    return source.shots
+
+
 def _of(field: str, name: str) -> Callable[[AnnotatedSource, AnnotatedSource], Any]:
     """Return a function that returns an attribute of `video` or `audio` of a source; None if it has no such stream."""
     return lambda source, _: getattr(getattr(source, field), name, None)
+
+
+def _of_detector(name: str) -> Callable[[AnnotatedSource, Shot], Any]:
+    """Return a function that returns an attribute of what found the shots; None if records do not say what did."""
+    return lambda source, _: getattr(_shots(source).detector, name, None)
 
 
 _SOURCE: Column[Any] = Column("source", "text", lambda source, item: source.path)
@@ -102,6 +119,11 @@ TABLES: Mapping[TableName, Table[Any]] = {
                 lambda source, item: item.transcript and len(item.transcript.utterances),
                 nullable=True,
             ),
+            Column("clips", "integer", lambda source, item: item.clips and len(item.clips.described), nullable=True),
+            Column(
+                "clip_failures", "integer", lambda source, item: item.clips and len(item.clips.failures), nullable=True
+            ),
+            Column("shots", "integer", lambda source, item: item.shots and len(item.shots.shots), nullable=True),
             _SHA256,
         ),
     ),
@@ -114,6 +136,7 @@ TABLES: Mapping[TableName, Table[Any]] = {
             Column("text", "text", lambda source, caption: caption.text),
             Column("reused_from", "integer", lambda source, caption: caption.reused_from, nullable=True),
             Column("avg_logprob", "number", lambda source, caption: caption.avg_logprob, nullable=True),
+            Column("flags", "texts", lambda source, caption: caption.flags),
             _SHA256,
             Column("model_name", "text", lambda source, item: _captions(source).model.name, in_csv=False),
             Column("model_revision", "text", lambda source, item: _captions(source).model.revision, in_csv=False),
@@ -133,6 +156,37 @@ TABLES: Mapping[TableName, Table[Any]] = {
             _SHA256,
             Column("model_name", "text", lambda source, item: _transcript(source).model.name, in_csv=False),
             Column("model_revision", "text", lambda source, item: _transcript(source).model.revision, in_csv=False),
+        ),
+    ),
+    "clips": Table(
+        lambda source: _clips(source).described,
+        (
+            _SOURCE,
+            Column("start", "number", lambda source, clip: clip.start),
+            Column("end", "number", lambda source, clip: clip.end),
+            Column("frames", "integer", lambda source, clip: clip.frames),
+            Column("text", "text", lambda source, clip: clip.text),
+            Column("json", "text", lambda source, clip: clip.json, nullable=True),
+            Column("status", "text", lambda source, clip: clip.status),
+            Column("tokens", "integer", lambda source, clip: clip.tokens),
+            Column("avg_logprob", "number", lambda source, clip: clip.avg_logprob, nullable=True),
+            Column("flags", "texts", lambda source, clip: clip.flags),
+            _SHA256,
+            Column("model_name", "text", lambda source, item: _clips(source).model.name, in_csv=False),
+            Column("model_revision", "text", lambda source, item: _clips(source).model.revision, in_csv=False),
+        ),
+    ),
+    "shots": Table(
+        lambda source: _shots(source).shots,
+        (
+            _SOURCE,
+            Column("start", "number", lambda source, shot: shot.start_seconds),
+            Column("end", "number", lambda source, shot: shot.end_seconds),
+            Column("start_frame", "integer", lambda source, shot: shot.start_frame),
+            Column("end_frame", "integer", lambda source, shot: shot.end_frame),
+            _SHA256,
+            Column("model_name", "text", _of_detector("name"), nullable=True, in_csv=False),
+            Column("model_revision", "text", _of_detector("revision"), nullable=True, in_csv=False),
         ),
     ),
 }
@@ -164,9 +218,11 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
 def _cell(value: Any) -> Any:
     """Return a value that no spreadsheet takes for a formula, without null characters, which end text in some readers.
 
-    A formula gets an apostrophe before it. So does a formula that has one already, so that removing one apostrophe
-    always restores the text.
+    Several texts become one, with spaces between them. A formula gets an apostrophe before it. So does a formula that
+    has one already, so that removing one apostrophe always restores the text.
     """
+    if isinstance(value, tuple):
+        value = " ".join(value)
     if not isinstance(value, str):
         return value
     return ("'" if _FORMULA.match(value) else "") + value.replace("\0", "\ufffd")
@@ -221,6 +277,7 @@ def _parquet_schema(table: Table[Any]) -> Any:
         "integer": pa.int64(),
         "number": number,
         "boolean": pa.bool_(),
+        "texts": pa.list_(text),
         "words": pa.list_(pa.struct({"start": number, "end": number, "text": text, "probability": number})),
     }
     return pa.schema([pa.field(column.name, types[column.type], nullable=column.nullable) for column in table.columns])
@@ -229,7 +286,9 @@ def _parquet_schema(table: Table[Any]) -> Any:
 def _parquet_value(value: Any) -> Any:
     """Return a value that pyarrow accepts. Text that is not valid UTF-8 is escaped as in annotations.jsonl."""
     if isinstance(value, tuple):
-        return [(word.start, word.end, _parquet_value(word.text), word.probability) for word in value]
+        return [_parquet_value(item) for item in value]
+    if isinstance(value, Word):
+        return value.start, value.end, _parquet_value(value.text), value.probability
     if not isinstance(value, str):
         return value
     try:

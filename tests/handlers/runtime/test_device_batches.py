@@ -151,3 +151,18 @@ def test_batches_are_submitted_ahead_but_not_too_many_and_halved_at_either_stage
     steps.clear()
     assert DeviceBatches(run, 4, submit=submit, in_flight=2).map([[0, 1, 2, 3]]) == [[0, 1, 2, 3]]
     assert steps == [("submit", 0, 1, 2, 3), ("submit", 0, 1), ("run", 0, 1), ("submit", 2, 3), ("run", 2, 3)]
+
+
+def test_no_more_than_the_allowed_part_of_a_batch_is_padding():
+    lengths = [100, 20, 90, 76, 74, 30, 100, 21]
+    batches = []
+
+    def answer(pieces: list[list[int]]) -> list[int]:
+        batch = [length for piece in pieces for length in piece]
+        batches.append(batch)
+        return batch
+
+    (results,) = DeviceBatches(answer, size=4, length=int, most_padding=0.25).map([lengths])
+    assert results == lengths
+    assert batches == [[100, 100, 90, 76], [74], [30], [21, 20]]
+    assert all(sum(batch) >= 0.75 * max(batch) * len(batch) for batch in batches)

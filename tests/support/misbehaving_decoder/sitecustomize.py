@@ -1,9 +1,10 @@
 """Makes decode processes misbehave over files whose names say so.
 
 Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
-or `print` does so at ordinal 20 of its frames, or 3 s into its audio. Video misbehaves only with PyAV, not with decord,
-and audio only the first time; `crash-always.mkv` and the like do so every time. A process that is about to hang
-writes a character to the file that the environment variable HANGS names, if there is one.
+or `print` does so at ordinal 20 of its frames, at frame 20 while its shots are looked for, or 3 s into its audio. Video
+misbehaves only with PyAV, not with decord, and audio only the first time; `crash-always.mkv` and the like do so every
+time. A process that is about to hang writes a character to the file that the environment variable HANGS names, if there
+is one.
 """
 
 import os
@@ -32,9 +33,17 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
 
     class MisbehavingVideo(video.Video):
         def __init__(self, task, heartbeat):
-            super().__init__(task, heartbeat)
             way, _, always = Path(task.path).stem.partition("-")
             self.misbehave = None if task.library == "decord" and not always else WAYS.get(way)
+            self.opening = True
+            super().__init__(task, heartbeat)
+            self.opening = False
+
+        def pictures(self, wanted):
+            for index, picture in super().pictures(wanted):
+                if self.opening and index == 20 and self.misbehave:
+                    self.misbehave()
+                yield index, picture
 
         def frames(self, ordinals):
             for frame in super().frames(ordinals):

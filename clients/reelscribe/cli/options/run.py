@@ -14,8 +14,8 @@ from reelscribe.errors import UsageError
 
 T = TypeVar("T")
 
-CUES = ("auto", "captions", "transcript", "both")
-FORMATS = ("vtt", "srt", "csv", "parquet")
+CUES = ("auto", "captions", "clips", "transcript", "both")
+FORMATS = ("vtt", "srt", "csv", "parquet", "chapters")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
@@ -26,7 +26,8 @@ Cues = Annotated[
     output_option(
         metavar="|".join(CUES),
         autocompletion=lambda: CUES,
-        help="What subtitles show: captions, transcript, both, or auto: what is said, or else captions.",
+        help="What subtitles show: captions, clips, the transcript, both what is seen and said, or auto: what is said,"
+        " or else clips, or else captions.",
     ),
 ]
 
