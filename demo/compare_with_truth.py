@@ -1,8 +1,9 @@
-"""Compares captions and transcripts of the demo media with the truth.
+"""Compares captions, transcripts and descriptions of clips of the demo media with the truth.
 
-    .venv/bin/python demo/compare_with_truth.py out/quickstart/annotations.jsonl
+    .venv/bin/python demo/compare_with_truth.py out/quickstart/annotations.jsonl out/quickstart-clips/annotations.jsonl
 
-The records must be those of one run of `reelscribe annotate --all-frames` over all of demo/media.
+The first records must be those of one run of `reelscribe annotate --all-frames` over all of demo/media, and the second
+ones, which may be left out, those of `reelscribe caption --clips shots` over demo/clips.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import jiwer
 
 TRUTH = Path(__file__).parent / "media" / "truth.jsonl"
+CLIPS_TRUTH = Path(__file__).parent / "clips" / "truth.jsonl"
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -60,11 +62,44 @@ def word_error_rate(sources: list[tuple[str, str, str]]) -> float:
     return float(jiwer.wer(" ".join(truth for _, truth, _ in sources), " ".join(text for *_, text in sources)))
 
 
+def clips_with_descriptions(records: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str | None]]:
+    """Return each clip of the truth, and its description if there is one for that stretch.
+
+    Args:
+        records: Records of `annotations.jsonl`, one for each source of `demo/clips`.
+    """
+    described = {
+        (Path(record["source"]["path"]).name, round(clip["start_seconds"], 1)): clip["text"]
+        for record in records
+        for clip in record["clips"]
+    }
+    return [(clip, described.get((clip["source"], round(clip["start"], 1)))) for clip in read_lines(CLIPS_TRUTH)]
+
+
+def compare_clips(records: list[dict[str, Any]]) -> None:
+    """Print all clips with their descriptions, and how many descriptions are exact."""
+    pairs = clips_with_descriptions(records)
+    for clip, text in pairs:
+        print(f"{clip['source']} {clip['start']:.1f} to {clip['end']:.1f} s")
+        print(f"    description {text or '(none)'}\n    truth       {clip['description']}")
+    exact, shots = sum(clip["description"] == text for clip, text in pairs), sum(len(r["shots"]) for r in records)
+    print(f"shots found: {shots} of {len(pairs)}")
+    print(f"exact descriptions of clips: {exact} of {len(pairs)}")
+
+
 def main() -> None:
-    """Print the first scene of each clip, all scenes with a wrong caption, all transcripts, and both error rates."""
+    """Print scenes and transcripts with their truth, and clips if there are records of them, and how many are right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("annotations", type=Path)
-    records = read_lines(parser.parse_args().annotations)
+    parser.add_argument("clips", type=Path, nargs="?")
+    options = parser.parse_args()
+    compare(read_lines(options.annotations))
+    if options.clips:
+        compare_clips(read_lines(options.clips))
+
+
+def compare(records: list[dict[str, Any]]) -> None:
+    """Print some scenes, all transcripts, and both error rates."""
     exact = 0
     for scene, captions in scenes_with_captions(records):
         truth, total = scene["caption"], captions.total()

@@ -22,6 +22,7 @@ from support.exporting import (
     video,
 )
 from support.memory import peak_memory
+from tests.export.clip_records import clip, clips_record, with_shots
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +85,17 @@ BAD_LINES = {
         "no model": transcript_record(speech_settings="0123"),
         "audio without a start": transcript_record(audio={"codec": "aac"}),
         "a number of frames that is a text": record(media=video() | {"frames": "many"}),
+        "flags that are no list": record(captions=[record("a", "x")["captions"][0] | {"flags": "repetition"}]),
+        "clips that are no list": clips_record("a", clips=None),
+        "a clip that is a number": clips_record("a", clips=[7]),
+        "a description that is a number": clips_record("a", (0, 1, 7)),
+        "a number of tokens below 0": clips_record("a", clip(0, 1, "x", tokens=-1)),
+        "a flag that is a number": clips_record("a", clip(0, 1, "x", flags=[7])),
+        "a failure of a clip without a time": clips_record("a", clip_failures=[{"error": "x"}]),
+        "no model of clips": clips_record("a", clip_settings="0123"),
+        "shots that are no list": record(shots=7),
+        "a shot that ends at NaN": with_shots(record(), (0, 1)) | {"shots": [{"end_seconds": float("nan")}]},
+        "no detector of shots": with_shots(record(), settings="0123"),
     }.items()
 }
 
@@ -96,7 +108,9 @@ def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, 
     with pytest.raises(UsageError, match="line 2: expected a record") as error:
         export(tmp_path / "a.jsonl", tmp_path / "out", [kind])
     assert len(str(error.value)) < 500
-    assert files(tmp_path / "out").keys() <= {"vtt/a.mp4.vtt", "srt/a.mp4.srt"}
+    assert files(tmp_path / "out").keys() <= {
+        *("vtt/a.mp4.vtt", "srt/a.mp4.srt", "chapters/a.mp4.ffmetadata", "chapters/a.mp4.chapters.txt")
+    }
 
 
 def test_a_model_that_run_json_does_not_name_is_refused(tmp_path):
@@ -121,6 +135,7 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
     for value, wanted, command in (
         (record("a", "x"), "transcript", "transcribe"),
         (transcript_record("a", "x"), "captions", "caption"),
+        (record("a", "x"), "clips", "caption --clips shots` or `reelscribe annotate --clips shots"),
     ):
         path = annotations(tmp_path, [value])
         with pytest.raises(UsageError, match=rf"records with {wanted} .*or make {wanted} with `reelscribe {command}`"):
@@ -128,7 +143,7 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
         assert files(tmp_path / "out") == {}
         assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]
         (tmp_path / "out/vtt/a.vtt").unlink()
-    with pytest.raises(UsageError, match="expected cues out of auto, captions, transcript, both, got 'all'"):
+    with pytest.raises(UsageError, match="expected cues out of auto, captions, clips, transcript, both, got 'all'"):
         export(path, tmp_path / "out", ["vtt"], "all")
 
 
@@ -145,7 +160,7 @@ def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
 
 @pytest.mark.parametrize("kinds", [[kind] for kind in FORMATS] + [["csv", "parquet"], ["parquet", "csv"]])
 def test_a_full_disk_is_an_error_and_no_partial_file_is_left(tmp_path, kinds):
-    captions = [os.urandom(50).hex() for _ in range(3000)]
+    captions = [os.urandom(50).hex() for _ in range(4000)]
     (tmp_path / "a.jsonl").write_text(json.dumps(record("a.mp4", *captions)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
@@ -164,7 +179,7 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, got 'xml'"),
+        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, chapters, got 'xml'"),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:

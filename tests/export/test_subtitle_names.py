@@ -1,4 +1,4 @@
-"""The names of subtitle files: each source has one of its own, inside the folder of the export."""
+"""The names of the files of sources: each source has its own, inside the folder of the export."""
 
 import os
 from pathlib import Path
@@ -42,10 +42,24 @@ def test_files_of_hostile_paths_stay_inside_the_folder_and_apart(tmp_path, monke
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     sources = [*HOSTILE, *others]
-    out = exported(tmp_path, [record(path, str(k)) for k, path in enumerate(sources)], "srt", "vtt")
+    out = exported(tmp_path, [record(path, str(k)) for k, path in enumerate(sources)], "srt", "vtt", "chapters")
     for kind in ("srt", "vtt"):
         files = [Path(folder, name) for folder, _, names in os.walk(out / kind) for name in names]
         assert sorted(int(cues(path)[0][2][0]) for path in files) == list(range(len(sources)))
+    files = [os.path.join(folder, name) for folder, _, names in os.walk(out / "chapters") for name in names]
+    of_ffmpeg = {path.removesuffix(".ffmetadata") for path in files if path.endswith(".ffmetadata")}
+    assert of_ffmpeg == {path.removesuffix(".chapters.txt") for path in files if path.endswith(".chapters.txt")}
+    titles = [int(Path(f"{name}.chapters.txt").read_text().removeprefix("00:00 ")) for name in of_ffmpeg]
+    assert sorted(titles) == list(range(len(sources)))
+
+
+def test_a_folder_is_not_named_like_the_chapters_of_a_source(tmp_path):
+    sources = ["/v/a.mp4", "/v/a.mp4.ffmetadata/b", "/v/a.mp4.chapters.txt/c", "/v/a.mp4.vtt/d"]
+    out = exported(tmp_path, [record(path, "x") for path in sources], "chapters") / "chapters"
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*.ffmetadata") if path.is_file()) == [
+        *("a.mp4.chapters.txt_/c.ffmetadata", "a.mp4.ffmetadata", "a.mp4.ffmetadata_/b.ffmetadata"),
+        "a.mp4.vtt/d.ffmetadata",
+    ]
 
 
 def test_a_name_that_is_not_utf_8_is_kept_byte_for_byte(tmp_path):

@@ -12,6 +12,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
 from reelscribe.export.formats import FORMATS, export
+from reelscribe.results.records import KINDS
 from support.exporting import (
     TEXTS,
     annotations,
@@ -25,12 +26,14 @@ from support.exporting import (
     transcript_record,
     utterance,
 )
+from tests.export.clip_records import with_clips, with_shots
 
 DOCUMENT = Path(__file__).parents[2] / "docs/exports.md"
 
 
 def reused(path):
     value = record(path, "a star", "a star", start=0.5)
+    value["captions"][0]["flags"] = ["repetition", "near-duplicate"]
     value["captions"][1]["reused_from"] = 0
     return value
 
@@ -42,10 +45,10 @@ def unreadable(path):
 def test_a_csv_has_a_row_for_each_caption(tmp_path):
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), record("b.mp4"), record("c.mp4", 'one, "two"\nthree')], "csv")
     assert rows(out / "captions.csv") == [
-        ["source", "frame_index", "pts_seconds", "text", "reused_from", "avg_logprob"],
-        ["v/caf\\udce9.mp4", "0", "0.5", "a star", "", "-0.5"],
-        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0", "-0.5"],
-        ["c.mp4", "0", "0.0", 'one, "two"\nthree', "", "-0.5"],
+        ["source", "frame_index", "pts_seconds", "text", "reused_from", "avg_logprob", "flags"],
+        ["v/caf\\udce9.mp4", "0", "0.5", "a star", "", "-0.5", "repetition near-duplicate"],
+        ["v/caf\\udce9.mp4", "1", "1.5", "a star", "0", "-0.5", ""],
+        ["c.mp4", "0", "0.0", 'one, "two"\nthree', "", "-0.5", ""],
     ]
     table = arrow_csv.read_csv(out / "captions.csv", parse_options=arrow_csv.ParseOptions(newlines_in_values=True))
     assert table["reused_from"].to_pylist() == [None, 0, None]
@@ -85,13 +88,14 @@ def test_a_parquet_file_has_types_and_exact_values(tmp_path):
     out = exported(tmp_path, [reused("v/caf\udce9.mp4"), unread, record("c.mp4", "=1\n\0\ud800")], "parquet")
     table = parquet.read_table(out / "captions.parquet")
     text, number, integer = pa.string(), pa.float64(), pa.int64()
-    types = [text, integer, number, text, integer, number, text, text, text]
+    types = [text, integer, number, text, integer, number, pa.list_(text), text, text, text]
     assert table.schema.types == types
     assert [field.name for field in table.schema if field.nullable] == ["reused_from", "avg_logprob", "sha256"]
+    model = ("00ff", "some/model", "abc")
     assert [tuple(row.values()) for row in table.to_pylist()] == [
-        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, -0.5, "00ff", "some/model", "abc"),
-        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, -0.5, "00ff", "some/model", "abc"),
-        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, -0.5, "00ff", "some/model", "abc"),
+        ("v/caf\\udce9.mp4", 0, 0.5, "a star", None, -0.5, ["repetition", "near-duplicate"], *model),
+        ("v/caf\\udce9.mp4", 1, 1.5, "a star", 0, -0.5, [], *model),
+        ("c.mp4", 0, 0.0, "=1\n\0\\ud800", None, -0.5, [], *model),
     ]
 
 
@@ -179,7 +183,7 @@ def test_there_is_a_table_for_each_kind_of_annotations_that_a_record_has(tmp_pat
 def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     value = both(record("a.mp4", "a dog"), transcript_record("a.mp4", "three"))
     out = exported(tmp_path, [value], "csv", "srt", cues="transcript")
-    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5"]
+    assert rows(out / "captions.csv")[1] == ["a.mp4", "0", "0.0", "a dog", "", "-0.5", ""]
     assert rows(out / "transcript.csv")[1] == ["a.mp4", "0.0", "1.0", "three", "en", "-0.5", "0.25"]
     assert export(annotations(tmp_path, [record("a.mp4")]), out, ["csv"], "transcript") == [
         out / "captions.csv",
@@ -187,9 +191,10 @@ def test_a_record_with_both_is_in_both_tables_whatever_cues_are_made(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("table", ["sources", "captions", "transcript"])
+@pytest.mark.parametrize("table", ["sources", *KINDS])
 def test_every_column_is_documented(tmp_path, table):
-    out = exported(tmp_path, [both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))], "csv", "parquet")
+    value = with_shots(with_clips(both(record("a.mp4", "x"), transcript_record("a.mp4", "x"))))
+    out = exported(tmp_path, [value], "csv", "parquet")
     sections = re.split(r"^## ", DOCUMENT.read_text(), flags=re.M)[1:]
     rows_of = [re.findall(r"^\| (`[^|]+`) \|", section, re.M) for section in sections]
     tables = [re.findall(r"`(\w+)`", " ".join(names)) for names in rows_of]

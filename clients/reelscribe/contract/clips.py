@@ -49,7 +49,8 @@ class ClipBudget:
     max_pixels: int | None = None
     """Largest number of pixels of a frame; None if `total_pixels` alone limits it."""
     total_pixels: int | None = None
-    """Largest number of pixels of all frames of a clip together; None if `max_pixels` alone limits them."""
+    """Largest number of pixels of all frames of a clip together; None if `max_pixels` alone limits them. Without
+    `whole_clip`, `frame_factor` successive frames count as one, because the model takes them together."""
     whole_clip: bool = False
     """Whether the sizes of frames are rounded so that the clip as a whole, rather than each frame, keeps the limits."""
     resized_width: int | None = None
@@ -100,16 +101,13 @@ class ClipBudget:
             return InputSize(
                 self._multiple(round, self.resized_width), self._multiple(round, self.resized_height), self.resample
             )
-        longer = MAX_ASPECT * min(width, height)
-        width, height = min(width, longer), min(height, longer)
-        if self.whole_clip:
-            return self._size_in_clip(count, width, height)
-        return self._size(1, width, height, self._frame_limit(count))
-
-    def _size_in_clip(self, count: int, width: int, height: int) -> InputSize:
-        if min(width, height) < self.factor:
+        if self.whole_clip and min(width, height) < self.factor:
             scale = max(self.factor / height, self.factor / width)
             width, height = int(width * scale), int(height * scale)
+        longer = MAX_ASPECT * min(width, height)
+        width, height = min(width, longer), min(height, longer)
+        if not self.whole_clip:
+            return self._size(1, width, height, self._frame_limit(count))
         most = self.total_pixels or math.inf
         return self._size(count, width, height, most if self.max_pixels is None else count * self._frame_limit(count))
 
@@ -124,7 +122,9 @@ class ClipBudget:
 
     def _size(self, count: int, width: int, height: int, most: float) -> InputSize:
         """Round the sides, and scale them if `count` frames, or one, would have too many or too few pixels."""
-        rounded = round(count / self.frame_factor) * self.frame_factor if self.whole_clip else count
+        rounded = count
+        if self.whole_clip and count >= self.frame_factor:
+            rounded = round(count / self.frame_factor) * self.frame_factor
         new_width, new_height = (round(side / self.factor) * self.factor for side in (width, height))
         pixels = rounded * new_width * new_height
         if pixels > most:
@@ -141,13 +141,19 @@ class ClipBudget:
     def most_bytes(self, seconds: float) -> int:
         """Return a size that the frames of no clip of up to so many seconds exceed, in bytes."""
         count = self.frame_count(self.max_frames, seconds)
-        sides = (self.resized_width or 0) * (self.resized_height or 0)
-        if not sides:
-            most = min(self.total_pixels or math.inf, count * (self.max_pixels or math.inf))
-            # The least that is accepted of a frame may be more than the limits allow.
-            return 3 * int(max(most, count * self.min_pixels * 1.05, count * self.factor**2))
-        width, height = (side + self.factor for side in (self.resized_width or 0, self.resized_height or 0))
-        return 3 * count * width * height
+        if self.resized_width and self.resized_height:
+            size = self.frame_size(count, self.resized_width, self.resized_height)
+            return count * size.nbytes
+        total = math.inf if self.total_pixels is None else self.total_pixels
+        least = self.min_pixels / count if self.whole_clip else self.min_pixels
+        if not self.whole_clip:
+            total *= self.frame_factor
+        # The least that is accepted of a frame may be more than the limits allow. Sides are multiples of the factor, so
+        # the narrowest frames, whose shorter side is rounded up to it, exceed the limits, too.
+        most = max(min(self.max_pixels or math.inf, total / count), 1.05 * self.min_pixels)
+        sides = math.sqrt(MAX_ASPECT * least) + math.sqrt(least)
+        frame = max(most, self.factor * math.sqrt(MAX_ASPECT * most), least + self.factor * sides + self.factor**2)
+        return 3 * math.ceil(count * frame)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that a handler sends."""

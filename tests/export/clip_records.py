@@ -1,0 +1,45 @@
+"""Records with clips and shots as runs write them, and how FFmpeg reads chapters."""
+
+import av
+
+from support.exporting import record
+
+
+def clip(start, end, text, **changes):
+    """The description of a clip as a record has it."""
+    times = {"start_seconds": start, "end_seconds": end}
+    answer = {"text": text, "status": "complete", "tokens": 5, "avg_logprob": -0.5, "json": None, "flags": []}
+    return {**times, "frames": 8, **answer, **changes}
+
+
+def with_clips(value, *clips, **changes):
+    """A record with clips, too, each from (start, end, text) or as `clip` returns it."""
+    described = [each if isinstance(each, dict) else clip(*each) for each in clips]
+    return value | {"clips": described, "clip_failures": [], "clip_settings": "c0"} | changes
+
+
+def clips_record(path, *clips, **changes):
+    """A record of clips alone."""
+    return with_clips(record(path, caption_settings=None), *clips, **changes)
+
+
+def with_shots(value, *times, settings="c0"):
+    """A record with shots, too, each from (start, end), at 10 frames a second."""
+    shots = [
+        {"start_seconds": start, "end_seconds": end, "start_frame": int(start * 10), "end_frame": int(end * 10)}
+        for start, end in times
+    ]
+    return value | {"shots": shots, "shot_settings": settings}
+
+
+def ffmpeg_chapters(path):
+    """(start, end, title) of each chapter of a metadata file, in seconds, as FFmpeg reads it."""
+    with av.open(str(path), format="ffmetadata") as container:
+        return [
+            (
+                float(each["start"] * each["time_base"]),
+                float(each["end"] * each["time_base"]),
+                each["metadata"]["title"],
+            )
+            for each in container.chapters()
+        ]
