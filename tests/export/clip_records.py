@@ -35,11 +35,7 @@ def with_shots(value, *times, settings="c0"):
 def ffmpeg_chapters(path):
     """(start, end, title) of each chapter of a metadata file, in seconds, as FFmpeg reads it."""
     with av.open(str(path), format="ffmetadata") as container:
-        return [
-            (
-                float(each["start"] * each["time_base"]),
-                float(each["end"] * each["time_base"]),
-                each["metadata"]["title"],
-            )
-            for each in container.chapters()
-        ]
+        found = container.chapters()
+    assert all(each["metadata"].keys() == {"title"} for each in found)
+    seconds = [[float(each[key] * each["time_base"]) for key in ("start", "end")] for each in found]
+    return [(*times, each["metadata"]["title"].rstrip()) for times, each in zip(seconds, found, strict=True)]

@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.export.clip_records import clips_record, with_clips
 
 from support.exporting import TEXTS, cues, exported, files, record, record_of_both, video, words
-from tests.export.clip_records import clips_record, with_clips
 
 
 def test_cues_of_clips_have_times_from_the_first_frame(tmp_path):

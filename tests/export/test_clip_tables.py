@@ -5,9 +5,9 @@ import json
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.export.clip_records import clip, clips_record, with_clips, with_shots
 
 from support.exporting import exported, files, record, rows, transcript_record
-from tests.export.clip_records import clip, clips_record, with_clips, with_shots
 
 FAILURE = {"start_seconds": 4, "end_seconds": 5, "error": "the model refused it", "text": "no JSON"}
 
@@ -44,7 +44,7 @@ def test_a_parquet_file_of_clips_has_types_and_exact_values(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("answer", [{"a": 'b "\\ \n\ud800'}, [1, 2.5, True], "=1+1", -1, 0, False, "", {}])
+@pytest.mark.parametrize("answer", [{"é": 'b "\\ \n\0'}, [1, 2.5, True], "=1+1", -1, 0, False, "", {}])
 def test_json_can_be_parsed_from_any_table(tmp_path, answer):
     out = exported(tmp_path, [clips_record("a.mp4", clip(0, 2, "x", json=answer))], "csv", "parquet")
     assert json.loads(rows(out / "clips.csv")[1][5].removeprefix("'")) == answer

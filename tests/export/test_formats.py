@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from pyarrow import parquet
+from tests.export.clip_records import clip, clips_record, with_shots
 
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import FORMATS, export
@@ -22,7 +23,6 @@ from support.exporting import (
     video,
 )
 from support.memory import peak_memory
-from tests.export.clip_records import clip, clips_record, with_shots
 
 
 @pytest.fixture(autouse=True)

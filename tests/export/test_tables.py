@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
+from tests.export.clip_records import with_clips, with_shots
 
 from reelscribe.export.formats import FORMATS, export
 from reelscribe.results.records import KINDS
@@ -26,7 +27,6 @@ from support.exporting import (
     transcript_record,
     utterance,
 )
-from tests.export.clip_records import with_clips, with_shots
 
 DOCUMENT = Path(__file__).parents[2] / "docs/exports.md"
 

@@ -255,7 +255,8 @@ class ClipVideo(OpenVideo):
     def _choose(self, ordinal: int) -> ChosenClip:
         """Choose frames of a clip: those that are shown in the middle of equally long parts of it."""
         span, budget = self.clips[ordinal], self._task.budget
-        available, seconds = span.end_frame - span.start_frame, span.end_seconds - span.start_seconds
+        # Rounded, so that windows of the same length have the same number of frames.
+        available, seconds = span.end_frame - span.start_frame, round(span.end_seconds - span.start_seconds, 6)
         count = budget.frame_count(available, seconds)
         middles = span.start_seconds + (np.arange(count) + 0.5) * seconds / count
         shown = np.searchsorted(self.times, middles + TIME_TOLERANCE, "right") - 1

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment
 from reelscribe.export.annotated import AnnotatedSource
-from reelscribe.export.cues import one_after_the_other, one_line, player_milliseconds
+from reelscribe.export.cues import one_line, player_milliseconds
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.names import FileNames
 
@@ -92,7 +92,7 @@ def chapter_writer(folder: ExportFolder, common_folder: str) -> Callable[[Annota
 def _possible_segments(source: AnnotatedSource) -> Iterator[list[Segment]]:
     """Yield what chapters can be made from, the best first."""
     if source.clips:
-        yield one_after_the_other(source.clips.described)
+        yield [Segment(clip.start, clip.end, clip.text) for clip in source.clips.described]
     if source.shots:
         shots = enumerate(source.shots.shots, 1)
         yield [Segment(shot.start_seconds, shot.end_seconds, f"Shot {number}") for number, shot in shots]
@@ -169,7 +169,8 @@ def _is_short(chapter: Chapter) -> bool:
 
 
 def _ffmpeg_text(text: str) -> str:
-    return _FFMPEG_SYNTAX.sub(r"\\\g<0>", text)
+    # FFmpeg takes a backslash at the end of a line for an escaped line break, even if it is escaped itself.
+    return _FFMPEG_SYNTAX.sub(r"\\\g<0>", text) + (" " if text.endswith("\\") else "")
 
 
 def _clock(seconds: int) -> str:

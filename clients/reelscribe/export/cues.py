@@ -87,20 +87,6 @@ def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
             yield CueInterval(start, end, sorted(shown, key=lambda cue: not cue.beside_speech))
 
 
-def one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
-    """Return the descriptions of clips, each until the next clip starts, also if the clips overlap.
-
-    Args:
-        clips: The clips in any order.
-
-    Returns:
-        The descriptions in the order of time.
-    """
-    ordered = sorted(clips, key=lambda clip: clip.start)
-    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
-    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
-
-
 def one_line(text: str) -> str:
     """Return a text on one line: white space and control characters become one space, and none is at its ends."""
     return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
@@ -123,8 +109,15 @@ def _has_clips(source: AnnotatedSource) -> bool:
 def _seen(source: AnnotatedSource, made_from: CueSource) -> Sequence[Segment] | None:
     """Return what was seen in a source, of the annotations that cues are made from; None if there are none of them."""
     if made_from == "clips" or (made_from == "both" and _has_clips(source)):
-        return one_after_the_other(source.clips.described) if source.clips else None
+        return _one_after_the_other(source.clips.described) if source.clips else None
     return source.captions.spans if source.captions and made_from in ("captions", "both") else None
+
+
+def _one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
+    """Return the descriptions of clips, each until the next clip starts at most, because clips may overlap."""
+    ordered = sorted(clips, key=lambda clip: clip.start)
+    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
+    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
 
 
 def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) -> Cue | None:

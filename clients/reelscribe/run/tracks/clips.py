@@ -113,13 +113,15 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         again = [(k, why) for k, answer in enumerate(answers) if (why := self._why_refused(answer))]
         if not again:
             return answers
-        asked = [
-            replace(items[k], prompt=ask_again(items[k].prompt or self._description.prompt, _text(answers[k]), why))
-            for k, why in again
-        ]
+        asked = [replace(items[k], prompt=ask_again(self._asked(items[k]), _text(answers[k]), why)) for k, why in again]
         for (k, _), answer in zip(again, await (await self._joined.add(asked)), strict=True):
             answers[k] = answer
         return answers
+
+    def _asked(self, clip: Clip) -> str:
+        """Return what the model was asked about a clip; for a clip of one frame, it has a prompt of its own."""
+        own = self._description.still_prompt if len(clip.frames) == 1 else self._description.prompt
+        return clip.prompt or own
 
     def _why_refused(self, answer: ClipDescription | RequestRefused) -> str | None:
         """Return why an answer does not fit the JSON schema; None if it does, or if nothing was answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,11 @@ FIELDS = ("start", "end", "name", "transcript", "schema")
 
 _FIELD = re.compile("{(" + "|".join(FIELDS) + ")}")
 _FENCE = re.compile(r"^```\w*\n(.*)\n```$", re.DOTALL)
-_KEPT_LETTERS = 2000
-"""The most letters of an answer that are quoted to the model, or kept with a failure."""
+_QUOTED_LETTERS = 2000
+"""The most letters of an answer that are quoted to the model."""
+_MOST_LEVELS = 100
+"""The most arrays and objects of an answer inside each other. SQLite, which reads the ledger, takes 1000."""
+_TOO_DEEP = f"it has more than {_MOST_LEVELS} arrays and objects inside each other"
 
 
 class AnswerRefused(Exception):
@@ -68,7 +72,7 @@ def words_between(utterances: Sequence[Utterance], start: float, end: float) -> 
     for utterance in utterances:
         if utterance.end <= start or utterance.start >= end:
             continue
-        if utterance.words is None:
+        if not utterance.words:
             inside = min(utterance.end, end) - max(utterance.start, start)
             if 2 * inside >= min(utterance.end - utterance.start, end - start):
                 said.append(utterance.text.strip())
@@ -101,24 +105,51 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
 
     Raises:
         AnswerRefused: It is no JSON, or does not fit.
+        UsageError: The schema refers to something that it does not have.
     """
     import jsonschema
+    import referencing.exceptions
 
     fenced = _FENCE.match(text.strip())
     try:
-        value = json.loads(fenced[1] if fenced else text)
+        # Python reads numbers that JSON does not have, and SQLite would not read the ledger any more.
+        value = json.loads(fenced[1] if fenced else text, parse_float=_finite, parse_constant=_finite)
     except ValueError as error:
         raise AnswerRefused(f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise AnswerRefused(_TOO_DEEP) from None
+    if _levels(value) > _MOST_LEVELS:
+        raise AnswerRefused(_TOO_DEEP)
     validator = jsonschema.validators.validator_for(schema)(schema)
-    problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    try:
+        problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    except referencing.exceptions.Unresolvable as error:
+        raise UsageError(f"JSON schema: expected references to parts of itself, got {error.ref}") from None
     if problem:
         raise AnswerRefused(f"it does not fit the schema: {problem.json_path}: {problem.message[:200]}")
     return value
 
 
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no number")
+    return value
+
+
+def _levels(value: Any) -> int:
+    """Return how many arrays and objects are inside each other."""
+    level, count = [value], -1
+    while level:
+        nested = [each for each in level if isinstance(each, (list, dict))]
+        level = [item for each in nested for item in (each.values() if isinstance(each, dict) else each)]
+        count += 1
+    return count
+
+
 def ask_again(prompt: str, answer: str, why: str) -> str:
     """Return the prompt for one more try after a refused answer."""
     return (
-        f"{prompt}\n\nYour last answer was:\n{answer[:_KEPT_LETTERS]}\n\nIt cannot be used, because {why}. Answer with"
-        " JSON that can be used, and with nothing else."
+        f"{prompt}\n\nYour last answer was:\n{answer[:_QUOTED_LETTERS]}\n\nIt cannot be used, because {why}. Answer"
+        " with JSON that can be used, and with nothing else."
     )

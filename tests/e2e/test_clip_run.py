@@ -1,0 +1,119 @@
+"""Clips: real files, the real command, and a real TorchServe with the trained clip model."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compare_with_truth import clips_with_descriptions
+from demo_server import CONFIG, HANDLERS, ROOT, serve
+from events import random_event_clip
+from libraries import empty_box
+from reelscribe.archive import build as archive
+from reelscribe.errors import OutputError
+from reelscribe.results.ledger_reader import LedgerReader
+from support.patience import PATIENCE
+from support.servers import RunningServer, read_records, run_with_curl, wait_until
+
+CLIPS = ROOT / "demo" / "clips"
+SMALL_REQUESTS = ("--clips", "shots", "--clips-per-request", "2")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory, clip_model) -> Iterator[RunningServer]:
+    """A server of its own with two workers, because a test kills them."""
+    directory = tmp_path_factory.mktemp("clips")
+    handlers = directory / "handlers"
+    shutil.copytree(HANDLERS, handlers)
+    settings = (handlers / "clip.yaml").read_text()
+    (handlers / "clip.yaml").write_text(settings.replace("Workers: 1", "Workers: 2"))
+    archive.build("clips", "clip", clip_model, directory / "store", handlers=handlers)
+    with serve(directory, "clips", CONFIG) as serving:
+        yield RunningServer.of(serving)
+
+
+def test_shots_are_found_and_described_as_they_are(clips, tmp_path):
+    result = clips.caption(CLIPS, "--clips", "shots", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    records = read_records(tmp_path)
+    pairs = clips_with_descriptions(records)
+    assert sum(clip["description"] == text for clip, text in pairs) >= len(pairs) - 1
+    assert [len(record["clips"]) for record in records] == [len(record["shots"]) for record in records]
+    assert {clip["status"] for record in records for clip in record["clips"]} == {"complete"}
+
+
+def test_an_answer_fits_the_schema_that_a_run_asks_for(clips, tmp_path):
+    schema = tmp_path / "schema.json"
+    names = {"first": {"type": "string"}, "then": {"type": "string"}}
+    schema.write_text(json.dumps({"type": "object", "properties": names, "required": ["first", "then"]}))
+    asked = ("--prompt", "Describe this video clip as JSON.", "--json-schema", schema)
+    result = clips.caption(CLIPS / "events.mp4", "--clips", "shots", *asked, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    (record,) = read_records(tmp_path / "out")
+    assert [set(clip["json"]) for clip in record["clips"]] == [{"first", "then"}] * 4
+
+
+def test_curl_gets_the_description_of_a_picture(clips, tmp_path):
+    events = random_event_clip(random.Random(4))
+    events.draw(0.5, 640, 360).save(tmp_path / "still.jpg")
+    command = (
+        f'curl -s -H "Authorization: {clips.headers["Authorization"]}" -T {tmp_path}/still.jpg {clips.predictions}'
+    )
+    answer = json.loads(run_with_curl(command, tmp_path))
+    assert (answer["text"], answer["status"]) == (events.still_caption(0.5), "complete")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    """Many files with the content of the demo clips, and with digests of their own."""
+    folder = tmp_path_factory.mktemp("library") / "library"
+    folder.mkdir()
+    for k in range(24):
+        source = CLIPS / ("events.mp4", "variable-rate.mp4")[k % 2]
+        (folder / f"{k}.mp4").write_bytes(source.read_bytes() + empty_box(k))
+    return folder
+
+
+def saved(out: Path) -> int:
+    """How many clips the ledger of a run has."""
+    try:
+        with LedgerReader(out) as reader:
+            state = reader.run_state()
+    except OutputError:
+        return 0
+    return int(sum(lane["done"] + lane["done_before"] for lane in state["lanes"])) if state else 0
+
+
+def test_whatever_is_killed_the_descriptions_are_those_of_a_quiet_run(clips, library, tmp_path):
+    quiet, out = tmp_path / "quiet", tmp_path / "out"
+    assert clips.caption(library, *SMALL_REQUESTS, "--out", quiet).exit_code == 0
+    command = clips.command(library, *SMALL_REQUESTS, "--out", out, "--stall-seconds", str(PATIENCE))
+
+    def kill_client(run: subprocess.Popen) -> None:
+        run.kill()
+
+    def kill_decode_process(run: subprocess.Popen) -> None:
+        children = psutil.Process(run.pid).children()
+        os.kill(next(child.pid for child in children if "decode_pool" in " ".join(child.cmdline())), signal.SIGKILL)
+
+    def kill_worker(_: subprocess.Popen) -> None:
+        os.kill(clips.workers()[0], signal.SIGKILL)
+
+    blows: list[Callable[[subprocess.Popen], None]] = [kill_client, kill_decode_process, kill_worker, kill_client]
+    for number, blow in enumerate(blows):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+            wait_until(lambda least=12 * (number + 1): saved(out) >= least, run)
+            blow(run)
+            if blow is not kill_client:
+                wait_until(lambda least=12 * (number + 1) + 6: saved(out) >= least, run)
+                run.kill()
+    result = clips.caption(library, *SMALL_REQUESTS, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert (out / "annotations.jsonl").read_bytes() == (quiet / "annotations.jsonl").read_bytes()
