@@ -1,7 +1,7 @@
 """Caption and transcribe whole video libraries on a multi-GPU TorchServe.
 
-Start with `caption`, `transcribe` and `annotate`: each takes paths or an array and returns captions, transcripts or
-records. `BulkRun` is what the `reelscribe` command runs, and `ManagementClient` controls the models and workers of a
+Start with `caption`, `describe`, `transcribe` and `annotate`: each takes paths, and some an array, and returns captions,
+descriptions of clips, transcripts or records. `BulkRun` is what the `reelscribe` command runs, and `ManagementClient` controls the models and workers of a
 server. Each name is imported when it is first used, so `import reelscribe` is fast. Only names in `__all__` are public.
 """
 
@@ -15,20 +15,27 @@ if TYPE_CHECKING:
     from reelscribe._api import annotate_async as annotate_async
     from reelscribe._api import caption as caption
     from reelscribe._api import caption_async as caption_async
+    from reelscribe._api import describe as describe
+    from reelscribe._api import describe_async as describe_async
     from reelscribe._api import transcribe as transcribe
     from reelscribe._api import transcribe_async as transcribe_async
     from reelscribe.client.credentials import Credentials as Credentials
     from reelscribe.client.endpoint import Server as Server
     from reelscribe.client.models import CaptionClient as CaptionClient
+    from reelscribe.client.models import ClipClient as ClipClient
     from reelscribe.client.models import SpeechClient as SpeechClient
     from reelscribe.contract.chunking import Cutting as Cutting
     from reelscribe.contract.outcomes import Caption as Caption
+    from reelscribe.contract.outcomes import ClipFailure as ClipFailure
+    from reelscribe.contract.outcomes import DescribedClip as DescribedClip
     from reelscribe.contract.outcomes import Failure as Failure
     from reelscribe.contract.outcomes import Silence as Silence
     from reelscribe.contract.outcomes import SpeechFailure as SpeechFailure
     from reelscribe.contract.outcomes import Utterance as Utterance
     from reelscribe.contract.speech import TranscriptionOptions as TranscriptionOptions
+    from reelscribe.decode.clips import ClipCutting as ClipCutting
     from reelscribe.decode.sampling import Sampling as Sampling
+    from reelscribe.decode.shots import ShotDetection as ShotDetection
     from reelscribe.errors import MediaError as MediaError
     from reelscribe.errors import OutputError as OutputError
     from reelscribe.errors import ReelscribeError as ReelscribeError
@@ -40,30 +47,56 @@ if TYPE_CHECKING:
     from reelscribe.run.bulk import BulkRun as BulkRun
     from reelscribe.run.bulk import Summary as Summary
     from reelscribe.run.one_source import caption_file as caption_file
+    from reelscribe.run.one_source import describe_file as describe_file
     from reelscribe.run.one_source import transcribe_file as transcribe_file
     from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
+    from reelscribe.run.tracks.clips import ClipTrack as ClipTrack
     from reelscribe.run.tracks.options import CaptionOptions as CaptionOptions
+    from reelscribe.run.tracks.options import ClipOptions as ClipOptions
     from reelscribe.run.tracks.options import SpeechOptions as SpeechOptions
+    from reelscribe.run.tracks.shots import ShotOptions as ShotOptions
+    from reelscribe.run.tracks.shots import ShotTrack as ShotTrack
     from reelscribe.run.tracks.transcripts import TranscriptTrack as TranscriptTrack
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "_api": ("annotate", "annotate_async", "caption", "caption_async", "transcribe", "transcribe_async"),
+    "_api": (
+        "annotate",
+        "annotate_async",
+        "caption",
+        "caption_async",
+        "describe",
+        "describe_async",
+        "transcribe",
+        "transcribe_async",
+    ),
     "client.credentials": ("Credentials",),
     "client.endpoint": ("Server",),
-    "client.models": ("CaptionClient", "SpeechClient"),
-    "contract.outcomes": ("Caption", "Failure", "Silence", "SpeechFailure", "Utterance"),
+    "client.models": ("CaptionClient", "ClipClient", "SpeechClient"),
+    "contract.outcomes": (
+        "Caption",
+        "ClipFailure",
+        "DescribedClip",
+        "Failure",
+        "Silence",
+        "SpeechFailure",
+        "Utterance",
+    ),
     "contract.chunking": ("Cutting",),
     "contract.speech": ("TranscriptionOptions",),
+    "decode.clips": ("ClipCutting",),
     "decode.sampling": ("Sampling",),
+    "decode.shots": ("ShotDetection",),
     "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
     "management.api": ("ServerAddresses",),
     "management.client": ("ManagementClient",),
     "run.bulk": ("BulkRun", "Summary"),
     "run.tracks.captions": ("CaptionTrack",),
-    "run.one_source": ("caption_file", "transcribe_file"),
-    "run.tracks.options": ("CaptionOptions", "SpeechOptions"),
+    "run.tracks.clips": ("ClipTrack",),
+    "run.tracks.shots": ("ShotOptions", "ShotTrack"),
+    "run.one_source": ("caption_file", "describe_file", "transcribe_file"),
+    "run.tracks.options": ("CaptionOptions", "ClipOptions", "SpeechOptions"),
     "run.tracks.transcripts": ("TranscriptTrack",),
 }
 """The public names of each module."""

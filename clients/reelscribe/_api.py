@@ -1,4 +1,4 @@
-"""Captions, transcripts and records of files or arrays, in one call.
+"""Captions, descriptions of clips, transcripts and records of files or arrays, in one call.
 
 Each function has a synchronous and an asynchronous form. They use the server on this machine unless another one is
 given, and close their connections before they return.
@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.client.endpoint import Server
-from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
-from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
+from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
+from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError
 from reelscribe.results.annotations import NAME, escape_surrogates
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.one_source import caption_file, caption_frames, transcribe_file, transcribe_samples
+from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
 from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
@@ -110,6 +110,46 @@ def caption(
     if isinstance(source, np.ndarray):  # the overloads of `caption_async` tell a path from an array
         return _run(caption_async(source, server=server, model=model, options=options))
     return _run(caption_async(source, server=server, model=model, options=options))
+
+
+async def describe_async(
+    source: SourcePath,
+    *,
+    server: Server | str | None = None,
+    model: str = ONLY_ONE,
+    options: ClipOptions | None = None,
+) -> list[DescribedClip | ClipFailure]:
+    """Describe the clips of a video file. The asynchronous form of `describe`."""
+    found = _found(server)
+    async with ClipClient([found.server], await _name(found, model, ClipModelDescription)) as client:
+        return [result async for result in describe_file(client, os.fspath(source), options)]
+
+
+def describe(
+    source: SourcePath,
+    *,
+    server: Server | str | None = None,
+    model: str = ONLY_ONE,
+    options: ClipOptions | None = None,
+) -> list[DescribedClip | ClipFailure]:
+    """Describe the clips of a video file with a video-language model.
+
+    Args:
+        source: Path of a video.
+        server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
+            the one that runs in `.server`, with its key.
+        model: Name of the clip model on the server; by default the only one that is served.
+        options: Where the clips are, and what the model is asked; by default a clip for each shot.
+
+    Returns:
+        A DescribedClip for each clip, or a ClipFailure that says why it has no description.
+
+    Raises:
+        MediaError: The file cannot be read, or is damaged or cut short.
+        ServerError: The server cannot be used.
+        UsageError: An option is invalid.
+    """
+    return _run(describe_async(source, server=server, model=model, options=options))
 
 
 async def transcribe_async(

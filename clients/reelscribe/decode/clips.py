@@ -22,6 +22,10 @@ from reelscribe.errors import UsageError
 Cut = Literal["shots", "windows"]
 """Where clips begin: at cuts, or at regular times."""
 
+LEAST_SECONDS = 0.1
+"""Least that clips may be limited to, and least time between the starts of windows, in seconds. With less, a video of
+hours would have more clips than fit into memory."""
+
 
 @dataclass(frozen=True)
 class ClipCutting:
@@ -38,26 +42,28 @@ class ClipCutting:
     min_seconds: float = 1.0
     """Shorter shots are joined to the next one, and the last one to the one before; so is a short last window."""
     max_seconds: float = 30.0
-    """Longer shots are divided evenly; more than `min_seconds`."""
+    """Longer shots are divided evenly; more than `min_seconds`, and at least LEAST_SECONDS."""
     window_seconds: float = 10.0
-    """Length of a window."""
+    """Length of a window; at least LEAST_SECONDS."""
     overlap_seconds: float = 0.0
-    """How long successive windows overlap; less than `window_seconds`."""
+    """How long successive windows overlap; less than `window_seconds` by at least LEAST_SECONDS."""
 
     def __post_init__(self) -> None:
         if self.cut not in get_args(Cut):
             raise UsageError(f"clips: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}")
         if not 0 <= self.min_seconds < math.inf:
             raise UsageError(f"shortest clip: expected 0 seconds or more, got {self.min_seconds}")
-        if not self.min_seconds < self.max_seconds < math.inf:
+        if not max(self.min_seconds, LEAST_SECONDS - TIME_TOLERANCE) < self.max_seconds < math.inf:
             raise UsageError(
-                f"longest clip: expected more seconds than the shortest, {self.min_seconds}, got {self.max_seconds}"
+                f"longest clip: expected {LEAST_SECONDS} seconds or more, and more than the shortest,"
+                f" {self.min_seconds}, got {self.max_seconds}"
             )
-        if not 0 < self.window_seconds < math.inf:
-            raise UsageError(f"window: expected more than 0 seconds, got {self.window_seconds}")
-        if not 0 <= self.overlap_seconds < self.window_seconds:
+        if not LEAST_SECONDS <= self.window_seconds < math.inf:
+            raise UsageError(f"window: expected {LEAST_SECONDS} seconds or more, got {self.window_seconds}")
+        most = round(self.window_seconds - LEAST_SECONDS, 6)
+        if not 0 <= self.overlap_seconds <= most:
             raise UsageError(
-                f"overlap: expected from 0 to less than the {self.window_seconds} seconds of a window, got"
+                f"overlap: expected from 0 to {most} of the {self.window_seconds} seconds of a window, got"
                 f" {self.overlap_seconds}"
             )
 

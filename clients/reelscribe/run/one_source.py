@@ -1,4 +1,4 @@
-"""Captions and transcripts of one file or of arrays in memory, for programs. Nothing is saved."""
+"""Captions, descriptions and transcripts of one file or of arrays in memory, for programs. Nothing is saved."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
-from reelscribe.contract.outcomes import Caption, Failure, Silence, SpeechFailure, Utterance
+from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.sound.silence import SilenceDetector
 from reelscribe.decode_pool.audio_feed import OpenedAudio
+from reelscribe.decode_pool.clip_feed import OpenedClips
 from reelscribe.decode_pool.frame_feed import OpenedVideo
 from reelscribe.decode_pool.slots import DecodedBatch, items_per_request, request_bytes
 from reelscribe.errors import MediaError, RequestRefused, UsageError
@@ -34,13 +35,15 @@ from reelscribe.results.batches import (
     SavedBatch,
     TimedTranscript,
     audio_results,
+    clip_results,
 )
 from reelscribe.run.tracks.captions import CaptionTrack, damage
+from reelscribe.run.tracks.clips import ClipTrack
 from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions, chunk_samples
+from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions, chunk_samples
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 
-Opened = TypeVar("Opened", OpenedVideo, OpenedAudio)
+Opened = TypeVar("Opened", OpenedVideo, OpenedClips, OpenedAudio)
 Saved = TypeVar("Saved", bound=SavedBatch)
 
 
@@ -109,6 +112,39 @@ async def transcribe_file(
                 yield result
     for result in timeline.end():
         yield result
+    if opened and opened.why_incomplete:
+        raise MediaError(f"{path}: {opened.why_incomplete}")
+
+
+async def describe_file(
+    client: ClipClient, path: str, options: ClipOptions | None = None
+) -> AsyncGenerator[DescribedClip | ClipFailure, None]:
+    """Describe the clips of one video file.
+
+    Args:
+        client: The open client of the clip model.
+        path: The video file.
+        options: Where the clips are, and what the model is asked; by default a clip for each shot. `decode_workers` is
+            always 1.
+
+    Yields:
+        The result of each clip, in the order of the clips, as soon as it is known.
+
+    Raises:
+        MediaError: The file cannot be read, or is damaged or cut short. It is raised after the last result.
+        ServerError: No server can be used.
+        UsageError: The model does not support the options, or the prompt has `{transcript}`, which needs a run.
+    """
+    track = ClipTrack(client, replace(options or ClipOptions(), decode_workers=1))
+    track.meet([track])
+    opened: OpenedClips | None = None
+    async with track, aclosing(_decode_and_send(track, path)) as items:
+        async for item in items:
+            if isinstance(item, OpenedClips):
+                opened = item
+                continue
+            for result in clip_results([item]):
+                yield result
     if opened and opened.why_incomplete:
         raise MediaError(f"{path}: {opened.why_incomplete}")
 

@@ -24,10 +24,10 @@ speed_option = partial(typer.Option, rich_help_panel=Heading.SPEED)
 Cues = Annotated[
     str,
     output_option(
-        metavar="|".join(CUES),
+        metavar="KIND",
         autocompletion=lambda: CUES,
-        help="What subtitles show: captions, clips, the transcript, both what is seen and said, or auto: what is said,"
-        " or else clips, or else captions.",
+        help="What subtitles show: captions, clips, transcript, both (what is said, with clips or captions), or auto:"
+        " what is said, or else clips, or else captions.",
     ),
 ]
 
