@@ -69,6 +69,7 @@ def encode(video: ClipVideo, path: Path) -> None:
     """Write a video as the file `path`."""
     with av.open(str(path), "w", options={"avoid_negative_ts": "disabled"}) as container:
         stream = container.add_stream(video.codec, rate=video.fps)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = video.width, video.height, "yuv420p"
         stream.codec_context.time_base = Fraction(1, 90_000)
         stream.options = {"crf": "28"}

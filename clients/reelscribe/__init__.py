@@ -1,8 +1,9 @@
 """Caption and transcribe whole video libraries on a multi-GPU TorchServe.
 
-Start with `caption`, `describe`, `transcribe` and `annotate`: each takes paths, and some an array, and returns captions,
-descriptions of clips, transcripts or records. `BulkRun` is what the `reelscribe` command runs, and `ManagementClient` controls the models and workers of a
-server. Each name is imported when it is first used, so `import reelscribe` is fast. Only names in `__all__` are public.
+Start with `caption`, `describe`, `transcribe` and `annotate`: each takes paths, some of them arrays, and returns
+captions, descriptions of clips, transcripts or records. `BulkRun` is what the `reelscribe` command runs, and
+`ManagementClient` controls the models and workers of a server. Each name is imported when it is first used, so `import
+reelscribe` is fast. Only names in `__all__` are public.
 """
 
 from __future__ import annotations

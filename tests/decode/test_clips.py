@@ -1,14 +1,7 @@
 """Clips: where a video is cut into them, and which frames of each are read, at which times and sizes."""
 
-import json
-import math
-from collections.abc import Iterable
-from dataclasses import replace
-from fractions import Fraction
 from itertools import accumulate, pairwise
-from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,10 +9,7 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.source import Shot
-from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
-from reelscribe.decode.shots import ShotDetection
-from reelscribe.errors import UsageError
-from support import shots, videos
+from reelscribe.decode.clips import ClipCutting
 
 RATE = 10
 """Frames per second of the videos, unless a test says otherwise."""

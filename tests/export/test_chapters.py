@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.export.clip_records import clips_record, ffmpeg_chapters, with_clips, with_shots
 
 from reelscribe.cli.results import describe_written
+from support.clip_records import clips_record, ffmpeg_chapters, with_clips, with_shots
 from support.exporting import TEXTS, exported, files, record, transcript_record, video
 
 

@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.export.clip_records import clips_record, with_clips
 
+from support.clip_records import clips_record, with_clips
 from support.exporting import TEXTS, cues, exported, files, record, record_of_both, video, words
 
 

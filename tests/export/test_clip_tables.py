@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.export.clip_records import clip, clips_record, with_clips, with_shots
 
+from support.clip_records import clip, clips_record, with_clips, with_shots
 from support.exporting import exported, files, record, rows, transcript_record
 
 FAILURE = {"start_seconds": 4, "end_seconds": 5, "error": "the model refused it", "text": "no JSON"}

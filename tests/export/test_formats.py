@@ -7,10 +7,10 @@ import sys
 
 import pytest
 from pyarrow import parquet
-from tests.export.clip_records import clip, clips_record, with_shots
 
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import FORMATS, export
+from support.clip_records import clip, clips_record, with_shots
 from support.exporting import (
     annotations,
     both,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
-from tests.export.clip_records import with_clips, with_shots
 
 from reelscribe.export.formats import FORMATS, export
 from reelscribe.results.records import KINDS
+from support.clip_records import with_clips, with_shots
 from support.exporting import (
     TEXTS,
     annotations,

@@ -27,6 +27,7 @@ from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.client.endpoint import Server
+    from reelscribe.export.cues import CueSource
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.run.bulk import BulkRun, Summary
@@ -96,12 +97,12 @@ async def open_shots(options: ShotOptions, _: AsyncExitStack) -> Track[Any]:
     return ShotTrack(options)
 
 
-def run_command(options: RunOptions, cues: str, tracks: Sequence[OpenTrack]) -> None:
+def run_command(options: RunOptions, cues: str | None, tracks: Sequence[OpenTrack]) -> None:
     """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
         options: The sources, the output folder, and how the run reports.
-        cues: What exported subtitles show: captions, transcript or both.
+        cues: What exported subtitles show; None for what the only track makes.
         tracks: Make what the run makes of each source, at least one track.
 
     Raises:
@@ -118,11 +119,12 @@ def run_command(options: RunOptions, cues: str, tracks: Sequence[OpenTrack]) -> 
 
     formats = options.formats or []
     check_formats(formats)
-    cues = one_of(cues, CUE_SOURCES, "--cues")
+    chosen = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
+    kinds: list[str] = []
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
-        outlook = asyncio.run(_look_ahead(_prepared(options, tracks, progress), options.sources))
+        outlook = asyncio.run(_look_ahead(_prepared(options, tracks, kinds, progress), options.sources))
         if options.json_log:
             progress.announce(outlook)
         else:
@@ -130,14 +132,15 @@ def run_command(options: RunOptions, cues: str, tracks: Sequence[OpenTrack]) -> 
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            prepared = _prepared(options, tracks, display)
+            prepared = _prepared(options, tracks, kinds, display)
             summary = asyncio.run(_run(prepared, options.sources, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     exporting = bool(formats) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
     if exporting:
-        _report_export(options, progress, export(options.out / NAME, options.out, formats, cues))
+        shown: CueSource = chosen or next((source for source in CUE_SOURCES if [source] == kinds), "auto")
+        _report_export(options, progress, export(options.out / NAME, options.out, formats, shown))
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
@@ -189,13 +192,14 @@ async def _look_ahead(prepared: AbstractAsyncContextManager[BulkRun], sources: l
 
 @asynccontextmanager
 async def _prepared(
-    options: RunOptions, tracks: Sequence[OpenTrack], progress: Progress
+    options: RunOptions, tracks: Sequence[OpenTrack], kinds: list[str], progress: Progress
 ) -> AsyncGenerator[BulkRun, None]:
-    """Yield the run with its clients open."""
+    """Yield the run with its clients open; the kinds of what it makes are added to `kinds`."""
     from reelscribe.run.bulk import BulkRun
 
     async with AsyncExitStack() as stack:
         opened = [await open_track(stack) for open_track in tracks]
+        kinds += [track.kind for track in opened]
         yield BulkRun(opened, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
 
 

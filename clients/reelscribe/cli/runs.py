@@ -68,7 +68,7 @@ def caption(
             frames.caption_options(run, pictures),
         )
         open_track = of_clips if clips.clips else partial(open_either, found[0], model, of_frames, of_clips)
-        run_command(run, "captions", [open_track])
+        run_command(run, None, [open_track])
 
 
 @flatten
@@ -83,7 +83,7 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
 
         options = audio.speech_options(run)
         speech_model = _served(servers.find(), model, SpeechDescription, servers.requests_in_flight)
-        run_command(run, "transcript", [partial(open_transcripts, speech_model, options)])
+        run_command(run, None, [partial(open_transcripts, speech_model, options)])
 
 
 @flatten
@@ -149,7 +149,7 @@ def shots(run: RunOptions, pictures: PictureOptions) -> None:
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(pictures.detection(), pictures.decode_workers, run.stall_seconds, run.retry_failed)
-        run_command(run, "auto", [partial(open_shots, options)])
+        run_command(run, None, [partial(open_shots, options)])
 
 
 def _served(
