@@ -62,9 +62,6 @@ def test_short_shots_are_joined_to_a_neighbour(lengths, clips):
 
 def test_long_shots_are_divided_evenly():
     assert clips_of_shots(300, 400, 20) == [(0, 300), (300, 500), (500, 700), (700, 720)]
-    assert clips_of_shots(40, max_seconds=1.5) == [(0, 10), (10, 20), (20, 30), (30, 40)][:0] + [
-        (first, first + 40 // 4) for first in range(0, 40, 10)
-    ]
 
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=20), st.floats(0, 5), st.floats(0.1, 30), st.floats(1, 60))
@@ -105,8 +102,202 @@ def test_a_video_of_one_frame_is_one_clip(cutting):
 def test_a_stretch_in_which_no_frame_appears_is_no_clip():
     times, end = [0.0, 0.5, 1.0, 35.0, 35.5], 36.0
     assert windows(10).clips((), times, end) == [Shot(0, 3, 0, 10), Shot(3, 5, 30, 36)]
-    assert windows(10, overlap=5).clips((), times, end) == [Shot(0, 3, 0, 10), Shot(3, 5, 30, 36)][:0] + [
-        Shot(0, 3, 0.0, 10.0),
-        Shot(3, 5, 30.0, 36.0),
+    assert windows(10, overlap=5).clips((), times, end) == [Shot(0, 3, 0, 10), Shot(3, 5, 30, 36)]
+    shot = [Shot(0, 5, 0, end)]
+    assert ClipCutting(max_seconds=5).clips(shot, times, end) == [Shot(0, 3, 0, 4.5), Shot(3, 5, 31.5, 36)]
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"cut": "scenes"}, "clips: expected one of shots, windows, got 'scenes'"),
+        ({"min_seconds": -1}, "shortest clip: expected 0 seconds or more, got -1"),
+        ({"min_seconds": math.nan}, "shortest clip: expected 0 seconds or more, got nan"),
+        ({"min_seconds": 5, "max_seconds": 5}, "longest clip: expected .* more than the shortest, 5, got 5"),
+        ({"min_seconds": 0, "max_seconds": 1e-9}, "longest clip: expected 0.1 seconds or more"),
+        ({"max_seconds": math.inf}, "longest clip: expected .* got inf"),
+        ({"window_seconds": 0}, "window: expected 0.1 seconds or more, got 0"),
+        ({"window_seconds": math.nan}, "window: expected 0.1 seconds or more, got nan"),
+        ({"overlap_seconds": -1}, "overlap: expected from 0 to 9.9 of the 10.0 seconds of a window, got -1"),
+        ({"overlap_seconds": 9.999999}, "overlap: expected from 0 to 9.9 of the 10.0 seconds of a window, got 9.99"),
+    ],
+)
+def test_clips_that_cannot_be_cut_are_refused(options, rule):
+    with pytest.raises(UsageError, match=rule):
+        ClipCutting(**options)
+
+
+def task_of(path: Path, cutting: ClipCutting | None = None, budget: ClipBudget = BUDGET) -> ClipTask:
+    return ClipTask(str(path), budget, cutting or windows(2))
+
+
+def read(task: ClipTask, ordinals: range | None = None) -> list[ReadClip]:
+    """Clips of a video, by default all of them."""
+    with ClipVideo(task) as video:
+        return list(video.read(range(len(video.clips)) if ordinals is None else ordinals))
+
+
+@pytest.fixture(scope="module")
+def greys(tmp_path_factory) -> Path:
+    """A video of 10 s whose frames have the levels of LEVELS."""
+    path = tmp_path_factory.mktemp("clips") / "greys.mkv"
+    videos.write(path, "ffv1", LEVELS)
+    return path
+
+
+def test_the_frames_of_a_clip_are_those_shown_in_the_middle_of_equally_long_parts(greys):
+    clips = read(task_of(greys, windows(4)))
+    assert [clip.clip.ordinal for clip in clips] == [0, 1, 2]
+    assert [clip.frame_indices for clip in clips] == [
+        [2, 7, 12, 17, 22, 27, 32, 37],  # two a second
+        [42, 47, 52, 57, 62, 67, 72, 77],
+        [82, 87, 92, 97],
     ]
-    assert ClipCutting(max_seconds=5).clips([Shot(0, 5, 0, end)], times, end) == [Shot(0, 3, 0, 4.5)]
+    for clip in clips:
+        assert clip.pts_seconds == [index / RATE for index in clip.frame_indices]
+        assert [image.mean() for image in clip.images] == pytest.approx(
+            [LEVELS[k] for k in clip.frame_indices], abs=0.9
+        )
+
+
+def test_frames_have_the_size_that_the_budget_gives_as_many(greys):
+    (short, *_), (long,) = (read(task_of(greys, windows(seconds))) for seconds in (2, 10))
+    assert [len(clip.images) for clip in (short, long)] == [4, 20]
+    for clip in (short, long):
+        size = BUDGET.frame_size(len(clip.images), 64, 48)
+        assert {image.shape for image in clip.images} == {(size.height, size.width, 3)}
+    assert short.images[0].shape != long.images[0].shape
+
+
+def test_as_many_frames_are_taken_of_each_window_wherever_it_begins(tmp_path):
+    path = tmp_path / "late.mkv"
+    shots.write(path, shots.moving(0, 1200), rate=Fraction(5), start=0.033)
+    clips = read(task_of(path, windows(10)))
+    assert [len(clip.frame_indices) for clip in clips] == [20] * 24
+
+
+def write_numbers(path: Path, frames: int, **options) -> list[float]:
+    """Write a video whose frames tell their numbers, and return their presentation times as PyAV reads them."""
+    rows, columns = np.arange(shots.HEIGHT) * 48 // shots.HEIGHT, np.arange(shots.WIDTH) * 64 // shots.WIDTH
+    shots.write(path, (odd_media.picture(k)[rows][:, columns] for k in range(frames)), **options)
+    return [seconds for seconds, _ in videos.read_with_av(path)]
+
+
+@pytest.mark.parametrize("cutting", [windows(2), windows(3, overlap=1), ClipCutting(max_seconds=4)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("variable.mkv", {"durations": [1, 1, 5, 1, 2] * 30}),
+        ("late.mkv", {"start": 7.3}),
+        ("late.ts", {"start": 7.3}),
+        ("ntsc.mp4", {"rate": Fraction(30000, 1001)}),
+    ],
+)
+def test_the_times_of_frames_are_those_that_the_file_gives_them(tmp_path, name, options, cutting):
+    shown = write_numbers(tmp_path / name, 150, **options)
+    fixed = replace(BUDGET, resized_width=64, resized_height=48)
+    for clip in read(task_of(tmp_path / name, cutting, fixed)):
+        own = [shown[odd_media.number_of(image)] for image in clip.images]
+        assert clip.pts_seconds == pytest.approx(own, abs=1e-4)
+        marks, expected = (np.reshape(times, (-1, 2)).mean(1) for times in (clip.pts_seconds, own))
+        assert np.abs(marks - expected).max() < 0.05  # what the model reads
+        assert clip.clip.span.start_seconds <= own[0] < own[-1] < clip.clip.span.end_seconds
+
+
+def test_of_frames_that_are_shown_for_longer_than_a_part_none_is_taken_twice(tmp_path):
+    shots.write(tmp_path / "slides.mkv", shots.moving(0, 10), durations=[1, 1, 1, 1, 1, 1, 1, 1, 100, 100])
+    (clip,) = read(task_of(tmp_path / "slides.mkv", windows(10)))
+    assert clip.frame_indices == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_overlapping_windows_share_frames_that_are_decoded_once(greys):
+    with ClipVideo(task_of(greys, windows(2, overlap=1))) as video:
+        clips = list(video.read(range(len(video.clips))))
+        assert video.decoded <= len(LEVELS)
+    assert len(clips) == 9
+    for one, other in pairwise(clips):
+        assert one.frame_indices[2:] == other.frame_indices[:2]
+        assert np.array_equal(one.images[2:], other.images[:2])
+
+
+@pytest.mark.parametrize("ordinals", [range(3, 4), range(5), range(7, 9), range(4, 4)])
+@pytest.mark.parametrize("cutting", [windows(2, overlap=1), windows(1.1), ClipCutting(min_seconds=0, max_seconds=1.1)])
+def test_any_range_of_clips_can_be_read(greys, cutting, ordinals):
+    everything = read(task_of(greys, cutting))
+    some = read(task_of(greys, cutting), ordinals)
+    assert [clip.clip for clip in some] == [everything[ordinal].clip for ordinal in ordinals]
+    for clip in some:
+        whole = everything[clip.clip.ordinal]
+        assert (clip.frame_indices, clip.pts_seconds) == (whole.frame_indices, whole.pts_seconds)
+        assert np.array_equal(clip.images, whole.images)
+
+
+def damage(path: Path, frames: Iterable[int]) -> None:
+    """Make frames of a video of PNGs undecodable."""
+    with av.open(str(path)) as container:
+        at = [packet.pos for packet in container.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    for frame in frames:
+        content[at[frame] : at[frame] + 8] = bytes(8)  # the signature of a PNG
+    path.write_bytes(content)
+
+
+def test_damaged_frames_are_missing_in_their_own_clips_alone(tmp_path):
+    path = tmp_path / "damaged.mov"
+    videos.write(path, "png", LEVELS, pix_fmt="rgb24")
+    whole = read(task_of(path))
+    damage(path, [7, *range(40, 60), 82, 87, 92, 97])
+    clips = read(task_of(path))
+    assert [clip.clip for clip in clips] == [clip.clip for clip in whole]
+    assert [clip.frame_indices for clip in clips] == [[2, 12, 17], [22, 27, 32, 37], [], [62, 67, 72, 77], []]
+    assert [len(clip.images) for clip in clips] == [3, 4, 0, 4, 0]
+    assert np.array_equal(clips[0].images, np.delete(whole[0].images, 1, axis=0))
+    assert np.array_equal(clips[3].images, whole[3].images)
+
+
+def test_a_video_of_one_frame_is_read(tmp_path):
+    videos.write(tmp_path / "one.mkv", "libx264", [100])
+    (clip,) = read(task_of(tmp_path / "one.mkv", ClipCutting()))
+    assert (clip.clip.span, clip.frame_indices, clip.pts_seconds) == (Shot(0, 1, 0.0, 0.1), [0], [0.0])
+    assert [image.shape for image in clip.images] == [(48, 64, 3)]
+
+
+LENGTHS = (30, 10, 60)
+CLIPS_OF_SHOTS = [Shot(0, 30, 0.0, 1.2), Shot(30, 100, 1.2, 4.0)]
+
+
+def test_clips_begin_at_the_cuts_of_a_video(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
+    with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting())) as video:
+        assert [shot.start_frame for shot in video.shots] == [0, 30, 40]
+        assert video.clips == CLIPS_OF_SHOTS
+    with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting(detection=ShotDetection("content", 200)))) as video:
+        assert video.clips == [Shot(0, 100, 0.0, 4.0)]
+
+
+def test_shots_that_are_known_are_not_looked_for(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
+    known = [Shot(0, 50, 0.0, 2.0), Shot(50, 100, 2.0, 4.0)]
+    task = replace(task_of(tmp_path / "cut.mp4", ClipCutting()), known_shots=known)
+    with ClipVideo(ClipTask.from_json(json.loads(json.dumps(task.to_json())))) as video:
+        assert (video.shots, video.clips, video.decoded) == (known, known, 0)
+
+
+def test_windows_need_no_search_for_shots(greys):
+    with ClipVideo(task_of(greys)) as video:
+        assert (video.shots, video.decoded) == (None, 0)
+
+
+@pytest.mark.parametrize("cutting", [windows(2, overlap=1), ClipCutting(detection=ShotDetection("content", 30.0))])
+def test_a_task_is_the_same_after_it_was_sent_as_json(cutting):
+    task = replace(task_of(Path("x.mp4"), cutting), resize="planes", library="decord", known_shots=[Shot(0, 9, 0, 0.9)])
+    stated = replace(cutting, detection=ShotDetection.from_json(cutting.detection.to_json()))
+    assert ClipTask.from_json(json.loads(json.dumps(task.to_json()))) in (task, replace(task, cutting=stated))
+
+
+def test_decord_gives_the_same_frames(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
+    task = task_of(tmp_path / "cut.mp4", windows(2, overlap=1))
+    for one, other in zip(read(task), read(replace(task, library="decord")), strict=True):
+        assert one[:3] == other[:3]
+        assert np.abs(np.subtract(one.images, other.images, dtype=np.int16)).mean() < 5

@@ -93,11 +93,11 @@ def faded(shot: list[np.ndarray], frames: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("frames", [25, 50])
-def test_a_slow_fade_to_black_and_back_is_a_cut_for_threshold_alone(path, frames):
+def test_a_slow_fade_to_black_and_back_is_one_cut_for_threshold_and_else_has_cuts_in_the_black_alone(path, frames):
     write(path, faded(moving(0, 160), frames))
-    assert [cuts_of(path, detector) for detector in ("adaptive", "content")] == [[], []]
     (at,) = cuts_of(path, "threshold")
-    assert 30 + frames / 2 < at < 130 - frames / 2
+    found = {at, *cuts_of(path, "adaptive"), *cuts_of(path, "content")}
+    assert all(30 + frames / 2 < cut < 130 - frames / 2 for cut in found)
 
 
 def test_a_threshold_says_how_large_a_change_must_be(path):

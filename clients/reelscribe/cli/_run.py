@@ -119,7 +119,7 @@ def run_command(options: RunOptions, cues: str | None, tracks: Sequence[OpenTrac
 
     formats = options.formats or []
     check_formats(formats)
-    chosen = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
+    chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     kinds: list[str] = []
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
@@ -139,7 +139,8 @@ def run_command(options: RunOptions, cues: str | None, tracks: Sequence[OpenTrac
     exporting = bool(formats) and not summary.interrupted
     _report(options, progress, summary, exporting=exporting)
     if exporting:
-        shown: CueSource = chosen or next((source for source in CUE_SOURCES if [source] == kinds), "auto")
+        of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == kinds), "auto")
+        shown = chosen or of_kind
         _report_export(options, progress, export(options.out / NAME, options.out, formats, shown))
     if summary.interrupted:
         raise KeyboardInterrupt

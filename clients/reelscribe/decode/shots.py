@@ -36,9 +36,6 @@ LONGER_SIDE = 256
 FLASH_FRAMES = 4
 """Largest number of frames of a flash: a picture that interrupts a shot, which then goes on."""
 
-BLACK_LEVEL = 12
-"""Average level, of 255, below which a picture is black: PySceneDetect's own for "threshold". Between two such pictures
-there is no cut: hue and saturation jump where a fade reaches black, although nobody sees it."""
 
 CONTEXT_FRAMES = 16
 """Number of frames before a frame that decide whether it begins a shot, except for "threshold"."""
@@ -97,7 +94,6 @@ class CutFinder:
             detection: How shots are found.
         """
         self._detector = _create_detector(detection)
-        self._fades = detection.detector == "threshold"
         self._size: tuple[int, int] | None = None
         self._reformatter = VideoReformatter()
         self._recent = deque[tuple[int, NDArray[np.uint8]]](maxlen=CONTEXT_FRAMES)
@@ -145,8 +141,7 @@ class CutFinder:
         return reduced.to_ndarray().astype(np.uint8, copy=False)
 
     def _add_cuts(self, found: Iterable[Any]) -> None:
-        cuts = [self._cut(timecode.frame_num) for timecode in found]
-        self._undecided += [cut for cut in cuts if self._fades or not (_is_black(cut.before) and _is_black(cut.after))]
+        self._undecided += [self._cut(timecode.frame_num) for timecode in found]
 
     def _cut(self, index: int) -> _Cut:
         before = [picture for at, picture in self._recent if at < index]
@@ -185,10 +180,6 @@ def _is_flash(first: _Cut, second: _Cut) -> bool:
         return False
     across = _difference(first.before, second.after)
     return 2 * across < min(_difference(first.before, first.after), _difference(second.before, second.after))
-
-
-def _is_black(picture: NDArray[np.uint8] | None) -> bool:
-    return picture is not None and float(picture.mean()) < BLACK_LEVEL
 
 
 def _difference(a: Any, b: Any) -> float:

@@ -112,10 +112,14 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
 
     fenced = _FENCE.match(text.strip())
     try:
-        value = json.loads(fenced[1] if fenced else text)
-        json.dumps(value, allow_nan=False)  # Python also reads NaN, and numbers that are too large
-    except (ValueError, RecursionError) as error:
+        # Python reads numbers that JSON does not have, and SQLite would not read the ledger any more.
+        value = json.loads(fenced[1] if fenced else text, parse_float=_finite, parse_constant=_finite)
+    except ValueError as error:
         raise AnswerRefused(f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise AnswerRefused(_TOO_DEEP) from None
+    if _levels(value) > _MOST_LEVELS:
+        raise AnswerRefused(_TOO_DEEP)
     validator = jsonschema.validators.validator_for(schema)(schema)
     try:
         problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
