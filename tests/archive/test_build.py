@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from reelscribe.archive.build import KINDS, GpuWorkers, build
+from reelscribe.archive.build import GpuWorkers, build
 from reelscribe.archive.handler_files import imported_files
 from reelscribe.cli import app
 from reelscribe.errors import OutputError, StartupError, UsageError
@@ -165,7 +165,12 @@ def test_a_worker_of_two_stages_is_two_processes_with_a_pair_of_gpus(
     assert settings["torchrun"] == {"nproc-per-node": 2, "rdzv-backend": "static", "rdzv-endpoint": "localhost:0"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_a_clip_model_has_one_stage(tmp_path, clip_model):
+    with pytest.raises(UsageError, match="stages: expected 1 for a clip handler"):
+        build("two", "clip", clip_model, tmp_path, stages=2, handlers=HANDLERS)
+
+
+@pytest.mark.parametrize("kind", ["caption", "speech"])
 def test_a_call_of_two_stages_joins_requests_to_four_device_batches_unless_the_yaml_says_otherwise(
     tmp_path, demo_model, demo_speech, kind
 ):

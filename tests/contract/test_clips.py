@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize as resize_frame
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as resize_clip
@@ -65,6 +65,7 @@ seconds = st.floats(0, 1000)
 
 
 @given(budgets, seconds, st.integers(1, 60_000), st.floats(0, 1), st.integers(1, 20_000), st.integers(1, 20_000))
+@example(ClipBudget(28, 128 * 28**2, 128 * 28**2), 30.0, 900, 1.0, 1270, 10)  # both sides are rounded up
 def test_no_clip_of_a_length_has_more_bytes_than_are_reserved_for_it(budget, longest, available, part, width, height):
     count = budget.frame_count(available, part * longest)
     assert count * budget.frame_size(count, width, height).nbytes <= budget.most_bytes(longest)

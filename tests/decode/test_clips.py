@@ -1,7 +1,14 @@
 """Clips: where a video is cut into them, and which frames of each are read, at which times and sizes."""
 
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from fractions import Fraction
 from itertools import accumulate, pairwise
+from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,14 +16,17 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.source import Shot
-from reelscribe.decode.clips import ClipCutting
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
+from reelscribe.decode.shots import ShotDetection
+from reelscribe.errors import UsageError
+from support import odd_media, shots, videos
 
 RATE = 10
 """Frames per second of the videos, unless a test says otherwise."""
 
 BUDGET = ClipBudget(16, min_pixels=16 * 16, max_pixels=64 * 48, total_pixels=8 * 64 * 48, whole_clip=True)
 
-LEVELS = range(20, 220, 2)
+LEVELS = [20 + 47 * k % 200 for k in range(100)]
 """The grey levels of the frames of a video of 10 s."""
 
 
@@ -155,9 +165,8 @@ def test_the_frames_of_a_clip_are_those_shown_in_the_middle_of_equally_long_part
     ]
     for clip in clips:
         assert clip.pts_seconds == [index / RATE for index in clip.frame_indices]
-        assert [image.mean() for image in clip.images] == pytest.approx(
-            [LEVELS[k] for k in clip.frame_indices], abs=0.9
-        )
+        levels = [LEVELS[index] for index in clip.frame_indices]
+        assert [image.mean() for image in clip.images] == pytest.approx(levels, abs=2)
 
 
 def test_frames_have_the_size_that_the_budget_gives_as_many(greys):
@@ -207,7 +216,7 @@ def test_the_times_of_frames_are_those_that_the_file_gives_them(tmp_path, name, 
 def test_of_frames_that_are_shown_for_longer_than_a_part_none_is_taken_twice(tmp_path):
     shots.write(tmp_path / "slides.mkv", shots.moving(0, 10), durations=[1, 1, 1, 1, 1, 1, 1, 1, 100, 100])
     (clip,) = read(task_of(tmp_path / "slides.mkv", windows(10)))
-    assert clip.frame_indices == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert clip.frame_indices == [0, 1, 3, 4, 5, 6, 8, 9]  # eight of ten, as the clip is 4.4 s long
 
 
 def test_overlapping_windows_share_frames_that_are_decoded_once(greys):

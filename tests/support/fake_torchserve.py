@@ -13,8 +13,9 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from reelscribe import wire
+from reelscribe.contract.clips import ClipBudget, ClipDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
-from reelscribe.contract.model import CaptionerDescription, SpeechDescription
+from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 
 DESCRIPTION = CaptionerDescription(
@@ -46,10 +47,25 @@ SPEECH = SpeechDescription(
     max_chunks=16,
 )
 
+CLIPS = ClipModelDescription(
+    name="a/qwen",
+    revision="123",
+    prompt="What happens?",
+    still_prompt="What is it?",
+    system_prompt="",
+    allow_prompts=True,
+    generation={"max_new_tokens": 30},
+    budget=ClipBudget(8, min_pixels=8 * 8, max_pixels=16 * 16, total_pixels=100 * 16 * 16, whole_clip=True),
+    dtype="float32",
+    device_batch=8,
+    max_clips=64,
+    max_side=8192,
+)
+
 
 @dataclass(frozen=True)
 class Received:
-    """A request for captions or transcripts, as it arrived."""
+    """A request for captions, transcripts or descriptions of clips, as it arrived."""
 
     headers: CIMultiDictProxy[str]
     body: bytes
@@ -62,10 +78,15 @@ class Received:
     def frames(self) -> FrameArray:
         return self.tree["frames"]
 
+    @property
+    def clips(self) -> list[dict[str, Any]]:
+        return self.tree["clips"]
+
     def names(self) -> list[int]:
-        """The number of each frame or chunk: its first value, as tests number them."""
+        """The number of each frame, chunk or clip: its first value, as tests number them."""
         tree = self.tree
-        return [int(item.flat[0]) for item in tree.get("frames", tree.get("chunks"))]
+        clips = [clip["frames"] for clip in tree.get("clips", [])]
+        return [int(item.flat[0]) for item in tree.get("frames", tree.get("chunks", clips))]
 
 
 class Broken(Exception):
@@ -91,11 +112,22 @@ async def transcripts(request: Received) -> web.Response:
     return web.json_response([transcript(name).to_json() for name in request.names()])
 
 
+def description_of(name: int) -> ClipDescription:
+    """The description of a clip; that of clip 7 is "clip 7"."""
+    return ClipDescription(f"clip {name}", "complete", 3, avg_logprob=-0.25)
+
+
+async def descriptions(request: Received) -> web.Response:
+    """Respond like the clip handler."""
+    return web.json_response([description_of(name).to_json() for name in request.names()])
+
+
 class Gate:
     """An answer that waits until the gate is open, and counts the requests that wait at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Answer = captions) -> None:
         self.open = asyncio.Event()
+        self._answer = answer
         self.most_waiting = 0
         self._waiting = 0
         self._arrivals: asyncio.Queue[None] = asyncio.Queue()
@@ -106,7 +138,7 @@ class Gate:
         self._arrivals.put_nowait(None)
         await self.open.wait()
         self._waiting -= 1
-        return await captions(request)
+        return await self._answer(request)
 
     async def wait_for(self, requests: int) -> None:
         """Wait until so many more requests have arrived."""
@@ -125,7 +157,7 @@ def refused(status: int, kind: str, message: str) -> web.Response:
 
 
 class FakeTorchServe:
-    """Serves the model "captioner", or "speech" if that is what it describes, on a free port of loopback.
+    """Serves the model "captioner", or "speech" or "clips" if that is what it describes, on a free port of loopback.
 
     Use it as an async context manager.
     """
@@ -134,12 +166,12 @@ class FakeTorchServe:
         self,
         answer: Answer = captions,
         *,
-        description: CaptionerDescription | SpeechDescription = DESCRIPTION,
+        description: ModelDescription = DESCRIPTION,
         key: str | None = None,
     ) -> None:
         self.answer = answer
         self.description = description
-        self.model = "speech" if isinstance(description, SpeechDescription) else "captioner"
+        self.model = {"caption": "captioner", "speech": "speech", "clip": "clips"}[description.kind]
         self.key = key
         """Token that requests must carry; None if they need none."""
         self.model_is_there = True

@@ -14,7 +14,7 @@ import stamina
 
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
-from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.errors import RequestRefused
 from support.fake_torchserve import FakeTorchServe
@@ -40,8 +40,8 @@ def no_waiting(attempts: int = 50) -> Iterator[None]:
 async def connected(
     *servers: FakeTorchServe, credentials: Credentials | str | None = None, **options: Any
 ) -> AsyncIterator[Any]:
-    """A client of the servers' model, captioner or speech, that has described it. A test that hangs fails."""
-    client_type = SpeechClient if servers[0].model == "speech" else CaptionClient
+    """A client of the servers' model, of whichever kind, that has described it. A test that hangs fails."""
+    client_type = {"captioner": CaptionClient, "speech": SpeechClient, "clips": ClipClient}[servers[0].model]
     addresses = [Server(server.url, credentials) for server in servers]
     with no_waiting():
         async with asyncio.timeout(PATIENCE), client_type(addresses, servers[0].model, **options) as client:

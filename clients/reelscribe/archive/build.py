@@ -149,6 +149,8 @@ def build(
     _check_names(name, version)
     if stages not in (1, 2):
         raise UsageError(f"stages: expected 1 or 2, got {stages}")
+    if stages == 2 and kind not in _TWO_STAGE_ARCHITECTURES:
+        raise UsageError(f"stages: expected 1 for a {kind} handler, whose models run on one GPU, got 2")
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
     found = _find_weights(weights, kind, revision, bundle=bundle)
     if stages == 2:

@@ -1,10 +1,10 @@
 """Makes decode processes misbehave over files whose names say so.
 
 Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
-or `print` does so at ordinal 20 of its frames, at frame 20 while its shots are looked for, or 3 s into its audio. Video
-misbehaves only with PyAV, not with decord, and audio only the first time; `crash-always.mkv` and the like do so every
-time. A process that is about to hang writes a character to the file that the environment variable HANGS names, if there
-is one.
+or `print` does so at ordinal 20 of its frames or clips, at frame 20 while its shots are looked for, or 3 s into its
+audio. Video misbehaves only with PyAV, not with decord, and audio only the first time; `crash-always.mkv` and the like
+do so every time. A process that is about to hang writes a character to the file that the environment variable HANGS
+names, if there is one.
 """
 
 import os
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 if "reelscribe.decode_pool.worker" in sys.orig_argv:
-    from reelscribe.decode import video
+    from reelscribe.decode import clips, video
     from reelscribe.decode.sound import audio
 
     def fail():
@@ -31,7 +31,7 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
         "print": lambda: os.write(1, b"[codec] what a picture\n"),
     }
 
-    class MisbehavingVideo(video.Video):
+    class Misbehaving:
         def __init__(self, task, heartbeat):
             way, _, always = Path(task.path).stem.partition("-")
             self.misbehave = None if task.library == "decord" and not always else WAYS.get(way)
@@ -45,11 +45,19 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield index, picture
 
+    class MisbehavingVideo(Misbehaving, video.Video):
         def frames(self, ordinals):
             for frame in super().frames(ordinals):
                 if frame.ordinal == 20 and self.misbehave:
                     self.misbehave()
                 yield frame
+
+    class MisbehavingClips(Misbehaving, clips.ClipVideo):
+        def read(self, ordinals):
+            for read in super().read(ordinals):
+                if read.clip.ordinal == 20 and self.misbehave:
+                    self.misbehave()
+                yield read
 
     class MisbehavingAudio(audio.Audio):
         def __init__(self, task, heartbeat):
@@ -64,4 +72,4 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield chunk
 
-    video.Video, audio.Audio = MisbehavingVideo, MisbehavingAudio
+    video.Video, audio.Audio, clips.ClipVideo = MisbehavingVideo, MisbehavingAudio, MisbehavingClips

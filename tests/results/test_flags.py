@@ -1,0 +1,99 @@
+"""Flags of captions and of descriptions of clips: texts that repeat themselves, and that are nearly equal to others."""
+
+import pytest
+
+from reelscribe.contract.outcomes import Caption, DescribedClip
+from reelscribe.results.flags import repeats_itself, with_flags
+
+DOG = "A dog runs on the beach."
+DOG_TOO = "A dog runs on a beach."
+CAT = "A cat sleeps on the sofa."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A man walks. A man walks. A man walks. A man walks.",
+        "a man and a man and A MAN AND a man and a man",
+        "A street with cars: a red car, a red car, a red car, a red car, a red car, a red car.",
+        "the the the the the the",
+        "\n".join(["A man\twalks."] * 4),
+        "人走路。人走路。人走路。人走路。",  # without spaces, by letters
+        "哈哈哈哈哈哈",
+        "aaaaaaaaaaaa",
+    ],
+)
+def test_a_text_that_says_the_same_again_and_again_repeats_itself(text):
+    assert repeats_itself(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "no no",
+        "no no no no no",  # too short to tell
+        "aaaaa",
+        "A man walks. A man walks.",
+        "one two three four five six",
+        "A man in a red shirt walks along a street with a dog, and a woman in a red dress walks along behind him.",
+        "First the door opens, then the light goes on, and then the door closes and the light goes out again.",
+        "一个男人沿着街道走、然后停下来看一扇窗户里的东西。",
+        "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft",
+    ],
+)
+def test_a_text_that_people_may_write_does_not(text):
+    assert not repeats_itself(text)
+
+
+def caption(text: str) -> Caption:
+    return Caption(0, 0.0, text)
+
+
+def clip(text: str) -> DescribedClip:
+    return DescribedClip(0.0, 1.0, 4, text, "complete", 9)
+
+
+@pytest.mark.parametrize("made", [caption, clip])
+@pytest.mark.parametrize(
+    ("texts", "near"),
+    [
+        ([], []),
+        ([DOG], [False]),
+        ([DOG, CAT], [False, False]),
+        ([DOG, DOG], [True, True]),
+        ([DOG, DOG_TOO, CAT], [True, True, False]),
+        ([CAT, DOG, DOG_TOO], [False, True, True]),
+        ([DOG, CAT, DOG], [False, False, False]),  # only neighbours count
+        ([DOG, DOG, CAT, CAT, DOG], [True, True, True, True, False]),
+        (["", ""], [False, False]),
+        (["", DOG, ""], [False, False, False]),
+        (["a", "b"], [False, False]),
+        (["a", "a"], [True, True]),
+    ],
+)
+def test_a_text_that_is_nearly_equal_to_a_neighbour_is_a_near_duplicate(made, texts, near):
+    results = [made(text) for text in texts]
+    flagged = list(with_flags(results))
+    assert [result for result, _ in flagged] == results
+    assert [flags for _, flags in flagged] == [["near-duplicate"] if each else [] for each in near]
+
+
+def test_a_text_may_have_both_flags():
+    texts = ["ha ha ha ha ha ha ha", "ha ha ha ha ha ha ha", DOG, "no " * 9]
+    assert [flags for _, flags in with_flags(map(clip, texts))] == [
+        ["repetition", "near-duplicate"],
+        ["repetition", "near-duplicate"],
+        [],
+        ["repetition"],
+    ]
+
+
+def test_results_are_flagged_while_they_are_read():
+    def results():
+        yield from map(caption, [DOG, DOG_TOO, CAT])
+        raise AssertionError("more was read than the next result")
+
+    flagged = with_flags(results())
+    assert [next(flagged)[1], next(flagged)[1]] == [["near-duplicate"], ["near-duplicate"]]
