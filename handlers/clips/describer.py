@@ -91,7 +91,8 @@ class ClipSettings(ModelSettings):
         """Return the budget of a checkpoint with these settings in it. Logs which wishes exceed a limit."""
         names = ("fps", "min_frames", "max_frames", "min_pixels", "max_pixels", "total_pixels")
         wishes = {name: value for name in names if (value := getattr(self, name)) is not None}
-        most = LARGEST_CLIP_BYTES // 3
+        # Where sizes are rounded frame by frame, `total_pixels` counts the frames of a patch once.
+        most = LARGEST_CLIP_BYTES // 3 // (1 if own.whole_clip else own.frame_factor)
         limits = {"max_frames": own.max_frames, "total_pixels": min(most, own.total_pixels or most)}
         for name, limit in limits.items():
             if wishes.get(name, 0) > limit:

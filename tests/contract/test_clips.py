@@ -13,6 +13,9 @@ from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize 
 
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
 from reelscribe.contract.frames import InputSize
+from reelscribe.contract.model import CaptionerDescription, ClipModelDescription
+from reelscribe.errors import ServerError
+from support.fake_torchserve import CLIPS, SPEECH
 
 QWEN3_VL = ClipBudget(32, min_pixels=128 * 32**2, max_pixels=768 * 32**2, total_pixels=13_333_333, whole_clip=True)
 QWEN2_5_VL = ClipBudget(28, min_pixels=128 * 28**2, max_pixels=768 * 28**2, total_pixels=90_316_800)
@@ -197,3 +200,54 @@ def test_a_description_is_the_same_after_it_was_sent(description):
 def test_any_other_description_is_refused(value):
     with pytest.raises((TypeError, KeyError)):
         ClipDescription.from_json(value)
+
+
+MODEL_JSON = CLIPS.to_json()
+
+
+def test_the_description_of_a_model_is_the_same_after_it_was_sent():
+    assert ClipModelDescription.from_json(json.loads(json.dumps(MODEL_JSON))) == CLIPS
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, [], "text", {}, {"max_clips": 1}),
+        {**MODEL_JSON, "more": 1},
+        {**MODEL_JSON, "budget": None},
+        {**MODEL_JSON, "budget": {"factor": 28}},
+        {**MODEL_JSON, "budget": {**MODEL_JSON["budget"], "resample": "magic"}},
+    ],
+    ids=str,
+)
+def test_any_other_description_of_a_model_is_refused(value):
+    with pytest.raises(ServerError, match=r"expected the description of a clip handler, got .*; is the model"):
+        ClipModelDescription.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "other", "message"),
+    [
+        (CaptionerDescription, MODEL_JSON, "expected a caption model, got the clip model a/qwen; give the name"),
+        (
+            ClipModelDescription,
+            SPEECH.to_json(),
+            "expected a clip model, got the speech model a/whisper; give the name",
+        ),
+    ],
+)
+def test_a_model_of_another_kind_is_named(expected, other, message):
+    with pytest.raises(ServerError, match=message):
+        expected.from_json(other)
+
+
+def test_the_identity_of_a_model_depends_on_its_budget_and_prompts_and_not_on_its_limits():
+    same = replace(CLIPS, max_clips=1, max_side=9, workers=4, device_batch=1)
+    others = [
+        {"budget": replace(CLIPS.budget, fps=1.0)},
+        {"prompt": "a"},
+        {"still_prompt": "a"},
+        {"system_prompt": "a"},
+    ]
+    assert same.identity == CLIPS.identity
+    assert CLIPS.identity not in {replace(CLIPS, **change).identity for change in others}

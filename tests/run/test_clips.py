@@ -232,6 +232,7 @@ async def test_two_servers_share_the_clips_of_a_source(video, out):
         running = asyncio.create_task(describe(out, [video], one, other, clips_per_request=1))
         for gate in gates:
             await asyncio.wait_for(gate.wait_for(2), PATIENCE)
+        for gate in gates:
             gate.open.set()
         assert (await running).failed == 0
         assert sent(one, other) == [*NAMES]

@@ -24,6 +24,7 @@ STAND_INS = {
 REPLACED = {
     "Salesforce/blip2-opt-2.7b": "demo/models/captioner",  # needs a hub
     "openai/whisper-large-v3-turbo": "demo/models/speech",
+    "Qwen/Qwen3-VL-2B-Instruct": "demo/models/clips",
     " --gpus 4": "",  # needs a GPU machine
     "/videos": "demo/media",
 }

@@ -68,6 +68,11 @@ class Snapshot:
         return int(self._done("frames"))
 
     @property
+    def clips(self) -> int:
+        """Number of clips that were described in this run."""
+        return int(self._done("clips"))
+
+    @property
     def audio_seconds(self) -> float:
         """Seconds of audio that were transcribed in this run, including silence."""
         return self._done("seconds of sound")

@@ -36,10 +36,6 @@ _WORDS: dict[type[ModelDescription], tuple[str, str]] = {
 }
 
 
-class _NoSuchModel(UsageError):
-    """A server has no model of a kind."""
-
-
 async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
     """Find the name of the only model of a kind.
 
@@ -51,31 +47,10 @@ async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
         UsageError: The server has no such model, or several.
         ServerError: The server does not answer, or refuses the key.
     """
-    server, what, option = found.server, *_WORDS[kind]
-    listed = await _listed(found.managed) if found.managed else None
-    names = USUAL_NAMES[kind] if listed is None else listed
-    try:
-        kinds = await _kinds(server, names)
-    except ServerUnreachable as error:
-        if not found.assumed:
-            raise
-        raise ServerUnreachable(
-            f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
-        ) from None
-    fitting = [name for name, is_kind in kinds if is_kind is kind]
-    if len(fitting) > 1:
-        raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
-    if fitting:
-        return fitting[0]
-    for name, refusal in kinds:  # a model that is loading, for example, does not tell what it is
-        if isinstance(refusal, RequestRefused):
-            raise ServerError(
-                f"{server.url}: expected a {what} there, but {name} does not say what it is ({refusal}); try again when"
-                f" it is ready, or name the model with {option} NAME"
-            )
-    where = "under a usual name " if listed is None else ""
-    got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
-    raise _NoSuchModel(f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME")
+    name, why_none = await _find(found, kind)
+    if name is None:
+        raise UsageError(why_none)
+    return name
 
 
 async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelDescription]:
@@ -94,15 +69,39 @@ async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelD
     """
     if name:
         return await _kind_of(found.server, name)
+    captioner, why_none = await _find(found, CaptionerDescription)
+    if captioner is None and (await _find(found, ClipModelDescription))[0] is None:
+        raise UsageError(why_none)
+    return CaptionerDescription if captioner else ClipModelDescription
+
+
+async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str | None, str]:
+    """Return the name of the only model of a kind; None if there is none, and then why."""
+    server, what, option = found.server, *_WORDS[kind]
+    listed = await _listed(found.managed) if found.managed else None
+    names = USUAL_NAMES[kind] if listed is None else listed
     try:
-        await find_model(found, CaptionerDescription)
-    except _NoSuchModel as error:
-        try:
-            await find_model(found, ClipModelDescription)
-        except UsageError:
-            raise error from None
-        return ClipModelDescription
-    return CaptionerDescription
+        kinds = await _kinds(server, names)
+    except ServerUnreachable as error:
+        if not found.assumed:
+            raise
+        raise ServerUnreachable(
+            f"{error} No server runs in {DIRECTORY} of this folder; name one with --server or --directory"
+        ) from None
+    fitting = [name for name, is_kind in kinds if is_kind is kind]
+    if len(fitting) > 1:
+        raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
+    if fitting:
+        return fitting[0], ""
+    for name, refusal in kinds:  # a model that is loading, for example, does not tell what it is
+        if isinstance(refusal, RequestRefused):
+            raise ServerError(
+                f"{server.url}: expected a {what} there, but {name} does not say what it is ({refusal}); try again when"
+                f" it is ready, or name the model with {option} NAME"
+            )
+    where = "under a usual name " if listed is None else ""
+    got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
+    return None, f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME"
 
 
 async def _kind_of(server: Server, name: str) -> type[ModelDescription]:
