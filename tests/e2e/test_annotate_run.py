@@ -180,7 +180,7 @@ def test_bad_sources_say_why_and_cost_the_others_nothing(server, media, tmp_path
         (["--silence-db", "3"], "silence-db"),
         (["--search-seconds", "60"], "search"),
         (["--speech-model", "captioner"], "expected a speech model, got the caption model"),
-        (["--cues", "words"], "--cues: expected one of auto, captions, transcript, both"),
+        (["--cues", "words"], "--cues: expected one of auto, captions, clips, transcript, both"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(server, media, tmp_path, options, advice):

@@ -65,10 +65,12 @@ async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelD
 
     Raises:
         UsageError: The server has no such model.
-        ServerError: The server does not answer, or the model does not say what it is.
+        ServerError: The server does not answer.
     """
     if name:
-        return await _kind_of(found.server, name)
+        ((_, kind),) = await _kinds(found.server, [name])
+        # If it does not say what it is, the client of captioners says why, and what to do.
+        return ClipModelDescription if kind is ClipModelDescription else CaptionerDescription
     captioner, why_none = await _find(found, CaptionerDescription)
     if captioner is None and (await _find(found, ClipModelDescription))[0] is None:
         raise UsageError(why_none)
@@ -102,15 +104,6 @@ async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str |
     where = "under a usual name " if listed is None else ""
     got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
     return None, f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME"
-
-
-async def _kind_of(server: Server, name: str) -> type[ModelDescription]:
-    ((_, kind),) = await _kinds(server, [name])
-    if isinstance(kind, RequestRefused):
-        raise kind
-    if kind is None:
-        raise ServerError(f"{server.url}: expected a model of reelscribe called {name}, got none; give another name")
-    return kind
 
 
 async def _listed(managed: ManagedServer) -> Sequence[str] | None:
