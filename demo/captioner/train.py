@@ -10,12 +10,8 @@ than the weights after any single step. Training takes about an hour on two CPU 
 
 from __future__ import annotations
 
-import argparse
-import copy
 import io
-import math
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +21,19 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 from transformers import Blip2ForConditionalGeneration, Blip2Processor
 
 from captioner.model import GRID, IMAGE_SIZE, QUERIES, WIDTH, build_model, build_processor
 from scenes import BACKGROUNDS, RELATIONS, SHAPES, Scene, draw, fill_object, random_scene
+from training import IGNORED_LABEL, change_levels, exact_share, optimizer_of, run, train
 
 BATCH = 32
-LEARNING_RATE = 1.5e-3
-WARM_UP_STEPS = 200
-AVERAGE_DECAY = 0.999
-"""Decay of the running average of the weights, per step."""
 FRAME_SIZES = {(480, 270): 0.5, (640, 360): 0.3, (480, 360): 0.1, (360, 480): 0.1}
 """Fraction of scenes drawn at each size, as width and height in pixels."""
 OBJECT_COUNTS = {0: 0.02, 1: 0.28, 2: 0.70}
 """Fraction of scenes with each number of objects. Two objects are the hard case, so there are more of them than in
 `scenes.OBJECT_COUNTS`.
 """
-
-IGNORED_LABEL = -100
-"""Cross entropy ignores positions with this label; it is torch's default for `ignore_index`."""
 
 BACKGROUND_NAMES = list(BACKGROUNDS)
 CELLS = 4
@@ -101,14 +90,7 @@ def _frame(scene: Scene, size: tuple[int, int], rng: random.Random, noise: np.ra
         image.save(jpeg, "JPEG", quality=rng.randint(30, 90))
         image = Image.open(jpeg)
     pixels = np.asarray(image)
-    if rng.random() < 0.3:
-        contrast, brightness = rng.uniform(0.9, 1.1), rng.uniform(-8, 8)
-        levels = np.clip((np.arange(256) - 128) * contrast + 128 + brightness, 0, 255)
-        pixels = levels.astype(np.uint8)[pixels]
-    if rng.random() < 0.1:
-        grain = noise.standard_normal(pixels.shape, dtype=np.float32) * rng.uniform(1, 6)
-        pixels = np.clip(pixels + grain, 0, 255).astype(np.uint8)
-    return pixels
+    return change_levels(pixels, rng, noise, most_grain=6)
 
 
 def _patch_labels(scene: Scene) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -236,8 +218,8 @@ class ModelWithAuxiliaryHeads(nn.Module):
         ]
         return torch.tensor(ids), torch.tensor(mask), torch.tensor(labels)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, float]:
-        """Return the caption loss, the auxiliary loss, and the fraction of exact captions with teacher forcing."""
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, float]]:
+        """Return the caption loss, the auxiliary loss, and figures: among them exact captions with teacher forcing."""
         features = self.model.get_image_features(batch.frames)
         assert self.early is not None
         ids, mask, labels = self.tokens(batch.scenes)
@@ -250,76 +232,23 @@ class ModelWithAuxiliaryHeads(nn.Module):
         )
         patches = features.last_hidden_state[:, 1:]
         auxiliary_loss = self.auxiliary(batch, self.early[:, 1:], patches, features.pooler_output)
-        with torch.no_grad():
-            correct = (output.logits[:, :-1].argmax(-1) == labels[:, 1:]) | (labels[:, 1:] == IGNORED_LABEL)
-        return output.loss, auxiliary_loss, correct.all(1).float().mean().item()
+        figures = {"caption": output.loss.item(), "auxiliary": auxiliary_loss.item()}
+        return output.loss, auxiliary_loss, {**figures, "exact": exact_share(output.logits, labels)}
 
 
-def _optimizer(network: ModelWithAuxiliaryHeads) -> torch.optim.Optimizer:
-    # Each patch filter sums up thousands of inputs. At the common learning rate they would grow so fast that patches
-    # differ by their content only, and no longer by their position.
-    patch_filters = [network.model.vision_model.embeddings.patch_embedding.weight]
-    others = [p for p in network.parameters() if p is not patch_filters[0]]
-    groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": 0.02},
-        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
-        {"params": patch_filters, "weight_decay": 0.0, "lr": 0.05 * LEARNING_RATE},
-    ]
-    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.98), fused=True)
-
-
-def _save(model: Blip2ForConditionalGeneration, processor: Blip2Processor, out: Path) -> None:
-    model.save_pretrained(out)
-    processor.save_pretrained(out)
-
-
-def train(steps: int, seed: int, out: Path) -> None:
+def train_captioner(steps: int, seed: int, out: Path) -> None:
     """Train for `steps` batches, and save the averaged model to `out` after every 1,000 steps and at the end."""
     torch.manual_seed(seed)
     processor = build_processor()
     network = ModelWithAuxiliaryHeads(processor)
-    average = copy.deepcopy(network.model).eval()
-    optimizer = _optimizer(network)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda i: min(1, (i + 1) / WARM_UP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * min(1, i / steps))) + 1e-3,
-    )
-    batches = torch.utils.data.DataLoader(
-        SceneBatches(seed + 1, processor), batch_size=None, num_workers=1, prefetch_factor=8
-    )
-    start, shown = time.monotonic(), {"caption": 0.0, "auxiliary": 0.0, "exact": 0.0}
-    for step, batch in enumerate(batches):
-        caption_loss, auxiliary_loss, exact = network(batch)
-        loss = caption_loss + max(0.1, 1 - step / (0.9 * steps)) * auxiliary_loss
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        decay = min(AVERAGE_DECAY, step / (step + 10))
-        get_ema_multi_avg_fn(decay)(list(average.parameters()), list(network.model.parameters()), step)
-        for name, value in (("caption", caption_loss.item()), ("auxiliary", auxiliary_loss.item()), ("exact", exact)):
-            shown[name] += (value - shown[name]) * max(0.01, 1 / (step + 1))
-        if step % 100 == 99:
-            figures = " ".join(f"{name} {value:.4f}" for name, value in shown.items())
-            print(f"step {step + 1}/{steps} {time.monotonic() - start:.0f} s {figures}", flush=True)
-        if step % 1000 == 999 or step + 1 == steps:
-            _save(average, processor, out)
-        if step + 1 == steps:
-            break
 
+    def save(model: Blip2ForConditionalGeneration) -> None:
+        model.save_pretrained(out)
+        processor.save_pretrained(out)
 
-def main() -> None:
-    """Parse the command line and train."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "models" / "captioner")
-    parser.add_argument("--steps", type=int, default=18_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    train(options.steps, options.seed, options.out)
+    filters = network.model.vision_model.embeddings.patch_embedding.weight
+    train(network, optimizer_of(network, filters, 0.05), SceneBatches(seed + 1, processor), steps, save)
 
 
 if __name__ == "__main__":
-    main()
+    run(train_captioner, __doc__, "captioner", 18_000)
