@@ -1,1 +1,1 @@
-"""The demo clip model: its architecture, its training and its evaluation."""
+"""Makes the demo clip model, a small Qwen3-VL: its architecture, its training and its evaluation."""

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.clips import ClipBudget
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.errors import UsageError
@@ -37,7 +37,7 @@ def windows(seconds: float, overlap: float = 0.0) -> ClipCutting:
 def clips_of_shots(*lengths: int, **options) -> list[tuple[int, int]]:
     """The first frame and the one after the last of each clip, of shots of so many frames."""
     edges = [*accumulate(lengths, initial=0)]
-    found = [Shot(a, b, a / RATE, b / RATE) for a, b in pairwise(edges)]
+    found = [Section(a, b, a / RATE, b / RATE) for a, b in pairwise(edges)]
     clips = ClipCutting(**options).clips(found, np.arange(edges[-1]) / RATE, edges[-1] / RATE)
     for clip in clips:
         assert (clip.start_seconds, clip.end_seconds) == (clip.start_frame / RATE, clip.end_frame / RATE)
@@ -77,7 +77,7 @@ def test_long_shots_are_divided_evenly():
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=20), st.floats(0, 5), st.floats(0.1, 30), st.floats(1, 60))
 def test_clips_of_shots_hold_every_frame_once_and_are_no_longer_than_the_limit(lengths, least, more, rate):
     edges = [*accumulate(lengths, initial=0)]
-    found = [Shot(a, b, a / rate, b / rate) for a, b in pairwise(edges)]
+    found = [Section(a, b, a / rate, b / rate) for a, b in pairwise(edges)]
     cutting = ClipCutting(min_seconds=least, max_seconds=least + more)
     clips = cutting.clips(found, np.arange(edges[-1]) / rate, edges[-1] / rate)
     assert [clip.start_frame for clip in clips] == [0, *(clip.end_frame for clip in clips[:-1])]
@@ -106,15 +106,15 @@ def test_windows_overlap_as_long_as_each_shows_something_new():
 
 @pytest.mark.parametrize("cutting", [ClipCutting(), windows(10), windows(10, overlap=5)])
 def test_a_video_of_one_frame_is_one_clip(cutting):
-    assert cutting.clips([Shot(0, 1, 7.3, 7.34)], [7.3], 7.34) == [Shot(0, 1, 7.3, 7.34)]
+    assert cutting.clips([Section(0, 1, 7.3, 7.34)], [7.3], 7.34) == [Section(0, 1, 7.3, 7.34)]
 
 
 def test_a_stretch_in_which_no_frame_appears_is_no_clip():
     times, end = [0.0, 0.5, 1.0, 35.0, 35.5], 36.0
-    assert windows(10).clips((), times, end) == [Shot(0, 3, 0, 10), Shot(3, 5, 30, 36)]
-    assert windows(10, overlap=5).clips((), times, end) == [Shot(0, 3, 0, 10), Shot(3, 5, 30, 36)]
-    shot = [Shot(0, 5, 0, end)]
-    assert ClipCutting(max_seconds=5).clips(shot, times, end) == [Shot(0, 3, 0, 4.5), Shot(3, 5, 31.5, 36)]
+    assert windows(10).clips((), times, end) == [Section(0, 3, 0, 10), Section(3, 5, 30, 36)]
+    assert windows(10, overlap=5).clips((), times, end) == [Section(0, 3, 0, 10), Section(3, 5, 30, 36)]
+    shot = [Section(0, 5, 0, end)]
+    assert ClipCutting(max_seconds=5).clips(shot, times, end) == [Section(0, 3, 0, 4.5), Section(3, 5, 31.5, 36)]
 
 
 @pytest.mark.parametrize(
@@ -267,12 +267,12 @@ def test_damaged_frames_are_missing_in_their_own_clips_alone(tmp_path):
 def test_a_video_of_one_frame_is_read(tmp_path):
     videos.write(tmp_path / "one.mkv", "libx264", [100])
     (clip,) = read(task_of(tmp_path / "one.mkv", ClipCutting()))
-    assert (clip.clip.span, clip.frame_indices, clip.pts_seconds) == (Shot(0, 1, 0.0, 0.1), [0], [0.0])
+    assert (clip.clip.span, clip.frame_indices, clip.pts_seconds) == (Section(0, 1, 0.0, 0.1), [0], [0.0])
     assert [image.shape for image in clip.images] == [(48, 64, 3)]
 
 
 LENGTHS = (30, 10, 60)
-CLIPS_OF_SHOTS = [Shot(0, 30, 0.0, 1.2), Shot(30, 100, 1.2, 4.0)]
+CLIPS_OF_SHOTS = [Section(0, 30, 0.0, 1.2), Section(30, 100, 1.2, 4.0)]
 
 
 def test_clips_begin_at_the_cuts_of_a_video(tmp_path):
@@ -281,12 +281,12 @@ def test_clips_begin_at_the_cuts_of_a_video(tmp_path):
         assert [shot.start_frame for shot in video.shots] == [0, 30, 40]
         assert video.clips == CLIPS_OF_SHOTS
     with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting(detection=ShotDetection("content", 200)))) as video:
-        assert video.clips == [Shot(0, 100, 0.0, 4.0)]
+        assert video.clips == [Section(0, 100, 0.0, 4.0)]
 
 
 def test_shots_that_are_known_are_not_looked_for(tmp_path):
     shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
-    known = [Shot(0, 50, 0.0, 2.0), Shot(50, 100, 2.0, 4.0)]
+    known = [Section(0, 50, 0.0, 2.0), Section(50, 100, 2.0, 4.0)]
     task = replace(task_of(tmp_path / "cut.mp4", ClipCutting()), known_shots=known)
     with ClipVideo(ClipTask.from_json(json.loads(json.dumps(task.to_json())))) as video:
         assert (video.shots, video.clips, video.decoded) == (known, known, 0)
@@ -299,7 +299,9 @@ def test_windows_need_no_search_for_shots(greys):
 
 @pytest.mark.parametrize("cutting", [windows(2, overlap=1), ClipCutting(detection=ShotDetection("content", 30.0))])
 def test_a_task_is_the_same_after_it_was_sent_as_json(cutting):
-    task = replace(task_of(Path("x.mp4"), cutting), resize="planes", library="decord", known_shots=[Shot(0, 9, 0, 0.9)])
+    task = replace(
+        task_of(Path("x.mp4"), cutting), resize="planes", library="decord", known_shots=[Section(0, 9, 0, 0.9)]
+    )
     stated = replace(cutting, detection=ShotDetection.from_json(cutting.detection.to_json()))
     assert ClipTask.from_json(json.loads(json.dumps(task.to_json()))) in (task, replace(task, cutting=stated))
 

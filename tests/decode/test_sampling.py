@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import UsageError
 
@@ -17,7 +17,7 @@ TIMES = [5 + k / 10 for k in range(40)]
 """4 seconds at 10 frames a second; the clock does not begin with 0."""
 KEYS = [k % 8 == 0 for k in range(40)]
 END = 9.0
-SHOTS = [Shot(0, 10, 5.0, 6.0), Shot(10, 11, 6.0, 6.1), Shot(11, 40, 6.1, 9.0)]
+SHOTS = [Section(0, 10, 5.0, 6.0), Section(10, 11, 6.0, 6.1), Section(11, 40, 6.1, 9.0)]
 
 
 def choose(**options) -> list[int]:
@@ -73,7 +73,7 @@ def test_all_frames_of_a_video_with_too_few_are_chosen(there):
 @given(st.integers(1, 12), st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_the_frames_of_a_shot_lie_as_far_from_each_other_as_from_its_ends(wanted, lengths):
     edges = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
-    shots = [Shot(first, stop, first / 10, stop / 10) for first, stop in pairwise(edges)]
+    shots = [Section(first, stop, first / 10, stop / 10) for first, stop in pairwise(edges)]
     times = [k / 10 for k in range(edges[-1])]
     chosen = list(Sampling(per_shot=wanted).choose(times, [True] * len(times), edges[-1] / 10, shots))
     assert chosen == sorted({*chosen})

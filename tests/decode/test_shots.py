@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import DEFAULT_THRESHOLDS, ShotDetection
 from reelscribe.decode.video import Video, VideoTask
@@ -46,14 +46,14 @@ def test_where_the_frame_rate_varies_the_times_of_shots_are_presentation_times(p
 
 def test_the_times_of_shots_of_a_file_that_begins_late_do_not_begin_with_0(tmp_path):
     write(tmp_path / "late.mkv", cut(20, 35), start=7.3)
-    assert shots_of(tmp_path / "late.mkv") == [Shot(0, 20, 7.3, 8.1), Shot(20, 55, 8.1, 9.5)]
+    assert shots_of(tmp_path / "late.mkv") == [Section(0, 20, 7.3, 8.1), Section(20, 55, 8.1, 9.5)]
 
 
 @pytest.mark.parametrize("detector", DEFAULT_THRESHOLDS)
 @pytest.mark.parametrize("frames", [1, 2, 60])
 def test_a_file_without_cuts_is_one_shot_that_holds_every_frame(path, frames, detector):
     write(path, moving(0, frames))
-    assert shots_of(path, ShotDetection(detector)) == [Shot(0, frames, 0.0, frames / 25)]
+    assert shots_of(path, ShotDetection(detector)) == [Section(0, frames, 0.0, frames / 25)]
 
 
 @pytest.mark.parametrize("detector", ["adaptive", "content"])
@@ -134,7 +134,7 @@ def test_with_decord_the_same_shots_are_found(path):
 
 def test_shots_that_are_known_are_not_looked_for(path):
     write(path, cut(20, 20))
-    known = [Shot(0, 30, 0.0, 1.2), Shot(30, 40, 1.2, 1.6)]
+    known = [Section(0, 30, 0.0, 1.2), Section(30, 40, 1.2, 1.6)]
     task = VideoTask(str(path), InputSize(8, 8), Sampling(per_shot=1), detection=ShotDetection(), known_shots=known)
     with Video(VideoTask.from_json(task.to_json())) as video:
         assert (video.shots, list(video.chosen)) == (known, [15, 35])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Shot, Span, VideoInfo
+from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ChosenClip, ClipCutting, ClipTask, ClipVideo, ReadClip
 from reelscribe.decode_pool import clip_feed
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
@@ -41,7 +41,7 @@ class GreyClips:
 
     def __init__(self, task: ClipTask, heartbeat: object) -> None:
         self._listed = json.loads(task.path)
-        self.clips = [Shot(k, k + 1, float(k), k + 1.0) for k in range(len(self._listed))]
+        self.clips = [Section(k, k + 1, float(k), k + 1.0) for k in range(len(self._listed))]
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.clips), 10.0, 0.0, 1.0, "grey", None)
         self.decoded, self.shots, self.why_incomplete = len(self.clips), self.clips, None
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Shot, Span
+from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.decode_pool import process
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
@@ -137,7 +137,7 @@ async def test_if_nothing_is_missing_there_are_no_batches(clip):
 
 
 async def test_a_video_may_have_as_many_shots_as_frames(clip):
-    shots = [Shot(k, k + 1, k / 10, (k + 1) / 10) for k in range(50_000)]
+    shots = [Section(k, k + 1, k / 10, (k + 1) / 10) for k in range(50_000)]
     (opened,) = (await decode_all(replace(task_of(clip), known_shots=shots))).opened
     assert opened.shots == shots
 
@@ -360,7 +360,7 @@ import asyncio, sys
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Shot, Span
+from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import VideoTask
 
 async def main():

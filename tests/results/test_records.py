@@ -19,12 +19,12 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.contract.speech import Word
 from reelscribe.results.annotations import write_results
 from reelscribe.results.records import (
     CaptionResult,
-    ClipsResult,
+    DescriptionResult,
     Model,
     ModelSettings,
     Record,
@@ -78,7 +78,7 @@ TRANSCRIBED = TranscriptResult(
 )
 
 ADAPTIVE = ModelSettings('{"c": 3}', Model("PySceneDetect", "0.7"), {"detection": {"detector": "adaptive"}})
-SEARCHED = ShotResult(ADAPTIVE, video=CAPTIONED.video, shots=[Shot(0, 3, 0.0, 0.3), Shot(3, 5, 0.3, 0.5)])
+SEARCHED = ShotResult(ADAPTIVE, video=CAPTIONED.video, shots=[Section(0, 3, 0.0, 0.3), Section(3, 5, 0.3, 0.5)])
 
 SOURCE = Source("vidéo.mp4", 10, "00ff")
 RECORD = Record(SOURCE, CAPTIONED, absolute_path="/v/vidéo.mp4")
@@ -91,8 +91,8 @@ CLIPS = [
     ClipFailure(8.0, 9.0, "the answer cannot be used", "a star"),
 ]
 QWEN = ModelSettings('{"d": 4}', Model("Qwen/Qwen3-VL-2B-Instruct", "0123"), {"prompt": "What?"})
-DESCRIBED = ClipsResult(QWEN, video=CAPTIONED.video, shots=SEARCHED.shots, results=lambda: CLIPS)
-ALL = replace(BOTH, shot_result=SEARCHED, clips_result=DESCRIBED)
+DESCRIBED = DescriptionResult(QWEN, video=CAPTIONED.video, shots=SEARCHED.shots, results=lambda: CLIPS)
+ALL = replace(BOTH, shot_result=SEARCHED, description_result=DESCRIBED)
 
 EMPTY = SourceError("MediaError", "the file is empty")
 UNREADABLE = Record(Source("x.mp4"), unreadable=EMPTY)
@@ -177,7 +177,7 @@ def test_a_record_of_shots_has_their_times_and_frames(line):
 
 
 def test_shots_that_were_found_for_captions_are_in_the_record_without_settings_of_their_own(line):
-    captions = replace(CAPTIONED, shots=[Shot(0, 5, 0.0, 0.5)])
+    captions = replace(CAPTIONED, shots=[Section(0, 5, 0.0, 0.5)])
     value = json.loads(line(Record(SOURCE, captions)))
     assert ([shot["end_frame"] for shot in value["shots"]], value["shot_settings"]) == ([5], None)
     value = json.loads(line(Record(SOURCE, captions, shot_result=SEARCHED)))

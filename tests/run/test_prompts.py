@@ -14,7 +14,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ClipClient, SpeechClient
 from reelscribe.contract.clips import ClipDescription
 from reelscribe.contract.outcomes import Utterance
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import UsageError
@@ -37,7 +37,7 @@ from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, refused
 from support.patience import PATIENCE
 from support.videos import write
 
-SPAN = Shot(50, 110, 2.0, 4.4)
+SPAN = Section(50, 110, 2.0, 4.4)
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
 
 
@@ -78,7 +78,7 @@ def test_where_nothing_is_said_and_no_schema_given_the_fields_are_empty():
 
 
 def test_times_are_in_seconds_with_the_digits_that_they_have():
-    assert fill("{start}-{end}", "x.mp4", Shot(0, 1, 3599.96, 7200.0), []) == "3599.96-7200"
+    assert fill("{start}-{end}", "x.mp4", Section(0, 1, 3599.96, 7200.0), []) == "3599.96-7200"
 
 
 def test_a_field_is_found_in_the_prompt_alone():

@@ -9,7 +9,7 @@ import av
 import numpy as np
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import Video, VideoTask
 
@@ -59,7 +59,7 @@ def write(
     return [tick / TICKS for tick in ticks]
 
 
-def shots_of(path: Path, detection: ShotDetection | None = None) -> Sequence[Shot]:
+def shots_of(path: Path, detection: ShotDetection | None = None) -> Sequence[Section]:
     """The shots that are found in a video."""
     with Video(VideoTask(str(path), InputSize(1, 1), sampling=None, detection=detection or ShotDetection())) as video:
         assert video.shots is not None

@@ -74,8 +74,8 @@ class VideoInfo:
         return (height, width) if self.rotation in (90, 270) else (width, height)
 
 
-class Shot(NamedTuple):
-    """A stretch of a video between two cuts."""
+class Section(NamedTuple):
+    """A part of a video, by frames and by time: a shot or a clip."""
 
     start_frame: int
     """Index in the video of its first frame."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import TIME_TOLERANCE, Times
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import Library, OpenVideo, Picture
@@ -90,7 +90,7 @@ class ClipCutting:
             "min": self.min_seconds,
         }
 
-    def clips(self, shots: Sequence[Shot], times: Times, end_seconds: float) -> list[Shot]:
+    def clips(self, shots: Sequence[Section], times: Times, end_seconds: float) -> list[Section]:
         """Cut a video into clips.
 
         Args:
@@ -111,7 +111,7 @@ class ClipCutting:
         first = np.searchsorted(times, np.asarray(starts) - TIME_TOLERANCE).tolist()
         stop = np.searchsorted(times, np.asarray(ends) - TIME_TOLERANCE).tolist()
         return [
-            Shot(a, b, round(start, 6), round(end, 6))
+            Section(a, b, round(start, 6), round(end, 6))
             for a, b, start, end in zip(first, stop, starts, ends, strict=True)
             if a < b  # a stretch of a variable frame rate may have no frame
         ]
@@ -160,7 +160,7 @@ class ClipTask:
     """How frames are scaled."""
     library: Library = "av"
     """Library to decode with; see `VideoTask`."""
-    known_shots: Sequence[Shot] | None = None
+    known_shots: Sequence[Section] | None = None
     """The shots, if they have been found before."""
 
     def to_json(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class ClipTask:
         fields = {
             "budget": ClipBudget.from_json(value["budget"]),
             "cutting": ClipCutting(**{**cutting, "detection": ShotDetection.from_json(cutting["detection"])}),
-            "known_shots": None if shots is None else [Shot(*shot) for shot in shots],
+            "known_shots": None if shots is None else [Section(*shot) for shot in shots],
         }
         return cls(**{**value, **fields})
 
@@ -184,7 +184,7 @@ class ChosenClip(NamedTuple):
 
     ordinal: int
     """Number of the clip among those of the video, from 0."""
-    span: Shot
+    span: Section
     """The frames and the time that it spans."""
     wanted: Sequence[int]
     """Indices of the frames that are taken, ascending."""
@@ -215,7 +215,7 @@ class ClipVideo(OpenVideo):
         MediaError: The file is missing, empty, or not a video.
     """
 
-    clips: list[Shot]
+    clips: list[Section]
     """All clips, in order."""
 
     def __init__(self, task: ClipTask, heartbeat: Callable[[], None] = lambda: None) -> None:

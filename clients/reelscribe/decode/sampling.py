@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.errors import UsageError
 
 DEFAULT_FPS = 1.0
@@ -85,7 +85,7 @@ class Sampling:
         times: Times,
         keyframes: Sequence[bool] | NDArray[np.bool_],
         end_seconds: float,
-        shots: Sequence[Shot] = (),
+        shots: Sequence[Section] = (),
     ) -> Sequence[int]:
         """Choose frames of a video.
 

@@ -19,7 +19,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 
@@ -191,7 +191,7 @@ def find_shots(
     times: Times,
     end_seconds: float,
     detection: ShotDetection,
-) -> tuple[list[Shot], int]:
+) -> tuple[list[Section], int]:
     """Find the shots of a video.
 
     Args:
@@ -211,7 +211,7 @@ def find_shots(
     cuts += finder.end()
     edges = sorted({0, *cuts, len(times)})
     seconds = [round(float(time), 6) for time in (*(times[edge] for edge in edges[:-1]), end_seconds)]
-    return [Shot(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)], undecodable
+    return [Section(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)], undecodable
 
 
 def _create_detector(detection: ShotDetection) -> Any:

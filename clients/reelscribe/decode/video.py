@@ -16,7 +16,7 @@ from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
 from reelscribe.contract.scaling import fit
-from reelscribe.contract.source import Shot, VideoInfo
+from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.frame_reader import FrameReader, read_with_decord
 from reelscribe.decode.frame_scaler import FrameScaler
 from reelscribe.decode.packets import index_packets
@@ -45,7 +45,7 @@ class VideoTask:
     decodes the frames and files that decord does not decode correctly."""
     detection: ShotDetection | None = None
     """How to find the shots, from which `sampling` may choose; None if nobody asks for them."""
-    known_shots: Sequence[Shot] | None = None
+    known_shots: Sequence[Section] | None = None
     """The shots, if they have been found before."""
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class VideoTask:
                 "input_size": input_size,
                 "sampling": sampling and Sampling.from_json(sampling),
                 "detection": detection and ShotDetection.from_json(detection),
-                "known_shots": None if shots is None else [Shot(*shot) for shot in shots],
+                "known_shots": None if shots is None else [Section(*shot) for shot in shots],
             }
         )
 
@@ -125,7 +125,7 @@ class OpenVideo:
     """Presentation time of each frame in seconds, ascending."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
-    shots: Sequence[Shot] | None
+    shots: Sequence[Section] | None
     """The shots; None if nobody asked for them."""
     undecodable: int
     """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
@@ -136,7 +136,7 @@ class OpenVideo:
         *,
         library: Library = "av",
         detection: ShotDetection | None = None,
-        known_shots: Sequence[Shot] | None = None,
+        known_shots: Sequence[Section] | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self._library, self._heartbeat = library, heartbeat

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.source import Shot, Span, VideoInfo
+from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clips import ClipTask, ClipVideo, ReadClip
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.frame_feed import LIBRARIES
@@ -30,7 +30,7 @@ from reelscribe.errors import MediaError
 class SentClip(NamedTuple):
     """A clip whose frames are in a slot."""
 
-    span: Shot
+    span: Section
     """The frames and the time that it spans."""
     shape: tuple[int, int, int, int]
     """(N, height, width, 3) of its frames."""
@@ -50,7 +50,7 @@ class OpenedClips:
     """Number of clips."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
-    shots: Sequence[Shot] | None
+    shots: Sequence[Section] | None
     """The shots; None if clips are windows."""
 
 
@@ -64,7 +64,7 @@ class DecodedClipBatch(DecodedBatch):
     """The clips to describe; may be empty."""
     frames: list[FrameArray]
     """The frames of each of these clips, (N, height, width, 3) uint8 RGB, valid until `release`."""
-    undecodable: list[Shot]
+    undecodable: list[Section]
     """The clips of which no frame can be decoded."""
 
     @property
@@ -95,12 +95,12 @@ class ReadClips:
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedClips:
         """Parse the content of an "opened" reply."""
-        shots = None if reply["shots"] is None else [Shot(*shot) for shot in reply["shots"]]
+        shots = None if reply["shots"] is None else [Section(*shot) for shot in reply["shots"]]
         return OpenedClips(**{**reply, "info": VideoInfo(**reply["info"]), "shots": shots})
 
     def parse_batch(self, reply: dict[str, Any], _: OpenedClips, slots: Slots) -> DecodedClipBatch:
         """Parse the content of a "batch" reply. Its frames are views of the slot."""
-        clips = [SentClip(Shot(*span), tuple(shape), indices, times) for span, shape, indices, times in reply["clips"]]
+        clips = [SentClip(Section(*span), tuple(shape), *frames) for span, shape, *frames in reply["clips"]]
         frames, at = [], 0
         # A batch without a slot has no frames, and any slot has room for 0 bytes.
         levels = slots.array(reply["slot"] or 0, (sum(int(np.prod(clip.shape)) for clip in clips),), np.uint8)
@@ -108,7 +108,7 @@ class ReadClips:
             size = int(np.prod(clip.shape))
             frames.append(levels[at : at + size].reshape(clip.shape))
             at += size
-        undecodable = [Shot(*span) for span in reply["undecodable"]]
+        undecodable = [Section(*span) for span in reply["undecodable"]]
         fields = {**reply, "clips": clips, "undecodable": undecodable}
         return DecodedClipBatch(**fields, path=self.task.path, frames=frames, slots=slots)
 
@@ -151,7 +151,7 @@ class _Batch:
     stop: int
     slot: int | None = None
     clips: list[SentClip] = field(default_factory=list)
-    undecodable: list[Shot] = field(default_factory=list)
+    undecodable: list[Section] = field(default_factory=list)
 
 
 class _ClipFeed:

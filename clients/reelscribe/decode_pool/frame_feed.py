@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 
 from reelscribe.contract.frames import FrameArray, InputSize
-from reelscribe.contract.source import Shot, Span, VideoInfo
+from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
@@ -49,7 +49,7 @@ class OpenedVideo:
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
-    shots: Sequence[Shot] | None = None
+    shots: Sequence[Section] | None = None
     """The shots; None if nobody asked for them."""
     undecodable: int = 0
     """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
@@ -104,7 +104,7 @@ class ReadFrames:
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
         info, input_size = VideoInfo(**reply["info"]), InputSize(**reply["input_size"])
-        shots = None if reply["shots"] is None else [Shot(*shot) for shot in reply["shots"]]
+        shots = None if reply["shots"] is None else [Section(*shot) for shot in reply["shots"]]
         return OpenedVideo(**{**reply, "info": info, "input_size": input_size, "shots": shots})
 
     def parse_batch(self, reply: dict[str, Any], opened: OpenedVideo, slots: Slots) -> DecodedFrameBatch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Utterance
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.results.records import Kind, Model
 
 
@@ -79,7 +79,7 @@ class Shots:
 
     detector: Model | None
     """What found them; None if they were only looked for to choose clips or frames."""
-    shots: list[Shot]
+    shots: list[Section]
     """In the order of time."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reelscribe.contract.outcomes import ClipFailure, Segment, Utterance
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
 from reelscribe.export.annotated import (
@@ -207,7 +207,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
 
 def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | None:
     shots = [
-        Shot(
+        Section(
             start_frame=_index(item["start_frame"]),
             end_frame=_index(item["end_frame"]),
             start_seconds=_seconds(item["start_seconds"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from reelscribe.contract.outcomes import Utterance
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotated import AnnotatedSource, Captions, Clips, ClipText, FlaggedCaption, Shots, Transcript
 from reelscribe.results.records import Kind
@@ -23,7 +23,7 @@ from reelscribe.results.records import Kind
 WriteSource = Callable[[AnnotatedSource], None]
 """Writes a source to an export: its rows of a table, or files of its own."""
 
-Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Shot)
+Item = TypeVar("Item", AnnotatedSource, FlaggedCaption, Utterance, ClipText, Section)
 
 TableName = Literal["sources"] | Kind
 """The tables, by the names of their files."""
@@ -85,7 +85,7 @@ def _of(field: str, name: str) -> Callable[[AnnotatedSource, AnnotatedSource], A
     return lambda source, _: getattr(getattr(source, field), name, None)
 
 
-def _of_detector(name: str) -> Callable[[AnnotatedSource, Shot], Any]:
+def _of_detector(name: str) -> Callable[[AnnotatedSource, Section], Any]:
     """Return a function that returns an attribute of what found the shots; None if records do not say what did."""
     return lambda source, _: getattr(_shots(source).detector, name, None)
 

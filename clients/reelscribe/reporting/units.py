@@ -23,8 +23,9 @@ class Unit:
     """Option that adds decode processes to the track."""
     pictures: bool
     """Whether the track takes the pictures of a source, and not its sound."""
-    verb: str
-    """What was done with the amount, such as "captions made"; for items in the singular, without "s"."""
+    counted: str
+    """What an amount is, as the summary says it: an item in the singular, such as "caption", or media with what was
+    done to it, such as "audio transcribed"."""
     unsent: str = ""
     """What is said of the part of an amount that was not sent to a server."""
     is_time: bool = False
@@ -38,8 +39,8 @@ class Unit:
         """Return an amount, and what it counts with its rate over so many seconds."""
         rate = amount / seconds
         if self.is_time:
-            return self.amount(amount), f"of {self.verb}, {rate:,.0f} times real time"
-        noun = self.verb if round(amount) == 1 else f"{self.verb}s"
+            return self.amount(amount), f"of {self.counted}, {rate:,.0f} times real time"
+        noun = self.counted if round(amount) == 1 else f"{self.counted}s"
         return self.amount(amount), f"{noun} made, {rate:,.0f} a second"
 
 

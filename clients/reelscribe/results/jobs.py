@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import AudioInfo, Shot, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, Section, Span, VideoInfo
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SavedVideo:
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
     """Why frames are missing from the file; None if it is complete."""
-    shots: Sequence[Shot] | None = None
+    shots: Sequence[Section] | None = None
     """The shots of the video; None if nobody has asked for them."""
 
     def to_json(self) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class SavedVideo:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
         shots = value.get("shots")
-        shots = None if shots is None else [Shot(*shot) for shot in shots]
+        shots = None if shots is None else [Section(*shot) for shot in shots]
         return cls(VideoInfo(**value["info"]), value["end_seconds"], value["cut"], shots)
 
 

@@ -26,7 +26,7 @@ from reelscribe.results.batches import (
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
 from reelscribe.results.records import (
     CaptionResult,
-    ClipsResult,
+    DescriptionResult,
     Kind,
     KnownSource,
     Model,
@@ -132,7 +132,7 @@ class LedgerReader:
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))
             elif kind == "clips":
-                record = replace(record, clips_result=self._clips_result(settings, job))
+                record = replace(record, description_result=self._description_result(settings, job))
             elif kind == "shots":
                 record = replace(record, shot_result=self._shot_result(settings, job))
             else:
@@ -162,9 +162,9 @@ class LedgerReader:
             results=partial(self.frame_results, job.id),
         )
 
-    def _clips_result(self, settings: str, job: Job) -> ClipsResult:
+    def _description_result(self, settings: str, job: Job) -> DescriptionResult:
         video = job.opened if isinstance(job.opened, SavedVideo) else None
-        return ClipsResult(
+        return DescriptionResult(
             _model_settings(settings),
             video=video.info if video else None,
             shots=(video and video.shots) or (),

@@ -26,7 +26,7 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Shot, Source, VideoInfo
+from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.results.flags import Flag, with_flags
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
@@ -71,7 +71,7 @@ class CaptionResult:
     """None if the source could not be opened as a video."""
     end_seconds: float = 0.0
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
-    shots: Sequence[Shot] = ()
+    shots: Sequence[Section] = ()
     """The shots of the video, if frames of each shot were chosen."""
     error: SourceError | None = None
     """The error that the captioning of this source ended with; None if it went well."""
@@ -137,20 +137,20 @@ class ShotResult:
     """How they were found; the model is the detector."""
     video: VideoInfo | None = None
     """None if the source could not be opened as a video."""
-    shots: Sequence[Shot] = ()
+    shots: Sequence[Section] = ()
     """The shots in order."""
     error: SourceError | None = None
     """The error that the search for shots ended with; None if it went well."""
 
 
 @dataclass(frozen=True)
-class ClipsResult:
+class DescriptionResult:
     """The results of a clip model for one source. Each method calls `results` and so reads them again."""
 
     settings: ModelSettings
     video: VideoInfo | None = None
     """None if the source could not be opened as a video."""
-    shots: Sequence[Shot] = ()
+    shots: Sequence[Section] = ()
     """The shots of the video, if clips are shots."""
     error: SourceError | None = None
     """The error that the description of this source ended with; None if it went well."""
@@ -177,7 +177,7 @@ class Record:
     """None if no transcript was made."""
     shot_result: ShotResult | None = None
     """None if no shots were looked for by themselves."""
-    clips_result: ClipsResult | None = None
+    description_result: DescriptionResult | None = None
     """None if no clips were described."""
     unreadable: SourceError | None = None
     """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
@@ -214,18 +214,18 @@ class Record:
     @property
     def video(self) -> VideoInfo | None:
         """Return the description of the video stream, if the source could be opened as a video."""
-        results = (self.caption_result, self.clips_result, self.shot_result)
+        results = (self.caption_result, self.description_result, self.shot_result)
         return next((result.video for result in results if result and result.video), None)
 
     @property
-    def shots(self) -> Sequence[Shot]:
+    def shots(self) -> Sequence[Section]:
         """Return the shots, whether they were looked for by themselves, or for clips or captions."""
-        results = (self.shot_result, self.clips_result, self.caption_result)
+        results = (self.shot_result, self.description_result, self.caption_result)
         return next((result.shots for result in results if result and result.shots), ())
 
-    def results(self) -> Iterator[CaptionResult | ClipsResult | ShotResult | TranscriptResult]:
+    def results(self) -> Iterator[CaptionResult | DescriptionResult | ShotResult | TranscriptResult]:
         """Yield the results of each kind that was made."""
-        results = (self.caption_result, self.clips_result, self.shot_result, self.transcript_result)
+        results = (self.caption_result, self.description_result, self.shot_result, self.transcript_result)
         return (result for result in results if result)
 
     def only(self, *kinds: Kind) -> Record:
@@ -235,7 +235,7 @@ class Record:
             caption_result=self.caption_result if "captions" in kinds else None,
             transcript_result=self.transcript_result if "transcript" in kinds else None,
             shot_result=self.shot_result if "shots" in kinds else None,
-            clips_result=self.clips_result if "clips" in kinds else None,
+            description_result=self.description_result if "clips" in kinds else None,
         )
 
     def fields(self) -> Iterator[tuple[str, Any]]:
@@ -258,7 +258,7 @@ class Record:
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
         yield "caption_settings", captions.settings.id if captions else None
-        clips = self.clips_result
+        clips = self.description_result
         yield "clips", map(_flagged, with_flags(clips.described()) if clips else ())
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
@@ -268,7 +268,7 @@ class Record:
         yield "speech_settings", transcript.settings.id if transcript else None
 
 
-_NAMES = {CaptionResult: "pictures", ClipsResult: "clips", ShotResult: "shots", TranscriptResult: "sound"}
+_NAMES = {CaptionResult: "pictures", DescriptionResult: "clips", ShotResult: "shots", TranscriptResult: "sound"}
 """What errors call the part of a source that each kind of result is made of."""
 
 
@@ -294,7 +294,7 @@ def _flagged(result: tuple[Caption | DescribedClip, list[Flag]]) -> dict[str, An
     return {**vars(value), "flags": flags}
 
 
-def _shot(shot: Shot) -> dict[str, Any]:
+def _shot(shot: Section) -> dict[str, Any]:
     times = {"start_seconds": shot.start_seconds, "end_seconds": shot.end_seconds}
     return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame}
 

@@ -23,6 +23,16 @@ class ProcessorSettings:
     """The settings of its image processor."""
 
 
+def frame_rule(video: Mapping[str, Any], patching: Patching) -> dict[str, Any]:
+    """Return the fields of a `ClipBudget` that rule the number of frames, from the settings of a video processor."""
+    return {
+        "frame_factor": patching.frames,
+        "fps": video.get("fps") or 2.0,
+        "min_frames": video.get("min_frames", 4),
+        "max_frames": video.get("max_frames", 768),
+    }
+
+
 class Family(ABC):
     """A family of models: budget, patches, and the text that stands for frames in a prompt."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clips.families.family import Family, ProcessorSettings
+from clips.families.family import Family, ProcessorSettings, frame_rule
 from clips.patches import Patching
 from reelscribe.contract.clips import Clip, ClipBudget
 
@@ -31,10 +31,7 @@ class Qwen25VL(Family):
             max_pixels=video.get("max_pixels") or size.get("longest_edge", 768 * factor**2),
             # The reference implementation limits a clip, too; transformers does so from 5.22 on, unless it is told.
             total_pixels=int(tokens * factor**2 * 0.9) if video.get("cap_pixels_per_frame", True) else None,
-            frame_factor=self.patching.frames,
-            fps=video.get("fps") or 2.0,
-            min_frames=video.get("min_frames", 4),
-            max_frames=video.get("max_frames", 768),
+            **frame_rule(video, self.patching),
         )
         self.still_budget = self.patching.still_budget(settings.image)
 

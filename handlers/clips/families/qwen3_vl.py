@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clips.families.family import Family, ProcessorSettings
+from clips.families.family import Family, ProcessorSettings, frame_rule
 from clips.patches import Patching
 from reelscribe.contract.clips import Clip, ClipBudget
 
@@ -25,10 +25,7 @@ class Qwen3VL(Family):
             max_pixels=_frame_tokens(video) * factor**2 if video.get("cap_pixels_per_frame", True) else None,
             total_pixels=video_size.get("longest_edge", 768 * factor**2),
             whole_clip=True,
-            frame_factor=self.patching.frames,
-            fps=video.get("fps") or 2.0,
-            min_frames=video.get("min_frames", 4),
-            max_frames=video.get("max_frames", 768),
+            **frame_rule(video, self.patching),
         )
         self.still_budget = self.patching.still_budget(settings.image)
 

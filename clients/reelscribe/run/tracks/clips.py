@@ -11,7 +11,7 @@ from reelscribe.client.models import ClipClient
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
-from reelscribe.contract.source import Shot, Source
+from reelscribe.contract.source import Section, Source
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused, UsageError
@@ -101,7 +101,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             for clip, frames in zip(batch.clips, batch.frames, strict=True)
         ]
 
-    def _prompt(self, path: str, span: Shot) -> str | None:
+    def _prompt(self, path: str, span: Section) -> str | None:
         if self.options.prompt is None:
             return None
         return fill(self.options.prompt, path, span, self._said.get(path, ()), self.options.json_schema)

@@ -11,7 +11,7 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
@@ -150,7 +150,7 @@ class ClipOptions:
             "generation": dict(description.generation),
         }
 
-    def task(self, path: str, description: ClipModelDescription, shots: Sequence[Shot] | None) -> ClipTask:
+    def task(self, path: str, description: ClipModelDescription, shots: Sequence[Section] | None) -> ClipTask:
         """Return how to read the clips of a file, whose shots may be known."""
         return ClipTask(path, self.budget(description), self.cutting, self.resize, known_shots=shots)
 

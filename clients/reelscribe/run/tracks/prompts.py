@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reelscribe.contract.outcomes import Utterance
-from reelscribe.contract.source import Shot
+from reelscribe.contract.source import Section
 from reelscribe.errors import UsageError
 
 FIELDS = ("start", "end", "name", "transcript", "schema")
@@ -35,7 +35,7 @@ def has_field(prompt: str | None, field: str) -> bool:
 
 
 def fill(
-    prompt: str, path: str, span: Shot, utterances: Sequence[Utterance], schema: Mapping[str, Any] | None = None
+    prompt: str, path: str, span: Section, utterances: Sequence[Utterance], schema: Mapping[str, Any] | None = None
 ) -> str:
     """Fill the fields of a prompt for one clip.
 
