@@ -28,6 +28,7 @@ CONFIG = ROOT / "config.properties"
 HANDLERS = ROOT / "handlers"
 CAPTIONER = ROOT / "demo" / "models" / "captioner"
 SPEECH = ROOT / "demo" / "models" / "speech"
+CLIPS = ROOT / "demo" / "models" / "clips"
 
 LOAD_SECONDS = 600.0
 """Timeout of a start. It is long, as a busy machine is no reason to give up."""

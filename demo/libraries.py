@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from events import EventClip, random_event_clip
 from scenes import draw, random_scene
 
 FRAMES_PER_SECOND = 25
@@ -57,6 +58,18 @@ def drawn_frames(width: int, height: int, frames: int) -> Iterator[NDArray[np.ui
     scene = random_scene(random.Random(1), width / height, 2)
     for k in range(frames):
         yield np.asarray(draw(scene, width, height, offset=(0.0005 * k, 0.0)))
+
+
+def event_frames(clip: EventClip, width: int, height: int, frames: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames, (height, width, 3) RGB, of a clip of the demo clip model, with grain."""
+    rng = np.random.default_rng(1)
+    grain = rng.normal(0, 3, (2 * height, 2 * width, 1)).astype(np.int16)
+    for k in range(frames):
+        # Drawing large images and grain takes long, so they are drawn smaller, and the grain is another part each time.
+        small = clip.draw(k / frames, 640, round(640 * height / width))
+        y, x = rng.integers(height), rng.integers(width)
+        noisy = np.asarray(small.resize((width, height)), np.int16) + grain[y : y + height, x : x + width]
+        yield noisy.clip(0, 255).astype(np.uint8)
 
 
 def _encode(path: Path, width: int, height: int, images: Iterable[NDArray[np.uint8]]) -> None:
@@ -131,6 +144,32 @@ def write_short_library(
     for path, image in zip(paths, (images or panned_frames)(width, height, different), strict=True):
         _encode(path, width, height, [image])
     return _write_copies(paths, clips)
+
+
+def write_event_library(
+    folder: Path, width: int, height: int, *, clips: int, different: int, frames: int
+) -> tuple[list[Path], list[str]]:
+    """Write video files of one clip of `events` each into a new folder.
+
+    Args:
+        folder: The folder, which must not exist.
+        width: Width in pixels.
+        height: Height in pixels.
+        clips: Number of files.
+        different: Number of different clips, after which they begin anew.
+        frames: Number of frames in each file.
+
+    Returns:
+        The paths of the files, and what happens in each.
+    """
+    folder.mkdir(parents=True)
+    rng = random.Random(2)
+    paths, captions = [folder / f"clip-{k}.mp4" for k in range(different)], list[str]()
+    for path in paths:
+        clip = random_event_clip(rng, width / height)
+        _encode(path, width, height, event_frames(clip, width, height, frames))
+        captions.append(clip.caption)
+    return _write_copies(paths, clips), [captions[k % different] for k in range(clips)]
 
 
 def _write_copies(originals: list[Path], clips: int) -> list[Path]:

@@ -1,7 +1,7 @@
 """The outcome of a client's run, which each client prints as one line of JSON.
 
 The clock starts when the client's modules are imported and its model, if it has one, is loaded, as servers have loaded
-theirs by then. It stops at the last caption.
+theirs by then. It stops at the last answer. The items are frames with captions, or clips with descriptions.
 """
 
 from __future__ import annotations
@@ -25,58 +25,66 @@ class Recorder:
         """Record a request with a body of so many bytes."""
         self._sent += nbytes
 
-    def answered(self, frames: int) -> None:
-        """Record that so many more frames have captions."""
-        self._answers.append((time.monotonic() - self._began, frames))
+    def answered(self, items: int) -> None:
+        """Record that so many more items have texts."""
+        self._answers.append((time.monotonic() - self._began, items))
 
-    def print_outcome(self, captions: list[str]) -> None:
-        """Print the outcome; `captions` are those of all sources, in order."""
-        print(json.dumps(asdict(Outcome(self._answers, _cpu_seconds() - self._cpu_began, self._sent, captions))))
+    def print_outcome(self, texts: list[str], longest_stall_ms: int | None = None) -> None:
+        """Print the outcome.
+
+        Args:
+            texts: The texts of all sources, in order.
+            longest_stall_ms: The longest stall of the client's event loop, if it was measured.
+        """
+        outcome = Outcome(self._answers, _cpu_seconds() - self._cpu_began, self._sent, texts, longest_stall_ms)
+        print(json.dumps(asdict(outcome)))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures and captions of a client's run.
+    """The figures and texts of a client's run.
 
     >>> outcome = Outcome([(2.0, 10), (3.0, 10), (4.0, 20)], 1.0, 0, [""] * 40)
-    >>> outcome.frames_per_second, outcome.steady_frames_per_second
+    >>> outcome.per_second, outcome.steady_per_second
     (10.0, 15.0)
     """
 
     answers: list[tuple[float, int]]
-    """Seconds since the start, and how many frames were captioned then."""
+    """Seconds since the start, and how many items were answered then."""
     cpu_seconds: float
     """CPU seconds of the client and its children since the start."""
     sent_bytes: int
     """Bytes of the bodies of all requests."""
-    captions: list[str]
-    """Captions of all sources, in order."""
+    texts: list[str]
+    """Captions or descriptions of all sources, in order."""
+    longest_stall_ms: int | None = None
+    """The longest stall of the client's event loop in milliseconds, if it was measured."""
 
     @classmethod
     def from_output(cls, text: str) -> Outcome:
         """Read a client's output, whose last line is the outcome."""
         values = json.loads(text.splitlines()[-1])
-        return cls(**{**values, "answers": [(seconds, frames) for seconds, frames in values["answers"]]})
+        return cls(**{**values, "answers": [(seconds, items) for seconds, items in values["answers"]]})
 
     @property
-    def frames(self) -> int:
-        """Number of captioned frames."""
-        return len(self.captions)
+    def items(self) -> int:
+        """Number of items that have texts."""
+        return len(self.texts)
 
     @property
-    def frames_per_second(self) -> float:
-        """Frames per second from the start to the last caption."""
-        return self.frames / self.answers[-1][0]
+    def per_second(self) -> float:
+        """Items per second from the start to the last answer."""
+        return self.items / self.answers[-1][0]
 
     @property
-    def steady_frames_per_second(self) -> float:
-        """Frames per second from when a quarter of the frames had captions to the last caption."""
+    def steady_per_second(self) -> float:
+        """Items per second from when a quarter of them had texts to the last answer."""
         done = 0
-        for seconds, frames in self.answers:
-            done += frames
-            if done * 4 >= self.frames and done < self.frames:
-                return (self.frames - done) / max(self.answers[-1][0] - seconds, 1e-3)
-        return self.frames_per_second
+        for seconds, items in self.answers:
+            done += items
+            if done * 4 >= self.items and done < self.items:
+                return (self.items - done) / max(self.answers[-1][0] - seconds, 1e-3)
+        return self.per_second
 
 
 def _cpu_seconds() -> float:

@@ -1,24 +1,22 @@
-"""The servers of all ways to caption, each with one worker on one thread, on free ports."""
+"""Servers of the ways that are compared, each with one worker on one thread, on free ports."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 
-from demo_server import CAPTIONER, CONFIG, LOAD_SECONDS, Serving, pack_handler, serve, serve_demo
-
-PEERS = Path(__file__).parent
+from demo_server import LOAD_SECONDS, Serving
 
 
 @dataclass(frozen=True)
@@ -30,40 +28,55 @@ class Service:
     pids: tuple[int, ...]
     """Ids of its processes."""
 
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        """Let a suspended server run for the length of the block."""
+        self.resume()
+        try:
+            yield self
+        finally:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """Stop the processes where they are, as some servers compute even while they wait for requests."""
+        for pid in self.pids:
+            psutil.Process(pid).suspend()
+
+    def resume(self) -> None:
+        """Let a suspended server go on."""
+        for pid in self.pids:
+            psutil.Process(pid).resume()
+
+    @classmethod
+    def of(cls, serving: Serving, *options: str) -> Self:
+        """A TorchServe, whose clients have these options."""
+        return cls(options, tuple(process.pid for process in serving.instance.processes()))
+
+    @classmethod
+    def ours(cls, serving: Serving) -> Self:
+        """A TorchServe with one of our handlers, for clients that need its key."""
+        return cls.of(serving, "--url", serving.url, "--key-file", str(serving.instance.key_file))
+
 
 @contextmanager
-def serve_ours(directory: Path) -> Iterator[Service]:
-    """Serve our handler with our settings."""
-    with serve_demo(directory, CONFIG) as serving:
-        yield _service(serving, "--url", serving.url, "--key-file", str(serving.instance.key_file))
+def serve_module(
+    module: str, directory: Path, options: Sequence[str], *, python: str = sys.executable
+) -> Iterator[Service]:
+    """Run a server that is a Python program.
 
-
-@contextmanager
-def serve_blog(directory: Path, *, batch_size: int, batch_delay_ms: int) -> Iterator[Service]:
-    """Serve the blog's handler with the blog's settings."""
-    pack_handler(
-        PEERS / "blog_handler.py",
-        "blip2",
-        directory / "store",
-        settings={"handler": {"weights": str(CAPTIONER)}},
-        modules={"peers/plain_model.py": PEERS / "plain_model.py"},
-    )
-    version = {"defaultVersion": True, "marName": "blip2.mar", "minWorkers": 1, "maxWorkers": 1}
-    version |= {"batchSize": batch_size, "maxBatchDelay": batch_delay_ms, "responseTimeout": 120}
-    models = json.dumps({"blip2": {"1.0": version}})
-    with serve(directory, "blip2", PEERS / "blog.properties", models=models) as serving:
-        yield _service(serving, "--url", serving.predictions)
-
-
-@contextmanager
-def serve_module(module: str, directory: Path) -> Iterator[Service]:
-    """Run a server that is a Python program of this folder."""
+    Args:
+        module: Name of the program, which has an option `--port`.
+        directory: A folder for its log, which must not exist.
+        options: Its other options.
+        python: The Python that runs it.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     directory.mkdir()
-    command = [sys.executable, "-m", module, "--weights", str(CAPTIONER), "--port", str(port)]
     with (directory / "log").open("w") as log:
-        process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [python, "-m", module, *options, "--port", str(port)], env=environment(), stdout=log, stderr=log
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_until_healthy(process, url, directory / "log")
@@ -73,23 +86,9 @@ def serve_module(module: str, directory: Path) -> Iterator[Service]:
         _end(process)
 
 
-SERVICES: dict[str, Callable[[Path], AbstractContextManager[Service]]] = {
-    "ours": serve_ours,
-    "blog": lambda directory: serve_blog(directory, batch_size=1, batch_delay_ms=0),
-    "blog, joining": lambda directory: serve_blog(directory, batch_size=128, batch_delay_ms=100),
-    "flask": lambda directory: serve_module("peers.flask_server", directory),
-    "litserve": lambda directory: serve_module("peers.litserve_server", directory),
-}
-"""Servers by name; each needs a directory of its own."""
-
-
 def environment() -> dict[str, str]:
     """Environment of the programs of this folder; scripts/bench has set PYTHONPATH."""
     return {**os.environ, "HF_HUB_OFFLINE": "1"}
-
-
-def _service(serving: Serving, *options: str) -> Service:
-    return Service(options, tuple(process.pid for process in serving.instance.processes()))
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
@@ -104,9 +103,9 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill a server with its children, which might go on without it."""
-    family = psutil.Process(process.pid).children(recursive=True)
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
+    with suppress(psutil.NoSuchProcess):
+        for member in psutil.Process(process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
     process.kill()
     process.wait()

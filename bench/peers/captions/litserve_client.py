@@ -1,6 +1,6 @@
 """A client of the LitServe server: our decode processes scale the frames, and one session sends each frame alone.
 
-python -m peers.litserve_client --url http://127.0.0.1:8000 a.mp4 b.mp4
+python -m peers.captions.litserve_client --url http://127.0.0.1:8000 a.mp4 b.mp4
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blog's three clients: full-resolution frames, pickled, with a new session for each request.
 
-    python -m peers.blog_clients --reading stream --in-flight 100 --url http://127.0.0.1:8080/predictions/blip2 a.mp4
+    python -m peers.captions.blog_clients --reading sync --in-flight 9 --url http://127.0.0.1:8080/predictions/m a.mp4
 
 sync reads all frames of a file and then sends them one by one. stream sends them one by one while it reads the file.
 prebatch does so with several frames in a request. Two things are better than in the blog: files are read in a thread,
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lib.command import command_parser
+from peers.captions.reading import frames_of, prebatches_of
 from peers.outcome import Recorder
-from peers.reading import frames_of, prebatches_of
 
 Reading = Literal["sync", "stream", "prebatch"]
 

@@ -1,14 +1,14 @@
 """Captions files in one process, without a server: decord, processor, `generate`, batch by batch.
 
-python -m peers.plain_script --weights demo/models/captioner --batch 32 a.mp4 b.mp4
+python -m peers.captions.plain_script --weights demo/models/captioner --batch 32 a.mp4 b.mp4
 """
 
 from __future__ import annotations
 
 from lib.command import command_parser
+from peers.captions.plain_model import PlainCaptioner
+from peers.captions.reading import prebatches_of
 from peers.outcome import Recorder
-from peers.plain_model import PlainCaptioner
-from peers.reading import prebatches_of
 
 
 def caption(captioner: PlainCaptioner, paths: list[str], batch: int, recorder: Recorder) -> list[str]:

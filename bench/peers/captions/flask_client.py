@@ -1,6 +1,6 @@
 """The blog's simple client of the Flask server, which sends one frame after the other.
 
-python -m peers.flask_client --url http://127.0.0.1:5000 a.mp4 b.mp4
+python -m peers.captions.flask_client --url http://127.0.0.1:5000 a.mp4 b.mp4
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pickle
 import urllib.request
 
 from lib.command import command_parser
+from peers.captions.reading import frames_of
 from peers.outcome import Recorder
-from peers.reading import frames_of
 
 
 def caption(url: str, paths: list[str], recorder: Recorder) -> list[str]:

@@ -1,6 +1,6 @@
 """Our client as `reelscribe caption` runs it, in a process like those of the other clients.
 
-python -m peers.our_client --url http://127.0.0.1:8080 --key-file key_file.json --resize fast a.mp4 b.mp4
+python -m peers.captions.our_client --url http://127.0.0.1:8080 --key-file key_file.json --resize fast a.mp4 b.mp4
 """
 
 from __future__ import annotations

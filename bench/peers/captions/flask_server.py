@@ -1,6 +1,6 @@
 """The blog's simple server: Flask with one process and one model, which answers pickled frames.
 
-    python -m peers.flask_server --weights demo/models/captioner --port 5000
+    python -m peers.captions.flask_server --weights demo/models/captioner --port 5000
 
 It unpickles any body, so it listens on loopback only, and only the client of this folder may use it.
 """
@@ -12,7 +12,7 @@ import pickle
 import flask
 
 from lib.command import command_parser
-from peers.plain_model import PlainCaptioner
+from peers.captions.plain_model import PlainCaptioner
 
 
 def make_app(captioner: PlainCaptioner) -> flask.Flask:

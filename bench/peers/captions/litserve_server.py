@@ -1,6 +1,6 @@
 """A LitServe server of the same model, which joins requests of one frame each.
 
-python -m peers.litserve_server --weights demo/models/captioner --port 8000
+python -m peers.captions.litserve_server --weights demo/models/captioner --port 8000
 """
 
 # No `from __future__ import annotations` here: LitServe reads those of decode_request, and not as text.
@@ -13,7 +13,7 @@ from fastapi import Request
 from numpy.typing import NDArray
 
 from lib.command import command_parser
-from peers.plain_model import PlainCaptioner
+from peers.captions.plain_model import PlainCaptioner
 
 MOST_JOINED = 32
 """Frames in a batch, as the device batch of caption.yaml."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from peers.plain_model import PlainCaptioner
+from peers.captions.plain_model import PlainCaptioner
 
 
 class BlogHandler:

@@ -1,0 +1,84 @@
+"""Our client as `reelscribe caption --clips` runs it, in a process like those of the other clients.
+
+python -m peers.clips.our_client --url http://127.0.0.1:8080 --key-file key_file.json --clip-seconds 4 a.mp4 b.mp4
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.command import command_parser
+from peers.outcome import Recorder
+from reelscribe import wire
+from reelscribe.client.credentials import Credentials
+from reelscribe.client.endpoint import Server
+from reelscribe.client.in_flight import Permit
+from reelscribe.client.models import ClipClient
+from reelscribe.contract.clips import Clip, ClipDescription
+from reelscribe.contract.outcomes import DescribedClip
+from reelscribe.decode.clips import ClipCutting
+from reelscribe.errors import RequestRefused
+from reelscribe.results.records import Record
+from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.tracks.clips import ClipTrack
+from reelscribe.run.tracks.options import ClipOptions
+
+
+class RecordedClient(ClipClient):
+    """A client that records what is sent and when it is answered."""
+
+    def __init__(self, servers: Sequence[Server], model: str, recorder: Recorder) -> None:
+        super().__init__(servers, model)
+        self._recorder = recorder
+
+    async def describe_clips(
+        self, clips: Sequence[Clip], permit: Permit | None = None
+    ) -> list[ClipDescription | RequestRefused]:
+        """Return the descriptions of a request, and record its size and the time of the answer."""
+        # Packed once more to measure the size; this copies no frames.
+        trees: list[Any] = [clip.to_wire() for clip in clips]
+        self._recorder.sent(wire.size_of(wire.pack({"clips": trees})))
+        descriptions = await super().describe_clips(clips, permit)
+        self._recorder.answered(len(descriptions))
+        return descriptions
+
+
+async def describe(
+    server: Server, options: ClipOptions, paths: list[str], out: Path, recorder: Recorder
+) -> tuple[list[str], Summary]:
+    """Return the descriptions of all files, in order; the ledger and the records go to `out`."""
+    texts: dict[str, list[str]] = {}
+
+    def keep(record: Record) -> None:
+        assert record.description_result
+        described = record.description_result.results()
+        texts[record.source.path] = [clip.text for clip in described if isinstance(clip, DescribedClip)]
+
+    async with RecordedClient([server], "clips", recorder) as client:
+        summary = await BulkRun([ClipTrack(client, options)], out, on_record=keep).run(paths)
+    return [text for path in paths for text in texts[path]], summary
+
+
+def main() -> None:
+    """Describe the sources and print the outcome."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--key-file", type=Path, required=True)
+    parser.add_argument("--clip-seconds", type=float, help="length of windows; without it, clips are shots")
+    parser.add_argument("sources", nargs="+")
+    options = parser.parse_args()
+    windows = options.clip_seconds
+    cutting = ClipCutting("windows", window_seconds=windows) if windows else ClipCutting()
+    server = Server(options.url, Credentials(options.key_file))
+    with tempfile.TemporaryDirectory() as out:
+        recorder = Recorder()
+        texts, summary = asyncio.run(describe(server, ClipOptions(cutting), options.sources, Path(out), recorder))
+        recorder.print_outcome(texts, summary.snapshot.stall_longest_ms)
+
+
+if __name__ == "__main__":
+    main()
