@@ -186,7 +186,7 @@ def _peer_python(word: str) -> str:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{word}: expected a Python program, got {error.strerror}") from None
     if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1]
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise argparse.ArgumentTypeError(f"{word}: expected a Python with the packages that --help lists, got {reason}")
     return word
 

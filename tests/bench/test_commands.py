@@ -49,6 +49,8 @@ def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench
     ("words", "message"),
     [
         (["wire", "--json", "no/such/folder/a.json"], "expected a file in a folder that exists, got no/such"),
+        (["describing", "--ways", "card-1"], "card-1: expected --peer-python, which this way needs"),
+        (["describing", "--peer-python", "/usr/bin/false"], "expected a Python with the packages that --help lists"),
         (["gpu", "--device", "foo"], "expected cuda, cuda:NUMBER or cpu, got foo"),
         (["gpu", "--device", "cuda:1000"], "cuda:1000: expected a GPU that torch sees, found"),
     ],

@@ -31,6 +31,16 @@ def test_ways_that_get_the_same_pixels_give_the_same_captions(tables_of, ways):
     assert [row[1] for row in ratios["rows"]] == (["litserve"] if "ours-fast" in ways else [])
 
 
+def test_ways_to_describe_clips_find_the_truth(tables_of):
+    pytest.importorskip("litserve", reason="needs the extra `bench`")
+    words = ["--rounds", 1, "--clips", 3, "--sizes", "640x360", "--ways", "ours", "ours-shots", "litserve"]
+    table, ratios = tables_of("describing", *words)
+    assert [row[1] for row in table["rows"]] == ["ours", "ours-shots", "litserve"]
+    assert all(row[2]["values"][0] > 0 for row in table["rows"])
+    assert [row[table["columns"].index("exact, %")] for row in table["rows"]] == ["100.0"] * 3
+    assert [row[1] for row in ratios["rows"]] == ["litserve"]
+
+
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
     words = ["--caption-tokens", 5, "--speech-tokens", 5]
     (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)

@@ -9,6 +9,7 @@ from reelscribe.client.joining import JoinedChunks, JoinedFrames
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import NothingAnswered, ServerUnreachable
 from support.fake_torchserve import SPEECH, FakeTorchServe, Gate, refused, transcript, transcripts, worker_died
+from support.patience import PATIENCE
 from support.sending import FRAMES, connected, frame_numbers
 
 LIMITS = {"max_items": 4, "max_bytes": 10**6}
@@ -162,3 +163,15 @@ async def test_chunks_of_short_recordings_are_joined():
         held.set()
         assert [await answers for answers in batches] == [[transcript(k)] for k in range(4)]
     assert sizes(server) == [1, 3]
+
+
+async def test_a_request_waits_no_longer_when_nothing_more_is_being_prepared(monkeypatch):
+    monkeypatch.setattr(JoinedFrames, "join_seconds", 10 * PATIENCE)
+    async with FakeTorchServe() as server, connected(server) as client:
+        joined = JoinedFrames(client, **LIMITS)
+        joined.wait_no_longer()
+        batches = [await joined.add(FRAMES[k : k + 1]) for k in (0, 1)]
+        joined.wait_no_longer()
+        answers = await asyncio.wait_for(asyncio.gather(*batches), PATIENCE)
+    assert [frame_numbers(each) for each in answers] == [[0], [1]]
+    assert sizes(server) == [2]

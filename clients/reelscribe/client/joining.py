@@ -2,8 +2,9 @@
 
 A source of a few frames does not fill a request. Requests and device batches of one frame are slow, so batches that
 come one after the other are joined. A full request is sent as soon as there is a permit; nothing delays it. One that
-others may still join is sent as soon as it is JOIN_SECONDS old and no request is in flight (see `in_flight.py`). So a
-busy server gets full requests, and one that has nothing to do waits no longer than that for what there is.
+others may still join is sent as soon as it is `join_seconds` old, or nothing more is being prepared, and no request is
+in flight (see `in_flight.py`). So a busy server gets full requests, and one that has nothing to do waits no longer than
+that for what there is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -23,10 +24,6 @@ from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import RequestRefused, ServerUnreachable
-
-JOIN_SECONDS = 0.05
-"""Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as fast as
-their frames are captioned, requests are full before that. Where decoding is slower, the server is idle anyway."""
 
 Items = TypeVar("Items")
 """The items of a batch: an array of frames, or a sequence of chunks."""
@@ -46,7 +43,7 @@ class _Request(Generic[Items, T]):
     items: int = 0
     nbytes: int = 0
     is_old: bool = False
-    """Whether it has waited for JOIN_SECONDS."""
+    """Whether it has waited for long enough."""
     is_closed: bool = False
     """Whether nothing may join it any more."""
     began: asyncio.Event = field(default_factory=asyncio.Event)
@@ -59,6 +56,11 @@ class _Request(Generic[Items, T]):
 
 class JoinedRequests(ABC, Generic[Items, T]):
     """Joins batches to requests to one model, within the limits of a request."""
+
+    join_seconds: ClassVar[float] = 0.05
+    """Time for which a request that is not full waits for more to join it, in seconds. Where sources are decoded as
+    fast as their items are answered, requests are full before that. Where decoding is slower, the server is idle
+    anyway."""
 
     def __init__(self, in_flight: InFlight, *, max_items: int, max_bytes: int) -> None:
         """Set the limits; a single batch may exceed them.
@@ -98,7 +100,7 @@ class JoinedRequests(ABC, Generic[Items, T]):
                 task = asyncio.create_task(self._send(request))
                 self._requests[task] = request
                 task.add_done_callback(self._end)
-                asyncio.get_running_loop().call_later(JOIN_SECONDS, self._grow_old, request)
+                asyncio.get_running_loop().call_later(self.join_seconds, self._grow_old, request)
             answers: asyncio.Future[list[T | RequestRefused]] = asyncio.get_running_loop().create_future()
             request.parts.append(batch)
             request.answers.append(answers)
@@ -106,6 +108,11 @@ class JoinedRequests(ABC, Generic[Items, T]):
             if request.items >= self._max_items or request.nbytes >= self._max_bytes:
                 self._close(request)
             return answers
+
+    def wait_no_longer(self) -> None:
+        """Send what there is as soon as no request is in flight, because nothing more is being prepared."""
+        if self._forming:
+            self._grow_old(self._forming)
 
     async def close(self) -> None:
         """Give up the requests that are not answered yet, and wait until they have ended."""
@@ -248,6 +255,10 @@ class JoinedChunks(JoinedRequests[Sequence[SampleArray], ChunkTranscript]):
 
 class JoinedClips(JoinedRequests[Sequence[Clip], ClipDescription]):
     """Joins clips to requests to a clip model."""
+
+    join_seconds = 0.5
+    """Clips are decoded and described some ten times as slowly as frames, so it takes longer until they fill a request;
+    but a device batch of 8 clips takes little longer than one of 2."""
 
     def __init__(self, client: ClipClient, *, max_items: int, max_bytes: int) -> None:
         """Set the limits.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
@@ -53,6 +53,8 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """
         super().__init__(retry_failed=retry_failed)
         self._client = client
+        self._reading = 0
+        """Number of sources that are being decoded, or wait for a process."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,14 +160,15 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
         try:
             try:
-                async with aclosing(self.read(path, job.missing, begun, job.opened)) as items:
-                    async for item in items:
-                        if isinstance(item, DecodedBatch):
-                            share, _ = self._share(sender.opened, item.first, item.stop)
-                            self._meter.decoded(path, share)
-                            await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
-                        else:
-                            sender.open(item)
+                with self._reads():
+                    async with aclosing(self.read(path, job.missing, begun, job.opened)) as items:
+                        async for item in items:
+                            if isinstance(item, DecodedBatch):
+                                share, _ = self._share(sender.opened, item.first, item.stop)
+                                self._meter.decoded(path, share)
+                                await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
+                            else:
+                                sender.open(item)
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
             self._meter.ended(path)
@@ -177,6 +180,17 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             raise
         finally:
             await sender.close()
+
+    @contextmanager
+    def _reads(self) -> Iterator[None]:
+        """Count a source as one that is being read. When none is, no batch is coming that requests could wait for."""
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            if not self._reading:
+                self._joined.wait_no_longer()
 
     async def _answer(
         self, batch: Batch, items: Any, answers: asyncio.Future[list[Answer | RequestRefused]] | None
