@@ -14,7 +14,9 @@ from clip_captioner.evaluate import evaluate
 from events import CHANGES, random_event_clip
 from make_clips import VIDEOS, encode, truth
 from reelscribe.contract.clips import ClipBudget
-from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
+from reelscribe.contract.source import Span
+from reelscribe.decode.clip_video import ClipVideo
+from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode.video import OpenVideo
 
 DEMO = Path(__file__).parents[1] / "demo"
@@ -50,7 +52,7 @@ def test_a_video_that_is_made_again_has_the_same_times_and_its_clips_are_its_sho
         task = ClipTask(str(DEMO / "clips" / video.name), ClipBudget(32, 4096, 17408, whole_clip=True), ClipCutting())
         with OpenVideo(str(tmp_path / video.name)) as made, ClipVideo(task) as kept:
             assert made.times.tolist() == kept.times.tolist()
-            starts = [shot.start_seconds for shot in kept.clips]
+            starts = [read.clip.span.start_seconds for read in kept.read([Span()])]
         assert starts == pytest.approx([start for start, _, _ in video.clips()], abs=0.04)
 
 

@@ -24,7 +24,9 @@ import torch
 from clips.describer import ClipSettings, Describer
 from events import CHANGES, EventClip, random_event_clip
 from reelscribe.contract.clips import Clip
-from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
+from reelscribe.contract.source import Span
+from reelscribe.decode.clip_video import ClipVideo
+from reelscribe.decode.clips import ClipCutting, ClipTask
 
 WIDTH, HEIGHT = 640, 360
 FRAMES_PER_SECOND = 25
@@ -52,8 +54,7 @@ def read(path: Path, describer: Describer) -> list[Clip]:
     task = ClipTask(str(path), describer.budget, ClipCutting("windows", window_seconds=CLIP_SECONDS))
     with ClipVideo(task) as video:
         return [
-            Clip(np.stack(clip.images), clip.pts_seconds, describer.settings.prompt)
-            for clip in video.read(range(len(video.clips)))
+            Clip(np.stack(clip.images), clip.pts_seconds, describer.settings.prompt) for clip in video.read([Span()])
         ]
 
 

@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.clips import ClipBudget
-from reelscribe.contract.source import Section
-from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, ReadClip
+from reelscribe.contract.source import Section, Span
+from reelscribe.decode import clip_video
+from reelscribe.decode.clip_video import ClipVideo, HeldFrames, ReadClip
+from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode.shots import ShotDetection
+from reelscribe.decode.video import OpenVideo
 from reelscribe.errors import UsageError
 from support import odd_media, shots, videos
 
@@ -144,7 +147,7 @@ def task_of(path: Path, cutting: ClipCutting | None = None, budget: ClipBudget =
 def read(task: ClipTask, ordinals: range | None = None) -> list[ReadClip]:
     """Clips of a video, by default all of them."""
     with ClipVideo(task) as video:
-        return list(video.read(range(len(video.clips)) if ordinals is None else ordinals))
+        return list(video.read([Span() if ordinals is None else Span(ordinals.start, ordinals.stop)]))
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +224,7 @@ def test_of_frames_that_are_shown_for_longer_than_a_part_none_is_taken_twice(tmp
 
 def test_overlapping_windows_share_frames_that_are_decoded_once(greys):
     with ClipVideo(task_of(greys, windows(2, overlap=1))) as video:
-        clips = list(video.read(range(len(video.clips))))
+        clips = list(video.read([Span()]))
         assert video.decoded <= len(LEVELS)
     assert len(clips) == 9
     for one, other in pairwise(clips):
@@ -278,10 +281,77 @@ CLIPS_OF_SHOTS = [Section(0, 30, 0.0, 1.2), Section(30, 100, 1.2, 4.0)]
 def test_clips_begin_at_the_cuts_of_a_video(tmp_path):
     shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
     with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting())) as video:
+        assert (video.clips, video.shots) == (None, None)
+        assert [read.clip.span for read in video.read([Span()])] == CLIPS_OF_SHOTS
         assert [shot.start_frame for shot in video.shots] == [0, 30, 40]
         assert video.clips == CLIPS_OF_SHOTS
-    with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting(detection=ShotDetection("content", 200)))) as video:
-        assert video.clips == [Section(0, 100, 0.0, 4.0)]
+    blind = ClipCutting(detection=ShotDetection("content", 200))
+    assert [read.clip.span for read in read(task_of(tmp_path / "cut.mp4", blind))] == [Section(0, 100, 0.0, 4.0)]
+
+
+def search_and_read_again(task: ClipTask) -> tuple[list[ReadClip], list[ReadClip], int]:
+    """The clips of a video as they are found, those read when the shots are known, and the frames decoded at first."""
+    with ClipVideo(task) as video:
+        found = list(video.read([Span()]))
+        again = read(replace(task, known_shots=video.shots))
+        with OpenVideo(task.path, detection=task.cutting.detection) as searched:
+            assert video.shots == searched.shots
+        return found, again, video.decoded
+
+
+def assert_equal_clips(found: list[ReadClip], again: list[ReadClip]) -> None:
+    assert [clip[:3] for clip in found] == [clip[:3] for clip in again]
+    assert all(np.array_equal(one.images, other.images) for one, other in zip(found, again, strict=True))
+
+
+SHORT_AND_LONG = (30, 10, 60, 12, 40, 120, 5, 50, 7)
+"""Frames of shots of 0.2 to 4.8 s."""
+
+
+@pytest.mark.parametrize("detector", ["adaptive", "content", "threshold"])
+@pytest.mark.parametrize("options", [{}, {"min_seconds": 0}, {"max_seconds": 2}, {"min_seconds": 2.5}])
+def test_clips_that_are_read_while_shots_are_looked_for_are_those_of_known_shots(tmp_path, options, detector):
+    shots.write(tmp_path / "cut.mp4", shots.cut(*SHORT_AND_LONG))
+    cutting = ClipCutting(detection=ShotDetection(detector), **options)
+    found, again, _ = search_and_read_again(task_of(tmp_path / "cut.mp4", cutting))
+    assert found
+    assert_equal_clips(found, again)
+
+
+def test_a_video_is_decoded_once_while_its_shots_are_looked_for(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(60, 100, 45, 70))
+    found, again, decoded = search_and_read_again(task_of(tmp_path / "cut.mp4", ClipCutting()))
+    assert [clip.clip.span.start_frame for clip in found] == [0, 60, 160, 205]
+    assert_equal_clips(found, again)
+    assert decoded <= 275
+
+
+def test_clips_with_damaged_frames_are_the_same_when_they_are_found(tmp_path):
+    path = tmp_path / "damaged.mov"
+    shots.write(path, shots.cut(40, 60, 50), codec="png", pix_fmt="rgb24")
+    damage(path, [12, *range(40, 52), 103])
+    found, again, _ = search_and_read_again(task_of(path, ClipCutting()))
+    assert 12 not in found[0].frame_indices
+    assert_equal_clips(found, again)
+
+
+@pytest.mark.parametrize("held_bytes", [0, 20 * 64 * 48 * 2])
+def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatch, held_bytes):
+    monkeypatch.setattr(clip_video, "HELD_BYTES", held_bytes)
+    shots.write(tmp_path / "cut.mp4", shots.cut(60, 400))
+    found, again, decoded = search_and_read_again(task_of(tmp_path / "cut.mp4", ClipCutting()))
+    assert decoded > 460
+    assert_equal_clips(found, again)
+
+
+def test_held_frames_are_limited_whatever_the_length_of_a_shot(tmp_path):
+    times = np.arange(100_000) / 25
+    held, picture = HeldFrames(times, step=0.25, longest_seconds=30), np.zeros((4, 4, 3), np.uint8)
+    most = 0
+    for index in range(5000):
+        held.add(index, picture)
+        most = max(most, sum(held.take([k]) is not None for k in range(index + 1)) if index % 100 == 0 else 0)
+    assert most <= 30 * 4 + 16
 
 
 def test_shots_that_are_known_are_not_looked_for(tmp_path):

@@ -124,25 +124,54 @@ async def test_a_second_run_sends_nothing_and_leaves_the_same_bytes(video, out):
     assert summary.snapshot.lanes[0].done_before == 4
 
 
-async def test_an_interrupted_run_goes_on_with_the_clips_that_are_missing_and_the_shots_it_had_found(
-    tmp_path, out, monkeypatch
-):
-    path = tmp_path / "crash-always.mp4"
-    shots.write(path, shots.cut(*[30] * 5))
-    gate, options = Gate(descriptions), options_of(cutting=ClipCutting(), clips_per_request=1)
+class WatchedTrack(ClipTrack):
+    """A track with an event that is set when the shots of a video are on the disk."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.found = asyncio.Event()
+
+    def save_opened(self, path, job, opened):
+        saving = super().save_opened(path, job, opened)
+        if opened.shots:
+            saving.add_done_callback(lambda _: self.found.set())
+        return saving
+
+
+async def interrupt(path: Path, out: Path, *, clips_per_request: int, after_search: bool) -> None:
+    """Interrupt a run while two requests are in flight, which are then answered."""
+    gate, options = Gate(descriptions), options_of(cutting=ClipCutting(), clips_per_request=clips_per_request)
     async with clip_server(gate) as server, ClipClient([Server(server.url)], "clips") as client:
-        run = BulkRun([ClipTrack(client, options)], out)
+        track = WatchedTrack(client, options)
+        run = BulkRun([track], out)
         running = asyncio.create_task(run.run([str(path)]))
         await asyncio.wait_for(gate.wait_for(2), PATIENCE)  # as many as are sent at once to one worker
+        if after_search:
+            await asyncio.wait_for(track.found.wait(), PATIENCE)
         run.stop()
         gate.open.set()
         assert (await asyncio.wait_for(running, PATIENCE)).interrupted
-    monkeypatch.setenv("PYTHONPATH", MISBEHAVING, prepend=os.pathsep)  # it dies if shots are looked for
+
+
+async def test_an_interrupted_run_goes_on_with_the_clips_that_are_missing(tmp_path, out):
+    path = tmp_path / "cut.mp4"
+    shots.write(path, shots.cut(*[30] * 5))
+    await interrupt(path, out, clips_per_request=1, after_search=False)
     async with clip_server() as server:
         summary = await describe(out, [path], server, cutting=ClipCutting(), clips_per_request=1)
-        assert (summary.failed, summary.replaced_processes, len(server.received)) == (0, 0, 3)
-    clips = records(out)["crash-always.mp4"]["clips"]
+        assert (summary.failed, len(server.received)) == (0, 3)
+    clips = records(out)["cut.mp4"]["clips"]
     assert [clip["start_seconds"] for clip in clips] == pytest.approx([0.0, 1.2, 2.4, 3.6, 4.8])
+
+
+async def test_shots_that_an_interrupted_run_has_found_are_not_looked_for_again(tmp_path, out, monkeypatch):
+    path = tmp_path / "crash-always.mp4"
+    shots.write(path, shots.cut(*[30] * 5))
+    await interrupt(path, out, clips_per_request=2, after_search=True)
+    monkeypatch.setenv("PYTHONPATH", MISBEHAVING, prepend=os.pathsep)  # it dies if shots are looked for
+    async with clip_server() as server:
+        summary = await describe(out, [path], server, cutting=ClipCutting(), clips_per_request=2)
+        assert (summary.failed, summary.replaced_processes, len(server.received)) == (0, 0, 1)
 
 
 def refusing(*names: int):

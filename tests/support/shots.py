@@ -38,6 +38,7 @@ def write(
     start: float = 0.0,
     durations: Iterable[int] = repeat(1),
     codec: str = "libx264",
+    pix_fmt: str = "yuv420p",
 ) -> list[float]:
     """Write a video, and return the presentation times of its frames in seconds, and that of its end.
 
@@ -46,7 +47,7 @@ def write(
     ticks = [round(start * TICKS)]
     with av.open(str(path), "w") as file:
         stream = file.add_stream(codec, rate=rate)
-        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = WIDTH, HEIGHT, "yuv420p", 2_000_000
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = WIDTH, HEIGHT, pix_fmt, 2_000_000
         stream.codec_context.time_base = Fraction(1, TICKS)
         shown = start
         for picture, duration in zip(pictures, durations, strict=False):

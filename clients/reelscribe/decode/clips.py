@@ -1,22 +1,21 @@
-"""Cut a video into clips, and read the frames of each that a model takes."""
+"""Where a video is cut into clips, and what a decode process needs to know to read them."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from reelscribe.contract.clips import ClipBudget
-from reelscribe.contract.frames import FrameArray, InputSize, Resize
+from reelscribe.contract.frames import Resize
 from reelscribe.contract.source import Section
 from reelscribe.decode.sampling import TIME_TOLERANCE, Times
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.decode.video import Library, OpenVideo, Picture
+from reelscribe.decode.video import Library
 from reelscribe.errors import UsageError
 
 Cut = Literal["shots", "windows"]
@@ -104,35 +103,35 @@ class ClipCutting:
         if len(times) == 0:
             return []
         if self.cut == "windows":
-            starts, ends = self._windows(float(times[0]), end_seconds)
-        else:
-            edges = self._edges(self._joined([shot.start_seconds for shot in shots] or [float(times[0])], end_seconds))
-            starts, ends = edges[:-1], edges[1:]
-        first = np.searchsorted(times, np.asarray(starts) - TIME_TOLERANCE).tolist()
-        stop = np.searchsorted(times, np.asarray(ends) - TIME_TOLERANCE).tolist()
-        return [
-            Section(a, b, round(start, 6), round(end, 6))
-            for a, b, start, end in zip(first, stop, starts, ends, strict=True)
-            if a < b  # a stretch of a variable frame rate may have no frame
-        ]
+            return _sections(*self._windows(float(times[0]), end_seconds), times)
+        starts = [shots[0].start_seconds if shots else float(times[0])]
+        for shot in shots[1:]:
+            if self.is_start(shot.start_seconds, starts[-1], end_seconds):
+                starts.append(shot.start_seconds)
+        edges = pairwise([*starts, end_seconds])
+        return [clip for start, end in edges for clip in self.divide(start, end, times)]
 
-    def _joined(self, starts: Sequence[float], end: float) -> list[float]:
-        """Leave out the starts of shots that are joined to others; returns the rest and the end."""
-        kept = [starts[0]]
-        for start in starts[1:]:
-            if start - kept[-1] >= self.min_seconds - TIME_TOLERANCE:
-                kept.append(start)
-        if len(kept) > 1 and end - kept[-1] < self.min_seconds - TIME_TOLERANCE:
-            kept.pop()
-        return [*kept, end]
+    def is_start(self, shot_start: float, clip_start: float, end_seconds: float) -> bool:
+        """Return whether a shot begins a new clip, and is not joined to the shots before it.
 
-    def _edges(self, edges: Sequence[float]) -> list[float]:
-        """Divide what is too long; returns the starts of clips and the end of the last one."""
-        divided = []
-        for start, end in pairwise(edges):
-            parts = max(1, math.ceil((end - start) / self.max_seconds - TIME_TOLERANCE))
-            divided += [start + (end - start) * k / parts for k in range(parts)]
-        return [*divided, edges[-1]]
+        Args:
+            shot_start: Where the shot begins, in seconds.
+            clip_start: Where the clip of the shot before it begins, in seconds.
+            end_seconds: Where the video ends, in seconds.
+        """
+        return min(shot_start - clip_start, end_seconds - shot_start) >= self.min_seconds - TIME_TOLERANCE
+
+    def divide(self, start: float, end: float, times: Times) -> list[Section]:
+        """Return the clips of shots that are joined, or of a single one: one clip, or equal parts if it is too long.
+
+        Args:
+            start: Where the first of the shots begins, in seconds.
+            end: Where the last of them ends, in seconds.
+            times: Presentation time of each frame of the video in seconds, ascending.
+        """
+        parts = max(1, math.ceil((end - start) / self.max_seconds - TIME_TOLERANCE))
+        edges = [*(start + (end - start) * k / parts for k in range(parts)), end]
+        return _sections(edges[:-1], edges[1:], times)
 
     def _windows(self, start: float, end: float) -> tuple[list[float], list[float]]:
         step = self.window_seconds - self.overlap_seconds
@@ -144,6 +143,16 @@ class ClipCutting:
             starts.pop()
             ends = [*ends[:-2], end]
         return starts, ends
+
+
+def _sections(starts: Sequence[float], ends: Sequence[float], times: Times) -> list[Section]:
+    first = np.searchsorted(times, np.asarray(starts) - TIME_TOLERANCE).tolist()
+    stop = np.searchsorted(times, np.asarray(ends) - TIME_TOLERANCE).tolist()
+    return [
+        Section(a, b, round(start, 6), round(end, 6))
+        for a, b, start, end in zip(first, stop, starts, ends, strict=True)
+        if a < b  # a stretch of a variable frame rate may have no frame
+    ]
 
 
 @dataclass(frozen=True)
@@ -177,96 +186,3 @@ class ClipTask:
             "known_shots": None if shots is None else [Section(*shot) for shot in shots],
         }
         return cls(**{**value, **fields})
-
-
-class ChosenClip(NamedTuple):
-    """A clip of a video, and the frames of it that are taken."""
-
-    ordinal: int
-    """Number of the clip among those of the video, from 0."""
-    span: Section
-    """The frames and the time that it spans."""
-    wanted: Sequence[int]
-    """Indices of the frames that are taken, ascending."""
-    size: InputSize
-    """Size to which they are scaled."""
-
-
-class ReadClip(NamedTuple):
-    """A clip with its frames."""
-
-    clip: ChosenClip
-    frame_indices: list[int]
-    """Indices of the frames that could be decoded."""
-    pts_seconds: list[float]
-    """Presentation time of each of them, in seconds."""
-    images: list[FrameArray]
-    """(height, width, 3) uint8 RGB each."""
-
-
-class ClipVideo(OpenVideo):
-    """An open video file that is cut into clips, as a context manager that closes the file.
-
-    Args:
-        task: Which clips to read, and how.
-        heartbeat: Called regularly while reading makes progress.
-
-    Raises:
-        MediaError: The file is missing, empty, or not a video.
-    """
-
-    clips: list[Section]
-    """All clips, in order."""
-
-    def __init__(self, task: ClipTask, heartbeat: Callable[[], None] = lambda: None) -> None:
-        super().__init__(
-            task.path,
-            library=task.library,
-            detection=task.cutting.detection if task.cutting.cut == "shots" else None,
-            known_shots=task.known_shots,
-            heartbeat=heartbeat,
-        )
-        self._task = task
-        self.clips = task.cutting.clips(self.shots or (), self.times, self.info.end_seconds)
-
-    def read(self, ordinals: range) -> Iterator[ReadClip]:
-        """Read clips. No more of them are in memory than overlap.
-
-        Args:
-            ordinals: Their numbers.
-
-        Yields:
-            The clip of each number, in order.
-
-        Raises:
-            MediaError: The file cannot be opened again.
-        """
-        chosen = deque(self._choose(ordinal) for ordinal in ordinals)
-        wanted = sorted({index for clip in chosen for index in clip.wanted})
-        open_clips = deque[tuple[ReadClip, Callable[[Picture], FrameArray | None]]]()
-        for index, picture in self.pictures(wanted):
-            while chosen and chosen[0].wanted[0] <= index:
-                clip = chosen.popleft()
-                open_clips.append((ReadClip(clip, [], [], []), self.scaler(clip.size, self._task.resize)))
-            while open_clips and open_clips[0][0].clip.wanted[-1] < index:
-                yield open_clips.popleft()[0]
-            for read, scale in open_clips:
-                if index in read.clip.wanted and (image := scale(picture)) is not None:
-                    read.frame_indices.append(index)
-                    read.pts_seconds.append(self.seconds(index))
-                    read.images.append(image)
-        yield from (read for read, _ in open_clips)
-        yield from (ReadClip(clip, [], [], []) for clip in chosen)
-
-    def _choose(self, ordinal: int) -> ChosenClip:
-        """Choose frames of a clip: those that are shown in the middle of equally long parts of it."""
-        span, budget = self.clips[ordinal], self._task.budget
-        # Rounded, so that windows of the same length have the same number of frames.
-        available, seconds = span.end_frame - span.start_frame, round(span.end_seconds - span.start_seconds, 6)
-        count = budget.frame_count(available, seconds)
-        middles = span.start_seconds + (np.arange(count) + 0.5) * seconds / count
-        shown = np.searchsorted(self.times, middles + TIME_TOLERANCE, "right") - 1
-        wanted = np.unique(shown.clip(span.start_frame, span.end_frame - 1))
-        if len(wanted) < count:  # frames of a variable rate may be shown for longer than a part
-            wanted = span.start_frame + ((np.arange(count) + 0.5) * available / count).astype(np.intp)
-        return ChosenClip(ordinal, span, wanted.tolist(), budget.frame_size(count, *self.info.shown_size))

@@ -209,9 +209,20 @@ def find_shots(
             cuts += finder.add(index, frame)
             undecodable -= 1
     cuts += finder.end()
-    edges = sorted({0, *cuts, len(times)})
-    seconds = [round(float(time), 6) for time in (*(times[edge] for edge in edges[:-1]), end_seconds)]
-    return [Section(*pair) for pair in zip(edges, edges[1:], seconds, seconds[1:], strict=False)], undecodable
+    return shots_between([0, *cuts, len(times)], times, end_seconds), undecodable
+
+
+def shots_between(edges: Iterable[int], times: Times, end_seconds: float) -> list[Section]:
+    """Return the shots of a video.
+
+    Args:
+        edges: Indices of the first frame of each shot, and the number of frames.
+        times: Presentation time of each frame in seconds, ascending.
+        end_seconds: Presentation time at which the last frame disappears, in seconds.
+    """
+    frames = sorted({*edges})
+    seconds = [round(float(time), 6) for time in (*(times[frame] for frame in frames[:-1]), end_seconds)]
+    return [Section(*pair) for pair in zip(frames, frames[1:], seconds, seconds[1:], strict=False)]
 
 
 def _create_detector(detection: ShotDetection) -> Any:

@@ -20,7 +20,8 @@ import numpy as np
 
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Section, Span, VideoInfo
-from reelscribe.decode.clips import ClipTask, ClipVideo, ReadClip
+from reelscribe.decode.clip_video import ClipVideo, ReadClip
+from reelscribe.decode.clips import ClipTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.frame_feed import LIBRARIES
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
@@ -46,12 +47,12 @@ class OpenedClips:
 
     info: VideoInfo
     """Description of the video stream."""
-    clips: int
-    """Number of clips."""
+    clips: int | None
+    """Number of clips; None as long as shots are looked for."""
     why_incomplete: str | None
     """Why frames are missing; None if the file is complete."""
     shots: Sequence[Section] | None
-    """The shots; None if clips are windows."""
+    """The shots; None if clips are windows, and as long as shots are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,12 @@ class DecodedClipBatch(DecodedBatch):
     """The frames of each of these clips, (N, height, width, 3) uint8 RGB, valid until `release`."""
     undecodable: list[Section]
     """The clips of which no frame can be decoded."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of all clips together."""
+        spans = [*(clip.span for clip in self.clips), *self.undecodable]
+        return sum(span.end_seconds - span.start_seconds for span in spans)
 
     @property
     def nbytes(self) -> int:
@@ -129,18 +136,23 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
     with ClipVideo(ClipTask.from_json(task), channel.heartbeat) as video:
-        channel.queue(
-            opened={
-                "info": asdict(video.info),
-                "clips": len(video.clips),
-                "why_incomplete": video.why_incomplete,
-                "shots": video.shots,
-            }
-        )
-        for span in [Span(**span) for span in spans]:
-            stop = len(video.clips) if span.stop is None else span.stop
-            _ClipFeed(channel, clips_per_batch, span.first).run(video, stop)
+        known = video.clips is not None
+        _queue_opened(channel, video)
+        _ClipFeed(channel, clips_per_batch).run(video, [Span(**span) for span in spans])
+        if not known:
+            _queue_opened(channel, video)
         return video.decoded
+
+
+def _queue_opened(channel: WorkerChannel, video: ClipVideo) -> None:
+    channel.queue(
+        opened={
+            "info": asdict(video.info),
+            "clips": None if video.clips is None else len(video.clips),
+            "why_incomplete": video.why_incomplete,
+            "shots": video.shots,
+        }
+    )
 
 
 @dataclass
@@ -155,17 +167,18 @@ class _Batch:
 
 
 class _ClipFeed:
-    """Sends one span of a video's clips in batches that fill a slot at most."""
+    """Sends the clips of a video in batches that fill a slot at most."""
 
-    def __init__(self, channel: WorkerChannel, max_clips: int, first: int) -> None:
+    def __init__(self, channel: WorkerChannel, max_clips: int) -> None:
         self._channel, self._max_clips = channel, max_clips
-        self._batch = _Batch(first, first)
-        self._used = 0
+        self._batch, self._used = _Batch(0, 0), 0
 
-    def run(self, video: ClipVideo, stop: int) -> None:
+    def run(self, video: ClipVideo, spans: Sequence[Span]) -> None:
         try:
-            for read in video.read(range(self._batch.first, stop)):
+            for read in video.read(spans):
                 self._channel.heartbeat()
+                if read.clip.ordinal != self._batch.stop:
+                    self._end_batch(next_first=read.clip.ordinal)
                 self._add(read)
         except MediaError:
             self._end_batch()  # what came before the damage
@@ -193,11 +206,12 @@ class _ClipFeed:
         slot[self._used : self._used + frames.nbytes] = frames.reshape(-1)
         self._used += frames.nbytes
 
-    def _end_batch(self) -> None:
-        """Send the batch unless it is empty, and begin the next one."""
+    def _end_batch(self, next_first: int | None = None) -> None:
+        """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
         batch = self._batch
         if batch.slot is not None:
             self._channel.send(batch=vars(batch))
         elif batch.stop > batch.first:
             self._channel.queue(batch=vars(batch))
-        self._batch, self._used = _Batch(batch.stop, batch.stop), 0
+        first = batch.stop if next_first is None else next_first
+        self._batch, self._used = _Batch(first, first), 0

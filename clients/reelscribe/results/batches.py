@@ -147,6 +147,12 @@ class SavedClipBatch(SavedBatch):
     described: Sequence[DescribedClip] = ()
     failures: Sequence[ClipFailure] = ()
 
+    @property
+    def seconds(self) -> float:
+        """Length of all clips together."""
+        clips: list[DescribedClip | ClipFailure] = [*self.described, *self.failures]
+        return sum(clip.end_seconds - clip.start_seconds for clip in clips)
+
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         described = [tuple(vars(clip).values()) for clip in self.described]
         failures = [tuple(vars(failure).values()) for failure in self.failures]

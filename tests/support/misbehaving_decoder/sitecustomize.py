@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 if "reelscribe.decode_pool.worker" in sys.orig_argv:
-    from reelscribe.decode import clips, video
+    from reelscribe.decode import clip_video, video
     from reelscribe.decode.sound import audio
 
     def fail():
@@ -52,9 +52,10 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield frame
 
-    class MisbehavingClips(Misbehaving, clips.ClipVideo):
-        def read(self, ordinals):
-            for read in super().read(ordinals):
+    class MisbehavingClips(Misbehaving, clip_video.ClipVideo):
+        def read(self, spans):
+            self.opening = self.clips is None  # shots are looked for
+            for read in super().read(spans):
                 if read.clip.ordinal == 20 and self.misbehave:
                     self.misbehave()
                 yield read
@@ -72,4 +73,4 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield chunk
 
-    video.Video, audio.Audio, clips.ClipVideo = MisbehavingVideo, MisbehavingAudio, MisbehavingClips
+    video.Video, audio.Audio, clip_video.ClipVideo = MisbehavingVideo, MisbehavingAudio, MisbehavingClips

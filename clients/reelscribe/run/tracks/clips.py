@@ -160,13 +160,23 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
     def _unsent(self, saved: SavedClipBatch) -> float:  # noqa: ARG002 - all of them are sent
         return 0.0
 
-    def _opened_to_save(self, opened: OpenedClips) -> tuple[SavedVideo, int]:
+    def _opened_to_save(self, opened: OpenedClips) -> tuple[SavedVideo, int | None]:
         info = opened.info
         return SavedVideo(info, info.end_seconds, opened.why_incomplete, opened.shots), opened.clips
 
     def _share(self, opened: OpenedClips, first: int, stop: int | None) -> tuple[float, float]:
-        share = ((opened.clips if stop is None else stop) - first) / max(1, opened.clips)
-        return share, share * max(0.0, opened.info.end_seconds - opened.info.start_seconds)
+        seconds = max(0.0, opened.info.end_seconds - opened.info.start_seconds)
+        usual = self.likely_items(seconds, opened.info.average_fps) or 0.0
+        clips = opened.clips if opened.clips is not None else max(usual, first + 1)
+        share = min(1.0, ((clips if stop is None else stop) - first) / max(1, clips))
+        return share, share * seconds
+
+    def _share_of(self, opened: OpenedClips, batch: DecodedClipBatch | SavedClipBatch) -> tuple[float, float]:
+        if self.options.cutting.cut == "windows":
+            return self._share(opened, batch.first, batch.stop)
+        # How many clips there are is known at the end, but the shots together are the whole video.
+        seconds, info = batch.seconds, opened.info
+        return seconds / max(seconds, info.end_seconds - info.start_seconds, 1e-9), seconds
 
     def _verdict(self, job: Job, failures: dict[str, int]) -> SourceError | None:
         """Return an error unless every clip has a description."""

@@ -164,7 +164,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
                     async with aclosing(self.read(path, job.missing, begun, job.opened)) as items:
                         async for item in items:
                             if isinstance(item, DecodedBatch):
-                                share, _ = self._share(sender.opened, item.first, item.stop)
+                                share, _ = self._share_of(sender.opened, item)
                                 self._meter.decoded(path, share)
                                 await sender.send(item)  # type: ignore[arg-type]  # no Opened is a DecodedBatch
                             else:
@@ -192,6 +192,10 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             if not self._reading:
                 self._joined.wait_no_longer()
 
+    def _share_of(self, opened: Opened, batch: Any) -> tuple[float, float]:
+        """Return which part of a source a decoded or a saved batch is, as a fraction (0 to 1) and in seconds."""
+        return self._share(opened, batch.first, batch.stop)
+
     async def _answer(
         self, batch: Batch, items: Any, answers: asyncio.Future[list[Answer | RequestRefused]] | None
     ) -> Saved:
@@ -204,7 +208,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
         await self._ledger.save_batch(job.id, saved)
-        share, seconds = self._share(opened, saved.first, saved.stop)
+        share, seconds = self._share_of(opened, saved)
         self._meter.saved(path, self._amount(saved), share, seconds, self._unsent(saved))
 
     def _resources(self) -> Resources:

@@ -1,0 +1,255 @@
+"""Read the clips of a video: the frames of each that a model takes.
+
+The clips of a video whose shots are not known yet are read while the shots are looked for, in the same decoding. Which
+frames a clip takes follows from its end, so frames that it may take are held until then. A clip that takes others, or
+would have to hold too much, is decoded again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import av
+import numpy as np
+
+from reelscribe.contract.frames import FrameArray, InputSize
+from reelscribe.contract.source import Section, Span
+from reelscribe.decode.clips import ClipTask
+from reelscribe.decode.sampling import TIME_TOLERANCE, Times
+from reelscribe.decode.shots import CONTEXT_FRAMES, CutFinder, shots_between
+from reelscribe.decode.video import OpenVideo, Picture
+
+HELD_BYTES = 2**28
+"""The most bytes of frames that are held until their clip ends: 80 frames of 1080p."""
+
+
+class ChosenClip(NamedTuple):
+    """A clip of a video, and the frames of it that are taken."""
+
+    ordinal: int
+    """Number of the clip among those of the video, from 0."""
+    span: Section
+    """The frames and the time that it spans."""
+    wanted: Sequence[int]
+    """Indices of the frames that are taken, ascending."""
+    size: InputSize
+    """Size to which they are scaled."""
+
+
+class ReadClip(NamedTuple):
+    """A clip with its frames."""
+
+    clip: ChosenClip
+    frame_indices: list[int]
+    """Indices of the frames that could be decoded."""
+    pts_seconds: list[float]
+    """Presentation time of each of them, in seconds."""
+    images: list[FrameArray]
+    """(height, width, 3) uint8 RGB each."""
+
+
+class ClipVideo(OpenVideo):
+    """An open video file that is cut into clips, as a context manager that closes the file.
+
+    Args:
+        task: Which clips to read, and how.
+        heartbeat: Called regularly while reading makes progress.
+
+    Raises:
+        MediaError: The file is missing, empty, or not a video.
+    """
+
+    clips: list[Section] | None
+    """All clips, in order; None as long as they are not known, because shots are still looked for."""
+
+    def __init__(self, task: ClipTask, heartbeat: Callable[[], None] = lambda: None) -> None:
+        by_shots = task.cutting.cut == "shots"
+        # decord cannot go back to a clip without decoding everything before it.
+        search_first = by_shots and task.library == "decord"
+        super().__init__(
+            task.path,
+            library=task.library,
+            detection=task.cutting.detection if search_first else None,
+            known_shots=task.known_shots,
+            heartbeat=heartbeat,
+        )
+        self._task = task
+        self.clips = None if by_shots and self.shots is None else self._all_clips()
+
+    def read(self, spans: Sequence[Span]) -> Iterator[ReadClip]:
+        """Read clips. No more of them are in memory than overlap.
+
+        Args:
+            spans: Their numbers, ascending.
+
+        Yields:
+            The clip of each number, in order. When they end, `clips` and `shots` are known.
+
+        Raises:
+            MediaError: The file cannot be opened again.
+        """
+        if self.clips is None:
+            yield from self._search(spans)
+            return
+        for span in spans:
+            stop = len(self.clips) if span.stop is None else span.stop
+            yield from self._read([self._choose(k, self.clips[k]) for k in range(span.first, stop)])
+
+    def _read(self, clips: Sequence[ChosenClip]) -> Iterator[ReadClip]:
+        chosen = deque(clips)
+        wanted = sorted({index for clip in chosen for index in clip.wanted})
+        open_clips = deque[_OpenClip]()
+        for index, picture in self.pictures(wanted):
+            while chosen and chosen[0].wanted[0] <= index:
+                open_clips.append(self._open(chosen.popleft()))
+            while open_clips and open_clips[0].clip.wanted[-1] < index:
+                yield open_clips.popleft().read
+            for clip in open_clips:
+                clip.add(index, self.seconds(index), picture)
+        yield from (clip.read for clip in open_clips)
+        yield from (self._open(clip).read for clip in chosen)
+
+    def _search(self, spans: Sequence[Span]) -> Iterator[ReadClip]:
+        """Look for shots, and read each clip as soon as its end is known."""
+        cutting, end = self._task.cutting, self.info.end_seconds
+        finder, held = CutFinder(cutting.detection), HeldFrames(self.times, self._step, cutting.max_seconds)
+        cuts, starts, ordinal = [0], [0], 0
+
+        def ended(stop: float) -> Iterator[ReadClip]:
+            """Read the clips that begin with the last start and end with `stop`."""
+            nonlocal ordinal
+            for section in cutting.divide(self.seconds(starts[-1]), stop, self.times):
+                if any(span.first <= ordinal and (span.stop is None or ordinal < span.stop) for span in spans):
+                    yield self._read_held(self._choose(ordinal, section), held)
+                ordinal += 1
+
+        def shots_ended(found: Sequence[int]) -> Iterator[ReadClip]:
+            for cut in found:
+                cuts.append(cut)
+                if cutting.is_start(self.seconds(cut), self.seconds(starts[-1]), end):
+                    yield from ended(self.seconds(cut))
+                    starts.append(cut)
+                    held.begin(cut)
+
+        for index, picture in self.pictures(range(len(self.times))):
+            held.add(index, picture)
+            with suppress(av.FFmpegError):  # it cannot convert some pixel formats
+                yield from shots_ended(finder.add(index, picture))
+        yield from shots_ended(finder.end())
+        yield from ended(end)
+        self.shots = shots_between([*cuts, len(self.times)], self.times, end)
+        self.clips = self._all_clips()
+
+    def _read_held(self, clip: ChosenClip, held: HeldFrames) -> ReadClip:
+        """Read a clip from the frames that are held; decode them again if one is missing."""
+        pictures = held.take(clip.wanted)
+        if pictures is None:
+            (read,) = self._read([clip])
+            return read
+        opened = self._open(clip)
+        for index, picture in zip(clip.wanted, pictures, strict=True):
+            opened.add(index, self.seconds(index), picture)
+        return opened.read
+
+    def _open(self, clip: ChosenClip) -> _OpenClip:
+        return _OpenClip(clip, self.scaler(clip.size, self._task.resize))
+
+    def _all_clips(self) -> list[Section]:
+        return self._task.cutting.clips(self.shots or (), self.times, self.info.end_seconds)
+
+    @property
+    def _step(self) -> float:
+        """The time that a frame is taken at is a multiple of so many seconds after the start of its clip."""
+        return 1 / self._task.budget.fps / 2
+
+    def _choose(self, ordinal: int, span: Section) -> ChosenClip:
+        """Choose frames of a clip: those that are shown about in the middle of equally long parts of it.
+
+        The times are rounded to multiples of `_step`, so that only few frames can be taken, wherever the clip ends.
+        """
+        budget = self._task.budget
+        # Rounded, so that windows of the same length have the same number of frames.
+        available, seconds = span.end_frame - span.start_frame, round(span.end_seconds - span.start_seconds, 6)
+        count = budget.frame_count(available, seconds)
+        middles = np.rint((np.arange(count) + 0.5) * seconds / count / self._step) * self._step
+        wanted = np.unique(_shown(self.times, span.start_seconds + middles).clip(span.start_frame, span.end_frame - 1))
+        if len(wanted) < count:  # the clip is short, or frames of a variable rate are shown for longer than a part
+            wanted = span.start_frame + ((np.arange(count) + 0.5) * available / count).astype(np.intp)
+        return ChosenClip(ordinal, span, wanted.tolist(), budget.frame_size(count, *self.info.shown_size))
+
+
+class _OpenClip:
+    """A clip that is being read."""
+
+    def __init__(self, clip: ChosenClip, scale: Callable[[Picture], FrameArray | None]) -> None:
+        self.clip, self._scale = clip, scale
+        self.read = ReadClip(clip, [], [], [])
+
+    def add(self, index: int, seconds: float, picture: Picture) -> None:
+        """Add a frame if the clip takes it and it can be scaled."""
+        if index in self.clip.wanted and (image := self._scale(picture)) is not None:
+            self.read.frame_indices.append(index)
+            self.read.pts_seconds.append(seconds)
+            self.read.images.append(image)
+
+
+class HeldFrames:
+    """Holds the frames that the clip which is being decoded may take, and the last ones, as a clip may begin there."""
+
+    def __init__(self, times: Times, step: float, longest_seconds: float) -> None:
+        """Begin with the first frame.
+
+        Args:
+            times: Presentation time of each frame of the video in seconds, ascending.
+            step: The clip may take the frames that are shown at multiples of so many seconds after its start.
+            longest_seconds: Nothing is held of a clip that is longer, because it will be divided.
+        """
+        self._times, self._longest = times, longest_seconds
+        self._steps = np.arange(1, math.ceil(longest_seconds / step) + 1) * step
+        self._pictures: dict[int, Picture] = {}
+        self._nbytes = 0
+        if len(times):
+            self.begin(0)
+
+    def begin(self, first: int) -> None:
+        """Begin a clip with the frame of the index `first`."""
+        self._end = float(self._times[first]) + self._longest
+        self._candidates = {*_shown(self._times, self._times[first] + self._steps).tolist()}
+        for index in [index for index in self._pictures if index < first]:
+            self._drop(index)
+
+    def add(self, index: int, picture: Picture) -> None:
+        """Hold the next frame that could be decoded."""
+        if self._times[index] > self._end + TIME_TOLERANCE:
+            self._candidates.clear()
+        self._pictures[index] = picture
+        self._nbytes += _size(picture)
+        for old in [old for old in self._pictures if old <= index - CONTEXT_FRAMES and old not in self._candidates]:
+            self._drop(old)
+        if self._nbytes > HELD_BYTES:
+            self._candidates.clear()
+            self._pictures.clear()
+            self._nbytes = 0
+
+    def take(self, wanted: Sequence[int]) -> list[Picture] | None:
+        """Return the frames of these indices; None if one of them is not held."""
+        pictures = [self._pictures.get(index) for index in wanted]
+        return None if any(picture is None for picture in pictures) else pictures  # type: ignore[return-value]
+
+    def _drop(self, index: int) -> None:
+        self._nbytes -= _size(self._pictures.pop(index))
+
+
+def _shown(times: Times, moments: np.ndarray) -> np.ndarray:
+    """Return the index of the frame that is shown at each moment; -1 before the first."""
+    return np.searchsorted(times, moments + TIME_TOLERANCE, "right") - 1
+
+
+def _size(picture: Picture) -> int:
+    if isinstance(picture, av.VideoFrame):
+        return sum(plane.buffer_size for plane in picture.planes)
+    return picture.nbytes
