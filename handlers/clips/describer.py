@@ -94,11 +94,16 @@ class ClipSettings(ModelSettings):
         # Where sizes are rounded frame by frame, `total_pixels` counts the frames of a patch once.
         most = LARGEST_CLIP_BYTES // 3 // (1 if own.whole_clip else own.frame_factor)
         limits = {"max_frames": own.max_frames, "total_pixels": min(most, own.total_pixels or most)}
+        if own.max_pixels is not None or not own.whole_clip:
+            # No frame is smaller than this, so a clip of many frames would be too large whatever `total_pixels` says.
+            least = 1.05 * wishes.get("min_pixels", own.min_pixels)
+            fitting = int(LARGEST_CLIP_BYTES / 3 / least) // own.frame_factor * own.frame_factor
+            limits["max_frames"] = max(own.frame_factor, min(own.max_frames, fitting))
         for name, limit in limits.items():
             if wishes.get(name, 0) > limit:
                 logger.warning("%s: %s is over the limit of the model, so it is %s", name, wishes[name], limit)
                 wishes[name] = limit
-        fields: dict[str, Any] = {"total_pixels": limits["total_pixels"], **wishes}
+        fields: dict[str, Any] = {**limits, **wishes}
         return replace(own, **fields, resized_width=self.resized_width, resized_height=self.resized_height)
 
 

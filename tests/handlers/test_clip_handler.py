@@ -16,7 +16,7 @@ from clip_captioner.model import JSON_PROMPT
 from clips.describer import ClipSettings, Describer
 from events import EventClip, random_event_clip
 from reelscribe import wire
-from reelscribe.contract.clips import Clip
+from reelscribe.contract.clips import Clip, ClipBudget
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed
@@ -155,6 +155,15 @@ def test_a_wish_over_a_limit_is_told_and_not_obeyed(clip_model, caplog):
     assert (budget.max_frames, budget.total_pixels, budget.fps) == (768, 13_333_333, 1)
     assert "max_frames: 5000 is over the limit of the model, so it is 768" in caplog.text
     assert "total_pixels: 1000000000 is over the limit" in caplog.text
+
+
+@pytest.mark.parametrize("limit", [{"max_pixels": 602_112}, {"max_pixels": 602_112, "whole_clip": True}])
+@pytest.mark.parametrize("size", [(1920, 1080), (120, 90), (2000, 64)])
+def test_a_clip_fits_a_request_however_long_it_is(clip_model, limit, size):
+    budget = ClipSettings(clip_model).budget(ClipBudget(28, 100_352, **limit))  # the least size is that of a Qwen2.5-VL
+    count = budget.frame_count(10**6, 3600.0)
+    assert 100 < count <= 768
+    assert count * budget.frame_size(count, *size).nbytes <= 50_000_000
 
 
 @pytest.mark.parametrize(
