@@ -28,6 +28,7 @@ from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND
 
 DESCRIPTION = (
     "2 of 5 sources, 1 failed, 2.5 times real time, 13 ± 2 min left; decoding is the limit: add --decode-workers"
+    " (decode 50% busy, inference 90%)"
 )
 
 
@@ -90,6 +91,13 @@ def drawn(width: int, snapshot: Snapshot = SNAPSHOT) -> list[str]:
             80,
             [
                 "sources 2/5 ━━━━━━━━━━━━━━━                       2.5x real time 13 ± 2 min left",
+                "decoding is the limit: add --decode-workers (decode 50% busy, inference 90%)",
+            ],
+        ),
+        (
+            60,
+            [
+                "sources 2/5 ━━━━━━━           2.5x real time 13 ± 2 min left",
                 "decoding is the limit: add --decode-workers",
             ],
         ),

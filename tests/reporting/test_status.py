@@ -54,7 +54,7 @@ def test_this_run_and_the_whole_job_are_kept_apart():
         "audio     1 h 30 min  1 h 35 min",
         "time      1 min 00 s",
     ]
-    assert lines[8] == "13 ± 2 min left; decoding is the limit: add --decode-workers"
+    assert lines[8].startswith("13 ± 2 min left; decoding is the limit: add --decode-workers (decode 50% busy")
 
 
 def test_failures_are_named_with_where_all_of_them_are():

@@ -78,9 +78,14 @@ class Snapshot:
         return self._done("seconds of sound")
 
     @property
+    def slowest(self) -> TrackSnapshot | None:
+        """The track that will need longest; None before the first snapshot of a track."""
+        return max(self.lanes, key=lambda track: track.eta_seconds or 0.0, default=None)
+
+    @property
     def bottleneck(self) -> str:
-        """The bottleneck of the run: that of the track that will need longest."""
-        return max(self.lanes, key=lambda track: track.eta_seconds or 0.0).bottleneck if self.lanes else "starting"
+        """The bottleneck of the run: that of the slowest track."""
+        return self.slowest.bottleneck if self.slowest else "starting"
 
     def _done(self, counts: Counts) -> float:
         return sum(track.done for track in self.lanes if track.counts == counts)

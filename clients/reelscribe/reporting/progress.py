@@ -229,7 +229,7 @@ def time_left_in_words(snapshot: Snapshot) -> str:
 
 
 def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
-    """Return what limits the speed, or since when and until when the run waits for a server.
+    """Return what limits the speed and how busy both sides are, or since when and until when a run waits for a server.
 
     Args:
         snapshot: The figures of the run.
@@ -237,10 +237,14 @@ def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
     """
     if outage := snapshot.outage:
         since, until = describe_clock(outage.since), describe_clock(outage.until)
-        text, short = f"no server since {since}: waiting until {until}", f"no server {since}, waiting to {until}"
+        texts = [f"no server since {since}: waiting until {until}", f"no server {since}, waiting to {until}"]
     elif snapshot.sources_done >= snapshot.sources:
-        text = short = "all sources are done"
+        texts = ["all sources are done"]
     else:
         text = snapshot.bottleneck
-        short = text.replace(" is the limit", "").replace(" are the limit", "")
-    return Text(text if width is None or cell_len(text) <= width else short)
+        texts = [text, text.replace(" is the limit", "").replace(" are the limit", "")]
+        if (track := snapshot.slowest) and track.requests:
+            shares = f"decode {track.decode_share:.0%} busy, inference {track.server_share:.0%}"
+            texts.insert(0, f"{text} ({shares})")
+    fitting = (text for text in texts if width is None or cell_len(text) <= width)
+    return Text(next(fitting, texts[-1]))
