@@ -1,18 +1,24 @@
-"""How fast do BLIP-2 opt-2.7b and Whisper large-v3-turbo run on a GPU by the handlers' code, and what are its limits?
+"""How fast do BLIP-2, Whisper and Qwen3-VL-2B run on a GPU by the handlers' code, and what are its limits?
 
-    scripts/bench gpu [--models blip2 whisper] [--variants bf16 fp16 ...] [--batches 8 16 32 64 128 256 512]
-                      [--caption-tokens 16] [--speech-tokens 100] [--rounds 5] [--json FILE]
+    scripts/bench gpu [--models blip2 whisper qwen3vl] [--variants bf16 fp16 ...] [--batches 8 16 32 64 128 256 512]
+                      [--caption-tokens 16] [--speech-tokens 100] [--clip-tokens 64] [--clip-frames 10]
+                      [--clip-size 1920x1080] [--rounds 5] [--json FILE]
     scripts/bench gpu --device cpu --size tiny
     scripts/bench gpu --device cpu --size tiny --check
+    scripts/bench gpu --device cpu --models qwen3vl --variants bf16 --batches 1 --rounds 1 \
+        --clip-tokens 4 --clip-frames 4 --clip-size 320x192
 
 NOTHING WAS MEASURED ON A GPU IN THIS VERSION: there was none. The second command runs the same code with tiny models on
 a CPU; its figures mean nothing. The third compares the operations and bytes on which the shares below are based with
-torch's own counter and with the models' sizes; its exit status is 1 if they differ.
+torch's own counter and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some
+minutes that the real Qwen3-VL-2B loads and answers on a CPU.
 
 The models have the shapes of the real ones and random weights (lib/gpu_models.py), and nothing is downloaded. They
 generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have the model's input
 size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with which random weights
-would fail.
+would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
+
+The models are BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B-Instruct.
 
 Each variant is a loaded model of its own (BLIP-2: 8 GB; choose --variants for a small GPU). Every round runs all
 variants of a batch once:
@@ -57,20 +63,24 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CompileConfig
 
 from captions.captioner import Captioner, CaptionSettings
+from clips.describer import ClipSettings, Describer
 from lib.command import add_json_option, command_parser, run_command
-from lib.gpu_limits import Ceilings, Work, blip2_work, measure_ceilings, seconds, whisper_work
+from lib.gpu_limits import Ceilings, Work, blip2_work, measure_ceilings, qwen3_vl_work, seconds, whisper_work
 from lib.gpu_models import (
     FULL_SIZES,
     TEXT_TOKENS,
     Size,
     blip2_config,
     parameters,
+    qwen3_vl_config,
     save_blip2,
+    save_qwen3_vl,
     save_whisper,
     whisper_config,
     whisper_encoder_parameters,
 )
 from lib.report import Report, Spread, publish, take_turns
+from reelscribe.contract.clips import Clip
 from reelscribe.contract.speech import TranscriptionOptions
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
@@ -86,6 +96,8 @@ WARM_UP = 3
 
 COUNTED = 32
 """Items of the batch whose operations are shown."""
+
+MODELS = ["blip2", "whisper", "qwen3vl"]
 
 CHECKED = 3
 """Items of the batch whose operations are compared with torch's counter."""
@@ -210,6 +222,34 @@ def whisper(size: Size, tokens: int) -> Subject:
     )
 
 
+def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Subject:
+    """Qwen3-VL with descriptions of `tokens` tokens, about `count` frames of a video of this size."""
+    config = qwen3_vl_config(size)
+    generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+    prompt: list[int] = []
+    """The number of tokens of a prompt, once a tokenizer has been loaded."""
+    grid: list[tuple[int, int, int]] = []
+
+    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
+        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=generation), device)
+        variant.set_up(describer.model, describer.model)
+        frame = describer.budget.frame_size(count, width, height)
+        frames = np.random.default_rng(0).integers(0, 256, (count, frame.height, frame.width, 3), np.uint8)
+        clip = Clip(frames, [(k + 0.5) / 2 for k in range(count)])
+        prompt[:] = [describer.encode([clip])["input_ids"].shape[1]]
+        grid[:] = [describer.family.grid(clip)]
+        return Loaded(describer.model, describer.model, lambda items: lambda: describer.describe([[clip] * items]))
+
+    return Subject(
+        f"Qwen3-VL-2B ({size}), {tokens} tokens about {count} frames",
+        "clips/s",
+        1,
+        lambda folder, device: save_qwen3_vl(size, folder, device),
+        load,
+        lambda items: qwen3_vl_work(config, items, tokens, prompt[0], grid[0]),
+    )
+
+
 def busy_seconds(run: Callable[[], object], device: torch.device) -> float:
     """Seconds in which the device is busy; on a CPU, in which torch is. Work within work counts once."""
     on_gpu = device.type == "cuda"
@@ -313,11 +353,14 @@ def main() -> int:
     parser = command_parser(__doc__)
     parser.add_argument("--device", type=_device, default="cuda", help="cuda, cuda:NUMBER or cpu")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--models", nargs="+", choices=("blip2", "whisper"), default=["blip2", "whisper"])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512])
     parser.add_argument("--caption-tokens", type=int, default=16)
     parser.add_argument("--speech-tokens", type=int, default=100)
+    parser.add_argument("--clip-tokens", type=int, default=64)
+    parser.add_argument("--clip-frames", type=int, default=10)
+    parser.add_argument("--clip-size", type=_size, default=(1920, 1080), metavar="WIDTHxHEIGHT")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--check", action="store_true", help="check the counted operations and bytes, measure nothing")
     add_json_option(parser)
@@ -326,8 +369,12 @@ def main() -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    makers = {"blip2": (blip2, options.caption_tokens), "whisper": (whisper, options.speech_tokens)}
-    subjects = [make(options.size, tokens) for make, tokens in (makers[name] for name in options.models)]
+    makers: dict[str, Callable[[], Subject]] = {
+        "blip2": lambda: blip2(options.size, options.caption_tokens),
+        "whisper": lambda: whisper(options.size, options.speech_tokens),
+        "qwen3vl": lambda: qwen3_vl(options.size, options.clip_tokens, options.clip_frames, *options.clip_size),
+    }
+    subjects = [makers[name]() for name in options.models]
     if options.check:
         table = check(subjects, device)
         publish([table], options.json)
@@ -343,6 +390,14 @@ def main() -> int:
     tables += [arithmetic(subject, first, COUNTED) for subject in subjects]
     publish(tables, options.json)
     return 0
+
+
+def _size(word: str) -> tuple[int, int]:
+    """Width and height. Raises ArgumentTypeError if the word is no size."""
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", word)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected WIDTHxHEIGHT, such as 1920x1080, got {word}")
+    return int(match[1]), int(match[2])
 
 
 def _device(word: str) -> torch.device:

@@ -134,6 +134,54 @@ def _decoder(batch: int, new_tokens: int, prompt: int, width: int, layers: int, 
     return [prompt_work, token_work]
 
 
+def qwen3_vl_work(config: Any, batch: int, new_tokens: int, prompt: int, grid: tuple[int, int, int]) -> list[Work]:
+    """The work of descriptions of `new_tokens` tokens, in half precision.
+
+    Args:
+        config: The configuration of a Qwen3-VL.
+        batch: Number of clips.
+        new_tokens: Tokens of each description.
+        prompt: Tokens of the prompt, with those of the frames.
+        grid: Number of patches of a clip in time, in each column and in each row.
+    """
+    vision, text = config.vision_config, config.text_config
+    times, patches, d, layers = grid[0], grid[1] * grid[2], vision.hidden_size, vision.depth
+    weights, pixels = (
+        4 * d * d + 2 * d * vision.intermediate_size,
+        3 * vision.temporal_patch_size * vision.patch_size**2,
+    )
+    merged, mergers = vision.spatial_merge_size**2, 1 + len(vision.deepstack_visual_indexes)
+    merger = (merged * d) ** 2 + merged * d * vision.out_hidden_size
+    encode = Work(
+        "vision",
+        batch
+        * times
+        * patches
+        * (layers * (2 * weights + 4 * patches * d) + 2 * pixels * d + mergers * 2 * merger / merged),
+        HALF * (layers * weights + pixels * d + mergers * merger),
+        f"{times} x {patches} patches x ({layers} layers x (2 x {weights:,} weights + 4 x {patches} x {d})"
+        f" + 2 x {pixels} x {d} + {mergers} x 2 x {merger:,} / {merged})",
+    )
+    queries, keys = text.num_attention_heads * text.head_dim, text.num_key_value_heads * text.head_dim
+    w, layers = text.hidden_size, text.num_hidden_layers
+    weights = w * (2 * queries + 2 * keys) + 3 * w * text.intermediate_size
+    head = w * text.vocab_size
+    prompt_work = Work(
+        "prompt",
+        batch * (layers * (2 * prompt * weights + 4 * prompt**2 * queries) + 2 * head),
+        HALF * (layers * weights + head),
+        f"{layers} layers x (2 x {prompt} x {weights:,} + 4 x {prompt}^2 x {queries}) + 2 x {head:,}",
+    )
+    steps, attended = new_tokens - 1, sum(prompt + k for k in range(1, new_tokens))
+    token_work = Work(
+        f"{steps} more tokens",
+        batch * (steps * (layers * 2 * weights + 2 * head) + layers * 4 * attended * queries),
+        HALF * (steps * (layers * weights + head) + batch * layers * 2 * attended * keys),
+        f"{steps} x ({layers} layers x 2 x {weights:,} + 2 x {head:,}) + {layers} layers x 4 x {attended} x {queries}",
+    )
+    return [encode, prompt_work, token_work]
+
+
 def whisper_work(config: Any, batch: int, new_tokens: int, prompt: int) -> list[Work]:
     """The work of windows in which `new_tokens` tokens follow `prompt` tokens of the prompt, in half precision.
 

@@ -1,7 +1,8 @@
-"""BLIP-2 opt-2.7b and Whisper large-v3-turbo with random weights, saved as on a hub, and tiny models of both kinds."""
+"""BLIP-2 opt-2.7b, Whisper large-v3-turbo and Qwen3-VL-2B with random weights, saved as on a hub, and tiny models."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from transformers import (
     Blip2Processor,
     GenerationConfig,
     PreTrainedTokenizerFast,
+    Qwen3VLConfig,
     WhisperConfig,
     WhisperFeatureExtractor,
     WhisperProcessor,
@@ -58,12 +60,32 @@ WHISPER: dict[Size, dict[str, Any]] = {
              "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64,
              "decoder_ffn_dim": 96, "max_source_positions": 250, "max_target_positions": 64},
 }
+QWEN_VISION: dict[Size, dict[str, Any]] = {
+    "full": {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16, "out_hidden_size": 2048,
+             "num_position_embeddings": 2304, "deepstack_visual_indexes": [5, 11, 17]},
+    "tiny": {"depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 48,
+             "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]},
+}
+QWEN_TEXT: dict[Size, dict[str, Any]] = {
+    "full": {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16,
+             "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 262_144},
+    "tiny": {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 128, "max_position_embeddings": 4096},
+}
+QWEN_ROPE: dict[Size, list[int]] = {"full": [24, 20, 20], "tiny": [4, 2, 2]}
+"""Parts of the rotary embedding for time, height and width."""
 # fmt: on
 TEXT_TOKENS: dict[Size, int] = {"full": 50257, "tiny": 50}
 """Text tokens of Whisper's vocabulary; special tokens and timestamps follow them."""
 
 TIMESTAMPS = 1501
 """Number of Whisper's timestamp tokens: 0.00 to 30.00 s in steps of 0.02 s."""
+
+QWEN_CHAT = (
+    "<|im_start|> user {% for part in messages[0].content %}{% if part.type == 'text' %}{{ part.text }}{% else %}"
+    "<|vision_start|><|{{ part.type }}_pad|><|vision_end|>{% endif %}{% endfor %}<|im_end|> <|im_start|> assistant"
+)
+"""A chat template that writes as many tokens as that of Qwen3-VL."""
 
 WEIGHT_STD = 0.02
 """Standard deviation of the random weights. With zeros, a GPU would need less power and be faster."""
@@ -94,6 +116,38 @@ def whisper_config(size: Size) -> WhisperConfig:
         init_std=WEIGHT_STD,
         **WHISPER[size],
     )
+
+
+def qwen3_vl_config(size: Size) -> Qwen3VLConfig:
+    """The configuration of Qwen/Qwen3-VL-2B-Instruct, or one with the same parts and few weights."""
+    end = QWEN_TEXT[size]["vocab_size"]
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_interleaved": True, "mrope_section": QWEN_ROPE[size]}
+    return Qwen3VLConfig(
+        text_config={**QWEN_TEXT[size], "rope_parameters": rope, "initializer_range": WEIGHT_STD},
+        vision_config={**QWEN_VISION[size], "initializer_range": WEIGHT_STD},
+        tie_word_embeddings=True,
+        **{name: end - 1 - k for k, name in enumerate(names)},
+    )
+
+
+def save_qwen3_vl(size: Size, folder: Path, device: torch.device) -> None:
+    """Save model, processor and tokenizer in bfloat16; the weights are drawn on `device`."""
+    config = qwen3_vl_config(size)
+    _save(AutoModelForImageTextToText, config, folder, device)
+    marks = ("<|im_start|>", "<|im_end|>", "<|vision_end|>", "<|vision_start|>", "<|video_pad|>", "<|image_pad|>")
+    tokenizer = _word_tokenizer(QWEN_TEXT[size]["vocab_size"] - len(marks))
+    tokenizer.add_special_tokens({"extra_special_tokens": [*marks]})
+    tokenizer.chat_template = QWEN_CHAT
+    tokenizer.save_pretrained(folder)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    GenerationConfig(eos_token_id=end, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
+    for name, kind in (("preprocessor", "image"), ("video_preprocessor", "video")):
+        types = {"image": "Qwen2VLImageProcessorFast", "video": "Qwen3VLVideoProcessor"}
+        half = [0.5, 0.5, 0.5]
+        settings = {f"{kind}_processor_type": types[kind], "image_mean": half, "image_std": half, "patch_size": 16}
+        settings["size"] = {"shortest_edge": 4096, "longest_edge": 25_165_824}
+        (folder / f"{name}_config.json").write_text(json.dumps(settings))
 
 
 def save_blip2(size: Size, folder: Path, device: torch.device) -> None:
@@ -167,6 +221,7 @@ def _whisper_tokenizer(text_tokens: int) -> WhisperTokenizer:
 FULL_SIZES: tuple[tuple[str, Any, int], ...] = (
     ("BLIP-2 opt-2.7b", blip2_config("full"), 3_744_761_856),
     ("Whisper large-v3-turbo", whisper_config("full"), 808_878_080),
+    ("Qwen3-VL-2B", qwen3_vl_config("full"), 2_127_532_032),
 )
 """Name, configuration and published number of parameters of the real models."""
 

@@ -155,7 +155,8 @@ class Describer:
         size = self.budget.frame_size(self.budget.min_frames, 16 * self.budget.factor, 9 * self.budget.factor)
         frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
         times = [k / self.budget.fps for k in range(len(frames))]
-        self._describe([Clip(frames, times)], {**settings.generation, "max_new_tokens": _WARM_UP_TOKENS})
+        few = {"max_new_tokens": _WARM_UP_TOKENS, "min_new_tokens": None}
+        self._describe([Clip(frames, times)], {**settings.generation, **few})
 
     def describe(self, clips: list[Sequence[Clip]]) -> list[ClipDescription]:
         """Describe clips.

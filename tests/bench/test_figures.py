@@ -42,17 +42,18 @@ def test_ways_to_describe_clips_find_the_truth(tables_of):
 
 
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
-    words = ["--caption-tokens", 5, "--speech-tokens", 5]
+    words = ["--caption-tokens", 5, "--speech-tokens", 5, "--clip-tokens", 5, "--clip-size", "96x64"]
     (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)
-    assert [row[0].split()[0] for row in table["rows"]] == ["parameters"] * 2 + ["bytes"] + ["operations"] * 2
+    assert [row[0].split()[0] for row in table["rows"]] == ["parameters"] * 3 + ["bytes"] + ["operations"] * 3
     assert all(expected == counted for _, expected, counted in table["rows"])
 
 
 def test_every_variant_runs_with_every_batch(tables_of):
     words = ["--batches", 1, 2, "--rounds", 1, "--speech-tokens", 4, "--caption-tokens", 4]
-    limits, blip2, whisper, *works = tables_of("gpu", "--device", "cpu", "--size", "tiny", *words)
+    words += ["--clip-tokens", 4, "--clip-frames", 4, "--clip-size", "96x64"]
+    limits, blip2, whisper, qwen3_vl, *works = tables_of("gpu", "--device", "cpu", "--size", "tiny", *words)
     variants = ["bf16", "fp16", "eager", "static", "compiled", "graphs"]
-    for table in (blip2, whisper):
+    for table in (blip2, whisper, qwen3_vl):
         assert [row[0] for row in table["rows"]] == [f"{batch}, {name}" for batch in (1, 2) for name in variants]
         assert all(row[1]["values"][0] > 0 for row in table["rows"])
         assert all(0 <= int(row[3].removesuffix("%")) <= 100 for row in table["rows"])
