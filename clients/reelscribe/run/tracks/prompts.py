@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reelscribe.contract.outcomes import Utterance
@@ -50,11 +50,13 @@ def fill(
         The prompt with `{start}` and `{end}` in seconds, the file name without its suffix as `{name}`, the words of the
         clip as `{transcript}`, and the schema as `{schema}`.
     """
+    said = words_between(utterances, span.start_seconds, span.end_seconds)
     values = {
         "start": f"{span.start_seconds:g}",
         "end": f"{span.end_seconds:g}",
-        "name": os.path.splitext(os.path.basename(path))[0],
-        "transcript": words_between(utterances, span.start_seconds, span.end_seconds),
+        # What looks like a special token of a model would be refused, or worse, read as one.
+        "name": os.path.splitext(os.path.basename(path))[0].replace("<|", "< |"),
+        "transcript": said.replace("<|", "< |"),
         "schema": "" if schema is None else json.dumps(schema, ensure_ascii=False),
     }
     return _FIELD.sub(lambda match: values[match[1]], prompt)
@@ -82,8 +84,10 @@ def words_between(utterances: Sequence[Utterance], start: float, end: float) -> 
 
 
 def check_schema(schema: Any) -> None:
-    """Raise UsageError for something that is no JSON schema."""
+    """Raise UsageError for something that is no JSON schema, or refers to something that it does not have."""
     import jsonschema  # imported late, because few runs have a schema
+    import referencing
+    import referencing.jsonschema
 
     if not isinstance(schema, dict):
         raise UsageError('JSON schema: expected an object, such as {"type": "object"}, got something else')
@@ -91,6 +95,26 @@ def check_schema(schema: Any) -> None:
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
         raise UsageError(f"JSON schema: {error.message}") from None
+    resource = referencing.jsonschema.DRAFT202012.create_resource(schema)
+    base = resource.id() or ""
+    resolver = referencing.Registry().with_resource(base, resource).crawl().resolver(base)
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except referencing.exceptions.Unresolvable:
+            raise UsageError(f"JSON schema: expected references to parts of itself, got {reference}") from None
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield all references in a schema."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str):
+            yield schema["$ref"]
+        for each in schema.values():
+            yield from _references(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _references(each)
 
 
 def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
@@ -105,10 +129,9 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
 
     Raises:
         AnswerRefused: It is no JSON, or does not fit.
-        UsageError: The schema refers to something that it does not have.
     """
     import jsonschema
-    import referencing.exceptions
+    import referencing
 
     fenced = _FENCE.match(text.strip())
     try:
@@ -120,11 +143,9 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
         raise AnswerRefused(_TOO_DEEP) from None
     if _levels(value) > _MOST_LEVELS:
         raise AnswerRefused(_TOO_DEEP)
-    validator = jsonschema.validators.validator_for(schema)(schema)
-    try:
-        problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
-    except referencing.exceptions.Unresolvable as error:
-        raise UsageError(f"JSON schema: expected references to parts of itself, got {error.ref}") from None
+    # With a registry, jsonschema fetches nothing.
+    validator = jsonschema.validators.validator_for(schema)(schema, registry=referencing.Registry())
+    problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
     if problem:
         raise AnswerRefused(f"it does not fit the schema: {problem.json_path}: {problem.message[:200]}")
     return value
