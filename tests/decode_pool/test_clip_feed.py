@@ -11,10 +11,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libraries import write_video
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
@@ -207,3 +209,20 @@ async def test_when_processes_die_with_pyav_the_rest_is_read_with_decord(video, 
     assert sent == expected
     with pytest.raises(DecoderDied, match="SIGSEGV; like 2 before it"):
         await read(task_of(shutil.copy(video, tmp_path / "crash-always.mkv")))
+
+
+async def test_a_decode_process_frees_the_memory_of_each_file(tmp_path):
+    path = tmp_path / "large.mp4"
+    write_video(path, 1280, 720, 40)
+    command = ReadClips(ClipTask(str(path), BUDGET, ClipCutting()), 4)
+    sizes = []
+    async with asyncio.timeout(PATIENCE), DecodePool(1, 8 * SLOT_BYTES, 1) as pool:
+        for _ in range(8):
+            async with aclosing(pool.read(command, [Span()])) as items:
+                async for item in items:
+                    if isinstance(item, DecodedClipBatch):
+                        item.release()
+            await pool.digest_file(str(path), 1)  # which it does after it has freed the memory
+            (process,) = [each for each in psutil.Process().children() if "worker" in " ".join(each.cmdline())]
+            sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[1] < 30e6  # it keeps 20 MB of each file otherwise

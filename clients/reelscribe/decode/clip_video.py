@@ -137,8 +137,10 @@ class ClipVideo(OpenVideo):
 
         for index, picture in self.pictures(range(len(self.times))):
             held.add(index, picture)
+            found = list[int]()
             with suppress(av.FFmpegError):  # it cannot convert some pixel formats
-                yield from shots_ended(finder.add(index, picture))
+                found = finder.add(index, picture)
+            yield from shots_ended(found)
         yield from shots_ended(finder.end())
         yield from ended(end)
         self.shots = shots_between([*cuts, len(self.times)], self.times, end)
@@ -204,7 +206,7 @@ class HeldFrames:
         """Begin with the first frame.
 
         Args:
-            times: Presentation time of each frame of the video in seconds, ascending.
+            times: Presentation time of each frame of the video in seconds, ascending; at least one.
             step: The clip may take the frames that are shown at multiples of so many seconds after its start.
             longest_seconds: Nothing is held of a clip that is longer, because it will be divided.
         """
@@ -212,8 +214,7 @@ class HeldFrames:
         self._steps = np.arange(1, math.ceil(longest_seconds / step) + 1) * step
         self._pictures: dict[int, Picture] = {}
         self._nbytes = 0
-        if len(times):
-            self.begin(0)
+        self.begin(0)
 
     def begin(self, first: int) -> None:
         """Begin a clip with the frame of the index `first`."""

@@ -31,7 +31,7 @@ class Sampling:
     By default one frame a second is chosen. `every=1` chooses all frames.
 
     Raises:
-        UsageError: More than one of the four is given, or a value is out of its range.
+        UsageError: More than one way to choose frames is given, or a value is out of its range.
     """
 
     every: int | None = None
