@@ -3,7 +3,8 @@
     scripts/bench describing [--rounds 5] [--sizes 640x360 1920x1080] [--ways ours litserve ...] [--clips N]
                              [--peer-python FILE] [--json FILE]
 
-Every way runs the demo clip model on one thread of the CPU, and describes the same H.264 files of 4 s, 25 frames a
+Every way runs the demo clip model on one thread of the CPU (with more, the ways without a server could use both cores
+for it in turns), and describes the same H.264 files of 4 s, 25 frames a
 second and one clip each: drawn events with grain, of which the truth is known (demo/libraries.py). Each round runs all
 ways once, one after the other, each client in a process of its own. Before the rounds, each way runs once to warm up.
 The ways:
@@ -13,8 +14,9 @@ ours-shots: the same with `--clips shots`, the default. It looks for cuts, which
 card-1: the script of the model card: the processor reads a file and scales its frames, `generate` answers, one file
     after the other. transformers reads files with torchcodec, on as many threads as FFmpeg likes.
 card-8: the same with 8 files at once.
-litserve: LitServe, which joins up to 8 clips and runs the model by the code of our handler; its client decodes and
-    scales with our processes.
+litserve: LitServe, which joins up to 8 clips that come within 20 ms and runs the model by the code of our handler; its
+    client decodes and scales with our processes.
+litserve-wait: the same, but it waits for more clips for half a second, as our client does.
 litserve-card: the same, but the model runs by the code of the model card, with the processor of transformers.
 
 card-1, card-8 and litserve-card need torchvision and torchcodec, which the project does without. Give the Python of an
@@ -24,7 +26,7 @@ environment that has them, as --peer-python; without it, these ways are left out
         litserve python-multipart
 
 clips/s: from the start of the client to the last description; the client starts when Python, its modules and its model,
-    if it has one, are loaded.
+    if it has one, are loaded, and its model has described a file.
 steady: clips/s from when a quarter of the clips is described.
 CPU s: CPU seconds for 100 clips, of all processes of the client since its start (for card-1 and card-8, with the
     model), and of all of the server.
@@ -59,6 +61,7 @@ from lib.ways import Measured, Servers, Way, Work, columns, measure
 from libraries import FRAMES_PER_SECOND, write_event_library
 from peers.services import Service, serve_module
 from reelscribe.archive import build as archive
+from reelscribe.client.joining import JoinedClips
 
 CLIP_SECONDS = 4
 DIFFERENT = 8
@@ -104,9 +107,10 @@ def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
         "ours": Way("ours", "peers.clips.our_client", windows),
         "ours-shots": Way("ours", "peers.clips.our_client"),
         "litserve": Way("litserve", "peers.clips.litserve_client", litserve),
+        "litserve-wait": Way("litserve-wait", "peers.clips.litserve_client", litserve),
     }
     if peer_python:
-        script = "peers.clips.card_script"
+        script = "peers.clips.card"
         ways |= {
             "litserve-card": Way("litserve-card", "peers.clips.litserve_client", litserve),
             "card-1": Way(None, script, (*model.options(), "--batch", "1"), peer_python),
@@ -118,13 +122,14 @@ def make_ways(model: Model, peer_python: str | None) -> dict[str, Way]:
 def make_servers(model: Model, peer_python: str | None) -> Servers:
     """The servers of all ways."""
     module = "peers.clips.litserve_server"
-    handler, card = (("--model", name, *model.options()) for name in ("handler", "card"))
+    handler, card = (("--model", name, *model.options(), "--wait-seconds") for name in ("handler", "card"))
     servers: Servers = {
         "ours": serve_ours,
-        "litserve": lambda directory: serve_module(module, directory, handler),
+        "litserve": lambda directory: serve_module(module, directory, (*handler, "0.02")),
+        "litserve-wait": lambda directory: serve_module(module, directory, (*handler, str(JoinedClips.join_seconds))),
     }
     if peer_python:
-        peer = partial(serve_module, module, options=card, python=peer_python)
+        peer = partial(serve_module, module, options=(*card, "0.02"), python=peer_python)
         servers = {**servers, "litserve-card": peer}
     return servers
 
@@ -143,7 +148,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--ways", nargs="+", choices=("ours", "ours-shots", "litserve", *CARD))
+    parser.add_argument("--ways", nargs="+", choices=("ours", "ours-shots", "litserve", "litserve-wait", *CARD))
     parser.add_argument("--clips", type=int, help="number of clips; by default, as many as suit the size")
     parser.add_argument("--peer-python", type=_peer_python, metavar="FILE", help="a Python that has torchvision")
     add_json_option(parser)

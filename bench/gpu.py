@@ -11,9 +11,9 @@
 NOTHING WAS MEASURED ON A GPU IN THIS VERSION: there was none. The second command runs the same code with tiny models on
 a CPU; its figures mean nothing. The third compares the operations and bytes on which the shares below are based with
 torch's own counter and with the models' sizes; its exit status is 1 if they differ. The fourth shows within some
-minutes that the real Qwen3-VL-2B loads and answers on a CPU.
+minutes that the real architecture of Qwen3-VL-2B loads and answers on a CPU.
 
-The models have the shapes of the real ones and random weights (lib/gpu_models.py), and nothing is downloaded. They
+The models have the shapes of the real ones and random weights (lib/gpu/models.py), and nothing is downloaded. They
 generate exactly as many tokens as the options say, as random weights do not reach an end. Frames have the model's input
 size. Audio is noise in windows of 30 s. Each window is decoded once and without timestamps, with which random weights
 would fail. Clips are noise, too, of the size that a Qwen3-VL takes of frames of --clip-size.
@@ -39,7 +39,7 @@ The columns that are shares of the time:
 - of both: the time of a device that does each part as fast as the slower of the two limits allows, over the time
   measured.
 
-The last tables show how operations and bytes are counted (lib/gpu_limits.py). Figures are medians and, in brackets,
+The last tables show how operations and bytes are counted (lib/gpu/limits.py). Figures are medians and, in brackets,
 smallest and largest.
 """
 
@@ -49,47 +49,20 @@ import argparse
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
-import numpy as np
 import torch
 import transformers
 from torch._dynamo.utils import counters
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CompileConfig
 
-from captions.captioner import Captioner, CaptionSettings
-from clips.describer import ClipSettings, Describer
 from lib.command import add_json_option, command_parser, run_command
-from lib.gpu_limits import Ceilings, Work, blip2_work, measure_ceilings, qwen3_vl_work, seconds, whisper_work
-from lib.gpu_models import (
-    FULL_SIZES,
-    TEXT_TOKENS,
-    Size,
-    blip2_config,
-    parameters,
-    qwen3_vl_config,
-    save_blip2,
-    save_qwen3_vl,
-    save_whisper,
-    whisper_config,
-    whisper_encoder_parameters,
-)
+from lib.gpu.limits import Ceilings, measure_ceilings, seconds
+from lib.gpu.models import FULL_SIZES, parameters, whisper_encoder_parameters
+from lib.gpu.subjects import VARIANTS, DType, Loaded, Subject, Variant, blip2, qwen3_vl, whisper
 from lib.report import Report, Spread, publish, take_turns
-from reelscribe.contract.clips import Clip
-from reelscribe.contract.speech import TranscriptionOptions
-from transcripts.chunks import Chunk
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.model import WhisperModel
-
-DType = Literal["bfloat16", "float16"]
-
-PROMPT_TOKENS = 4
-"""Tokens of Whisper's prompt: start, language, task, no timestamps."""
 
 WARM_UP = 3
 """Runs before the measured ones."""
@@ -104,150 +77,6 @@ CHECKED = 3
 
 CEILINGS = {"cuda": (8192, 2**30), "cpu": (512, 2**24)}
 """For each kind of device, the side of the matrices and the bytes of the copy that measure its ceilings."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How a model is run."""
-
-    dtype: DType = "bfloat16"
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    static: bool = False
-    compile_mode: str | None = None
-
-    def set_up(self, model: Any, generator: Any) -> None:
-        """Set a loaded model of transformers to this variant; `generator` is the part of it that generates text."""
-        model.set_attn_implementation(self.attention)
-        config = generator.generation_config
-        config.cache_implementation = "static" if self.static else None
-        config.disable_compile = self.compile_mode is None
-        if self.compile_mode is not None:
-            on_gpu = model.device.type == "cuda"
-            # Compiled for one size of batch. On a CPU, only the graph is made, and no code.
-            config.compile_config = CompileConfig(
-                mode=self.compile_mode, dynamic=False, backend="inductor" if on_gpu else "eager"
-            )
-            config.compile_config._compile_all_devices = not on_gpu
-
-
-VARIANTS = {
-    "bf16": Variant(),
-    "fp16": Variant(dtype="float16"),
-    "eager": Variant(attention="eager"),
-    "static": Variant(static=True),
-    "compiled": Variant(static=True, compile_mode="default"),
-    "graphs": Variant(static=True, compile_mode="reduce-overhead"),
-}
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model in one variant."""
-
-    model: Any
-    """The model of transformers."""
-    generator: Any
-    """The part of it that generates text."""
-    batch: Callable[[int], Callable[[], object]]
-    """Takes a number of items, and returns a function that runs this many through the model."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model to be measured."""
-
-    title: str
-    unit: str
-    per_item: float
-    """How many units an item of a batch is."""
-    save: Callable[[Path, torch.device], None]
-    load: Callable[[Path, Variant, torch.device], Loaded]
-    work: Callable[[int], list[Work]]
-    """Takes a number of items, and returns the work of a batch of this many."""
-
-
-def blip2(size: Size, tokens: int) -> Subject:
-    """BLIP-2 with captions of `tokens` tokens."""
-    generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
-
-    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=generation), device)
-        variant.set_up(captioner.model, captioner.model.language_model)
-        frame = captioner.transform.input_size
-
-        def batch(items: int) -> Callable[[], object]:
-            frames = np.random.default_rng(0).integers(0, 256, (items, frame.height, frame.width, 3), np.uint8)
-            return lambda: captioner.caption([frames])
-
-        return Loaded(captioner.model, captioner.model.language_model, batch)
-
-    return Subject(
-        f"BLIP-2 opt-2.7b ({size}), captions of {tokens} tokens",
-        "frames/s",
-        1,
-        lambda folder, device: save_blip2(size, folder, device),
-        load,
-        lambda items: blip2_work(blip2_config(size), items, tokens),
-    )
-
-
-def whisper(size: Size, tokens: int) -> Subject:
-    """Whisper with `tokens` tokens in each window."""
-    config = whisper_config(size)
-    window_seconds = config.max_source_positions / 50
-    # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.
-    settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,)}
-    settings |= dict.fromkeys(("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"))
-    suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
-    settings["generation"] = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
-
-    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        model = WhisperModel(SpeechSettings(str(folder), dtype=variant.dtype, **settings), device)
-        variant.set_up(model.model, model.model)
-        samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
-
-        def batch(items: int) -> Callable[[], object]:
-            chunks = [Chunk(samples, TranscriptionOptions())] * items
-            return lambda: model.transcribe(chunks)
-
-        return Loaded(model.model, model.model, batch)
-
-    return Subject(
-        f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",
-        "RTFx",
-        window_seconds,
-        lambda folder, device: save_whisper(size, folder, device),
-        load,
-        lambda items: whisper_work(config, items, tokens, PROMPT_TOKENS),
-    )
-
-
-def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Subject:
-    """Qwen3-VL with descriptions of `tokens` tokens, about `count` frames of a video of this size."""
-    config = qwen3_vl_config(size)
-    generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
-    prompt: list[int] = []
-    """The number of tokens of a prompt, once a tokenizer has been loaded."""
-    grid: list[tuple[int, int, int]] = []
-
-    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=generation), device)
-        variant.set_up(describer.model, describer.model)
-        frame = describer.budget.frame_size(count, width, height)
-        frames = np.random.default_rng(0).integers(0, 256, (count, frame.height, frame.width, 3), np.uint8)
-        clip = Clip(frames, [(k + 0.5) / 2 for k in range(count)])
-        prompt[:] = [describer.encode([clip])["input_ids"].shape[1]]
-        grid[:] = [describer.family.grid(clip)]
-        return Loaded(describer.model, describer.model, lambda items: lambda: describer.describe([[clip] * items]))
-
-    return Subject(
-        f"Qwen3-VL-2B ({size}), {tokens} tokens about {count} frames",
-        "clips/s",
-        1,
-        lambda folder, device: save_qwen3_vl(size, folder, device),
-        load,
-        lambda items: qwen3_vl_work(config, items, tokens, prompt[0], grid[0]),
-    )
 
 
 def busy_seconds(run: Callable[[], object], device: torch.device) -> float:

@@ -120,7 +120,7 @@ def run(way: Way, service: Service | None, work: Work, peak: Peak | None = None)
     """
     command = [way.python, "-m", way.module, *way.options, *(service.options if service else ())]
     command += map(str, work.sources)
-    server = [psutil.Process(pid) for pid in service.pids] if service else []
+    server = service.processes if service else ()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as log:
         before = sum(map(_cpu_seconds, server))
         with killed_at_end(
@@ -162,8 +162,8 @@ def measure(directory: Path, ways: Mapping[str, Way], servers: Servers, work: Wo
         services = dict[str, Service]()
         for name in sorted(names):
             services[name] = stack.enter_context(servers[name](directory / name))
-            services[name].suspend()
             stack.callback(services[name].resume)
+            services[name].suspend()
 
         def once(name: str, peak: Peak | None = None) -> tuple[Figures, Outcome]:
             server = ways[name].server

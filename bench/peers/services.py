@@ -25,8 +25,8 @@ class Service:
 
     options: tuple[str, ...]
     """Options of its client."""
-    pids: tuple[int, ...]
-    """Ids of its processes."""
+    processes: tuple[psutil.Process, ...]
+    """Its processes."""
 
     @contextmanager
     def running(self) -> Iterator[Self]:
@@ -39,18 +39,20 @@ class Service:
 
     def suspend(self) -> None:
         """Stop the processes where they are, as some servers compute even while they wait for requests."""
-        for pid in self.pids:
-            psutil.Process(pid).suspend()
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def resume(self) -> None:
         """Let a suspended server go on."""
-        for pid in self.pids:
-            psutil.Process(pid).resume()
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     @classmethod
     def of(cls, serving: Serving, *options: str) -> Self:
         """A TorchServe, whose clients have these options."""
-        return cls(options, tuple(process.pid for process in serving.instance.processes()))
+        return cls(options, tuple(serving.instance.processes()))
 
     @classmethod
     def ours(cls, serving: Serving) -> Self:
@@ -80,8 +82,8 @@ def serve_module(
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_until_healthy(process, url, directory / "log")
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        yield Service(("--url", url), tuple(member.pid for member in family))
+        parent = psutil.Process(process.pid)
+        yield Service(("--url", url), (parent, *parent.children(recursive=True)))
     finally:
         _end(process)
 

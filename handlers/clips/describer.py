@@ -94,7 +94,7 @@ class ClipSettings(ModelSettings):
         # Where sizes are rounded frame by frame, `total_pixels` counts the frames of a patch once.
         most = LARGEST_CLIP_BYTES // 3 // (1 if own.whole_clip else own.frame_factor)
         limits = {"max_frames": own.max_frames, "total_pixels": min(most, own.total_pixels or most)}
-        if own.max_pixels is not None or not own.whole_clip:
+        if self.resized_width is None and (own.max_pixels is not None or not own.whole_clip):
             # No frame is smaller than this, so a clip of many frames would be too large whatever `total_pixels` says.
             least = 1.05 * wishes.get("min_pixels", own.min_pixels)
             fitting = int(LARGEST_CLIP_BYTES / 3 / least) // own.frame_factor * own.frame_factor

@@ -281,10 +281,10 @@ CLIPS_OF_SHOTS = [Section(0, 30, 0.0, 1.2), Section(30, 100, 1.2, 4.0)]
 def test_clips_begin_at_the_cuts_of_a_video(tmp_path):
     shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
     with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting())) as video:
-        assert (video.clips, video.shots) == (None, None)
+        assert (video.count, video.shots) == (None, None)
         assert [read.clip.span for read in video.read([Span()])] == CLIPS_OF_SHOTS
         assert [shot.start_frame for shot in video.shots] == [0, 30, 40]
-        assert video.clips == CLIPS_OF_SHOTS
+        assert video.count == 2
     blind = ClipCutting(detection=ShotDetection("content", 200))
     assert [read.clip.span for read in read(task_of(tmp_path / "cut.mp4", blind))] == [Section(0, 100, 0.0, 4.0)]
 
@@ -344,7 +344,7 @@ def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatc
     assert_equal_clips(found, again)
 
 
-def test_held_frames_are_limited_whatever_the_length_of_a_shot(tmp_path):
+def test_held_frames_are_limited_whatever_the_length_of_a_shot():
     times = np.arange(100_000) / 25
     held, picture = HeldFrames(times, step=0.25, longest_seconds=30), np.zeros((4, 4, 3), np.uint8)
     most = 0
@@ -354,12 +354,54 @@ def test_held_frames_are_limited_whatever_the_length_of_a_shot(tmp_path):
     assert most <= 30 * 4 + 16
 
 
+@pytest.mark.parametrize("name", ["cut.mp4", "cut.mkv", "cut.avi", "cut.ts"])
+def test_a_long_shot_is_decoded_twice_at_most(tmp_path, name):
+    shots.write(tmp_path / name, shots.moving(0, 500))
+    cutting = ClipCutting(max_seconds=1.5)
+    found, again, decoded = search_and_read_again(task_of(tmp_path / name, cutting))
+    assert len(found) >= 14
+    assert decoded <= 1100
+    assert_equal_clips(found, again)
+
+
+@pytest.mark.parametrize("options", [{"durations": [1, 1, 5, 1, 2] * 30}, {"start": 7.3}])
+def test_clips_of_variable_rates_and_late_starts_are_the_same_when_they_are_found(tmp_path, options):
+    shots.write(tmp_path / "cut.mkv", shots.cut(40, 60, 50), **options)
+    found, again, _ = search_and_read_again(task_of(tmp_path / "cut.mkv", ClipCutting(min_seconds=0.5)))
+    assert len(found) == 3
+    assert_equal_clips(found, again)
+
+
+def test_clips_go_on_where_the_last_one_ended_even_if_cuts_are_found_elsewhere(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(30, 50, 40, 60, 30))
+    whole = read(task_of(tmp_path / "cut.mp4", ClipCutting()))
+    rest = [Span(1, 2, whole[0].clip.span.end_frame), Span(3, None, whole[2].clip.span.end_frame)]
+    with ClipVideo(task_of(tmp_path / "cut.mp4", ClipCutting())) as video:
+        assert_equal_clips(list(video.read(rest)), [whole[1], *whole[3:]])
+        assert video.count == 5
+    for library in ("av", "decord"):  # which find no cut at all
+        blind = replace(
+            task_of(tmp_path / "cut.mp4", ClipCutting(detection=ShotDetection("content", 200))), library=library
+        )
+        with ClipVideo(blind) as video:
+            (clip,) = video.read([Span(2, None, 80)])
+            assert (clip.clip.ordinal, clip.clip.span, video.count) == (2, Section(80, 210, 3.2, 8.4), 3)
+
+
+def test_a_limit_that_is_no_limit_costs_nothing(tmp_path):
+    shots.write(tmp_path / "cut.mp4", shots.cut(40, 40))
+    endless = ClipCutting(max_seconds=1e12)
+    found, again, _ = search_and_read_again(task_of(tmp_path / "cut.mp4", endless, replace(BUDGET, fps=1e9)))
+    assert [len(clip.frame_indices) for clip in found] == [40, 40]
+    assert_equal_clips(found, again)
+
+
 def test_shots_that_are_known_are_not_looked_for(tmp_path):
     shots.write(tmp_path / "cut.mp4", shots.cut(*LENGTHS))
     known = [Section(0, 50, 0.0, 2.0), Section(50, 100, 2.0, 4.0)]
     task = replace(task_of(tmp_path / "cut.mp4", ClipCutting()), known_shots=known)
     with ClipVideo(ClipTask.from_json(json.loads(json.dumps(task.to_json())))) as video:
-        assert (video.shots, video.clips, video.decoded) == (known, known, 0)
+        assert (video.shots, video.count, video.decoded) == (known, 2, 0)
 
 
 def test_windows_need_no_search_for_shots(greys):

@@ -46,7 +46,8 @@ class GreyClips:
         self._listed = json.loads(task.path)
         self.clips = [Section(k, k + 1, float(k), k + 1.0) for k in range(len(self._listed))]
         self.info = VideoInfo(1.0, 32, 16, 0, 1.0, len(self.clips), 10.0, 0.0, 1.0, "grey", None)
-        self.decoded, self.shots, self.why_incomplete = len(self.clips), self.clips, None
+        self.decoded = self.count = len(self.clips)
+        self.shots, self.why_incomplete = self.clips, None
 
     def __enter__(self) -> "GreyClips":
         return self

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from reelscribe.client.endpoint import Server
+from reelscribe.client.joining import JoinedClips
 from reelscribe.client.models import ClipClient
 from reelscribe.contract.clips import ClipDescription
 from reelscribe.decode.clips import ClipCutting
@@ -172,6 +173,13 @@ async def test_shots_that_an_interrupted_run_has_found_are_not_looked_for_again(
     async with clip_server() as server:
         summary = await describe(out, [path], server, cutting=ClipCutting(), clips_per_request=2)
         assert (summary.failed, summary.replaced_processes, len(server.received)) == (0, 0, 1)
+
+
+async def test_the_last_request_of_a_run_does_not_wait_for_more_clips(video, out, monkeypatch):
+    monkeypatch.setattr(JoinedClips, "join_seconds", 10 * PATIENCE)
+    async with clip_server() as server, asyncio.timeout(PATIENCE):
+        await describe(out, [video], server)
+        assert sent(server) == [*NAMES]
 
 
 def refusing(*names: int):

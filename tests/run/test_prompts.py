@@ -38,6 +38,7 @@ from support.patience import PATIENCE
 from support.videos import write
 
 SPAN = Section(50, 110, 2.0, 4.4)
+INT = {"type": "integer"}
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
 
 
@@ -175,16 +176,30 @@ def test_an_answer_may_be_anything_that_the_schema_allows():
     assert read_answer('{"next": {"next": {}}}', {"properties": {"next": {"$ref": "#"}}}) == {"next": {"next": {}}}
 
 
-@pytest.mark.parametrize("reference", ["#/nothing", "other.json", "http://127.0.0.1:1/schema.json"])
-def test_a_schema_refers_to_parts_of_itself_alone(reference):
-    schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
+@pytest.mark.parametrize("name", ["$ref", "$dynamicRef"])
+@pytest.mark.parametrize("reference", ["#/nothing", "#/allOf/x", "other.json", "http://127.0.0.1:1/schema.json"])
+def test_a_schema_refers_to_parts_of_itself_alone(name, reference):
+    schema = {"allOf": [{}], "properties": {"a": {name: reference}}}
     with pytest.raises(UsageError, match=f"JSON schema: expected references to parts of itself, got {reference}"):
         check_schema(schema)
 
 
-def test_references_by_the_names_of_parts_are_followed():
-    part = {"$id": "part.json", "type": "integer"}
-    schema = {"$id": "http://x/s.json", "properties": {"a": {"$ref": "part.json"}}, "$defs": {"p": part}}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "$id": "http://x/s.json",
+            "properties": {"a": {"$ref": "part.json"}},
+            "$defs": {"p": {"$id": "part.json", **INT}},
+        },
+        {"$schema": DRAFT_7, "properties": {"a": {"$ref": "#part"}}, "definitions": {"p": {"$id": "#part", **INT}}},
+        {"properties": {"a": {"$ref": "#/$defs/p"}, "b": {"const": {"$ref": "hello"}}}, "$defs": {"p": INT}},
+    ],
+)
+def test_references_to_parts_of_a_schema_are_followed(schema):
     check_schema(schema)
     assert read_answer('{"a": 1}', schema) == {"a": 1}
     with pytest.raises(AnswerRefused, match="is not of type 'integer'"):

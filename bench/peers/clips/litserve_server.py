@@ -1,6 +1,7 @@
 """A LitServe server of a clip model, which joins requests of one clip each.
 
-    python -m peers.clips.litserve_server --model handler --weights demo/models/clips --prompt "What?" --port 8000
+    python -m peers.clips.litserve_server --model handler --weights demo/models/clips --prompt "What?" \
+        --wait-seconds 0.02 --port 8000
 
 --model handler runs the model by the code of our handler, and --model card by that of the model card.
 """
@@ -18,13 +19,10 @@ import torch
 from fastapi import Request
 
 from lib.command import command_parser
-from peers.clips.card_model import CardModel, ReadFrames
+from peers.clips.card import CardModel, ReadFrames
 
 MOST_JOINED = 8
 """Clips in a batch, as the device batch of clip.yaml."""
-
-WAIT_SECONDS = 0.02
-"""How long a batch waits for more clips, as in config-single.properties."""
 
 Describe = Callable[[Sequence[ReadFrames]], list[str]]
 
@@ -53,8 +51,8 @@ MODELS = {"handler": load_handler_model, "card": load_card_model}
 class ClipApi(litserve.LitAPI):  # type: ignore[misc]  # LitServe ships no types
     """Answers a form with the file `frames`, the bytes of RGB frames, and JSON of their `shape` and `times`."""
 
-    def __init__(self, load: Callable[[], Describe]) -> None:
-        super().__init__(max_batch_size=MOST_JOINED, batch_timeout=WAIT_SECONDS)
+    def __init__(self, load: Callable[[], Describe], wait_seconds: float) -> None:
+        super().__init__(max_batch_size=MOST_JOINED, batch_timeout=wait_seconds)
         self._load = load
 
     def setup(self, device: str) -> None:  # noqa: ARG002 - LitServe's signature
@@ -90,9 +88,10 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--weights", required=True)
     parser.add_argument("--prompt", required=True)
+    parser.add_argument("--wait-seconds", type=float, required=True, help="how long a batch waits for more clips")
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
-    api = ClipApi(partial(MODELS[options.model], options.weights, options.prompt))
+    api = ClipApi(partial(MODELS[options.model], options.weights, options.prompt), options.wait_seconds)
     litserve.LitServer(api, accelerator="cpu").run(
         "127.0.0.1", options.port, log_level="warning", generate_client_file=False
     )

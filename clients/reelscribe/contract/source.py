@@ -89,15 +89,16 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Span:
-    """A range of a video's chosen frames, or of an audio stream's samples, both counted from 0."""
+    """A range of a video's chosen frames or clips, or of an audio stream's samples, all counted from 0."""
 
     first: int = 0
-    """Number of the first frame or sample."""
+    """Number of the first frame, clip or sample."""
     stop: int | None = None
-    """Number of the first frame or sample after the range; None if the range ends with the video or stream."""
+    """Number of the first frame, clip or sample after the range; None if the range ends with the video or stream."""
     anchor: int | None = None
-    """Index in the video of the last captioned frame before the range. The first frames of the range reuse its caption
-    if they are nearly equal to it. None for audio, and if there is no such frame."""
+    """For frames, index in the video of the last captioned frame before the range: the first frames of the range reuse
+    its caption if they are nearly equal to it. For clips, index of the frame with which the range begins. None for
+    audio, and if there is nothing before the range."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import av
@@ -63,41 +64,51 @@ class ClipVideo(OpenVideo):
         MediaError: The file is missing, empty, or not a video.
     """
 
-    clips: list[Section] | None
-    """All clips, in order; None as long as they are not known, because shots are still looked for."""
+    count: int | None
+    """Number of clips; None as long as it is not known, because shots are still looked for."""
 
     def __init__(self, task: ClipTask, heartbeat: Callable[[], None] = lambda: None) -> None:
-        by_shots = task.cutting.cut == "shots"
-        # decord cannot go back to a clip without decoding everything before it.
-        search_first = by_shots and task.library == "decord"
-        super().__init__(
-            task.path,
-            library=task.library,
-            detection=task.cutting.detection if search_first else None,
-            known_shots=task.known_shots,
-            heartbeat=heartbeat,
-        )
+        super().__init__(task.path, library=task.library, known_shots=task.known_shots, heartbeat=heartbeat)
         self._task = task
-        self.clips = None if by_shots and self.shots is None else self._all_clips()
+        self.count = None
+        if task.cutting.cut == "windows" or self.shots is not None:
+            self.count = len(self._all_clips())
 
     def read(self, spans: Sequence[Span]) -> Iterator[ReadClip]:
         """Read clips. No more of them are in memory than overlap.
 
         Args:
-            spans: Their numbers, ascending.
+            spans: Their numbers, ascending. The clips of a span with an anchor begin with that frame, even if shots are
+                found at other places than by the process that has read those before it.
 
         Yields:
-            The clip of each number, in order. When they end, `clips` and `shots` are known.
+            The clip of each number, in order. When they end, `count` and `shots` are known.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        if self.clips is None:
-            yield from self._search(spans)
-            return
-        for span in spans:
-            stop = len(self.clips) if span.stop is None else span.stop
-            yield from self._read([self._choose(k, self.clips[k]) for k in range(span.first, stop)])
+        if self._task.cutting.cut == "windows":
+            spans = [replace(span, anchor=None) for span in spans]
+        numbers = _Numbers(spans)
+        if self.count is None and self.can_go_back:
+            yield from self._search(numbers)
+        else:
+            if self.count is None:
+                self.find_shots(self._task.cutting.detection)
+            yield from self._read([self._choose(*each) for each in self._numbered(self._all_clips(), numbers)])
+        if self.count is None:
+            self.count = numbers.count
+
+    def _numbered(self, sections: Iterable[Section], numbers: _Numbers) -> Iterator[tuple[int, Section]]:
+        """Yield the numbers of the clips that are wanted."""
+        for section in sections:
+            ordinal = numbers.take(section)
+            if ordinal is not None:
+                first = max(section.start_frame, numbers.anchor)
+                yield ordinal, section._replace(start_frame=first, start_seconds=self._start_of(section, first))
+
+    def _start_of(self, section: Section, first: int) -> float:
+        return section.start_seconds if first == section.start_frame else self.seconds(first)
 
     def _read(self, clips: Sequence[ChosenClip]) -> Iterator[ReadClip]:
         chosen = deque(clips)
@@ -113,26 +124,32 @@ class ClipVideo(OpenVideo):
         yield from (clip.read for clip in open_clips)
         yield from (self._open(clip).read for clip in chosen)
 
-    def _search(self, spans: Sequence[Span]) -> Iterator[ReadClip]:
-        """Look for shots, and read each clip as soon as its end is known."""
+    def _search(self, numbers: _Numbers) -> Iterator[ReadClip]:
+        """Look for shots, and read the clips of each as soon as its end is known."""
         cutting, end = self._task.cutting, self.info.end_seconds
         finder, held = CutFinder(cutting.detection), HeldFrames(self.times, self._step, cutting.max_seconds)
-        cuts, starts, ordinal = [0], [0], 0
+        cuts, start = [0], 0
 
-        def ended(stop: float) -> Iterator[ReadClip]:
-            """Read the clips that begin with the last start and end with `stop`."""
-            nonlocal ordinal
-            for section in cutting.divide(self.seconds(starts[-1]), stop, self.times):
-                if any(span.first <= ordinal and (span.stop is None or ordinal < span.stop) for span in spans):
-                    yield self._read_held(self._choose(ordinal, section), held)
-                ordinal += 1
+        def clips_until(stop: float) -> Iterator[ReadClip]:
+            sections = cutting.divide(self.seconds(start), stop, self.times)
+            chosen = [self._choose(*each) for each in self._numbered(sections, numbers)]
+            pictures = [held.take(clip.wanted) for clip in chosen]
+            if None in pictures:  # one more decoding for all of them, and not one for each
+                yield from self._read(chosen)
+                return
+            for clip, frames in zip(chosen, pictures, strict=True):
+                opened = self._open(clip)
+                for index, picture in zip(clip.wanted, frames or (), strict=True):
+                    opened.add(index, self.seconds(index), picture)
+                yield opened.read
 
-        def shots_ended(found: Sequence[int]) -> Iterator[ReadClip]:
+        def look_at(found: Sequence[int]) -> Iterator[ReadClip]:
+            nonlocal start
             for cut in found:
                 cuts.append(cut)
-                if cutting.is_start(self.seconds(cut), self.seconds(starts[-1]), end):
-                    yield from ended(self.seconds(cut))
-                    starts.append(cut)
+                if cutting.is_start(self.seconds(cut), self.seconds(start), end):
+                    yield from clips_until(self.seconds(cut))
+                    start = cut
                     held.begin(cut)
 
         for index, picture in self.pictures(range(len(self.times))):
@@ -140,22 +157,10 @@ class ClipVideo(OpenVideo):
             found = list[int]()
             with suppress(av.FFmpegError):  # it cannot convert some pixel formats
                 found = finder.add(index, picture)
-            yield from shots_ended(found)
-        yield from shots_ended(finder.end())
-        yield from ended(end)
+            yield from look_at(found)
+        yield from look_at(finder.end())
+        yield from clips_until(end)
         self.shots = shots_between([*cuts, len(self.times)], self.times, end)
-        self.clips = self._all_clips()
-
-    def _read_held(self, clip: ChosenClip, held: HeldFrames) -> ReadClip:
-        """Read a clip from the frames that are held; decode them again if one is missing."""
-        pictures = held.take(clip.wanted)
-        if pictures is None:
-            (read,) = self._read([clip])
-            return read
-        opened = self._open(clip)
-        for index, picture in zip(clip.wanted, pictures, strict=True):
-            opened.add(index, self.seconds(index), picture)
-        return opened.read
 
     def _open(self, clip: ChosenClip) -> _OpenClip:
         return _OpenClip(clip, self.scaler(clip.size, self._task.resize))
@@ -184,6 +189,30 @@ class ClipVideo(OpenVideo):
         return ChosenClip(ordinal, span, wanted.tolist(), budget.frame_size(count, *self.info.shown_size))
 
 
+class _Numbers:
+    """Gives clips their numbers, in order, and tells which of them are wanted."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = deque(spans)
+        self.count = 0
+        """Number of the next clip."""
+        self.anchor = 0
+        """Index of the frame with which the next clip begins at the earliest."""
+
+    def take(self, section: Section) -> int | None:
+        """Return the number of the next clip; None if it is not wanted, because an earlier process has read it."""
+        while self._spans and self._spans[0].stop is not None and self._spans[0].stop <= self.count:
+            self._spans.popleft()
+        span = self._spans[0] if self._spans else None
+        if span and span.anchor is not None and self.count <= span.first:
+            if section.end_frame <= span.anchor:
+                self.count = min(self.count + 1, span.first)
+                return None
+            self.count, self.anchor = span.first, span.anchor
+        self.count += 1
+        return self.count - 1 if span and span.first < self.count else None
+
+
 class _OpenClip:
     """A clip that is being read."""
 
@@ -210,16 +239,21 @@ class HeldFrames:
             step: The clip may take the frames that are shown at multiples of so many seconds after its start.
             longest_seconds: Nothing is held of a clip that is longer, because it will be divided.
         """
-        self._times, self._longest = times, longest_seconds
-        self._steps = np.arange(1, math.ceil(longest_seconds / step) + 1) * step
+        self._times, self._longest, self._step = np.asarray(times), longest_seconds, step
         self._pictures: dict[int, Picture] = {}
         self._nbytes = 0
         self.begin(0)
 
     def begin(self, first: int) -> None:
         """Begin a clip with the frame of the index `first`."""
-        self._end = float(self._times[first]) + self._longest
-        self._candidates = {*_shown(self._times, self._times[first] + self._steps).tolist()}
+        start = float(self._times[first])
+        self._end = start + self._longest
+        stop = int(np.searchsorted(self._times, self._end, "right"))
+        shown_from = self._times[first:stop] - start - TIME_TOLERANCE
+        # A frame is a candidate if it is shown at a multiple of the step.
+        multiples = np.ceil(shown_from / self._step) * self._step
+        chosen = multiples < np.append(shown_from[1:], math.inf)
+        self._candidates = {*(first + np.flatnonzero(chosen)).tolist()}
         for index in [index for index in self._pictures if index < first]:
             self._drop(index)
 

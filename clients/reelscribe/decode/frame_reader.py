@@ -53,6 +53,11 @@ class FrameReader:
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
 
+    @property
+    def may_seek(self) -> bool:
+        """Whether frames can be decoded from the keyframe before them, which a seek finds."""
+        return self._may_skip and self._may_seek
+
     def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode the wanted frames.
 

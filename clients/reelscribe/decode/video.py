@@ -149,8 +149,7 @@ class OpenVideo:
         self._decoded_by_decord = 0
         self.shots, self.undecodable = known_shots, 0
         if detection and known_shots is None:
-            frames = self.pictures(range(len(self.times)))
-            self.shots, self.undecodable = find_shots(frames, self.times, self.info.end_seconds, detection)
+            self.find_shots(detection)
 
     def __enter__(self) -> Self:
         return self
@@ -164,6 +163,16 @@ class OpenVideo:
     def decoded(self) -> int:
         """Number of frames that have been decoded, wanted or not."""
         return self._reader.decoded + self._decoded_by_decord
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether a part of the video can be decoded again without everything before it."""
+        return self._library == "av" and self._reader.may_seek
+
+    def find_shots(self, detection: ShotDetection) -> None:
+        """Decode the whole video to find `shots`."""
+        frames = self.pictures(range(len(self.times)))
+        self.shots, self.undecodable = find_shots(frames, self.times, self.info.end_seconds, detection)
 
     def seconds(self, index: int) -> float:
         """Return the presentation time of a frame, in seconds."""

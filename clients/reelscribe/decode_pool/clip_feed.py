@@ -3,8 +3,9 @@
 The parent sends a `ReadClips` command with the spans of clips to read, and the process runs `feed`, which replies::
 
     {"opened": {"info", "clips", "why_incomplete", "shots"}}
-    {"batch": {"first", "stop", "slot", "clips", "undecodable"}}
+    {"batch": {"first", "stop", "anchor", "slot", "clips", "undecodable"}}
     ...
+    {"opened": {...}}                      once more, if "clips" and "shots" were null because shots were looked for
 
 The parent parses the replies into `OpenedClips` and `DecodedClipBatch`. A batch covers every clip from number `first`
 to before `stop`: its frames are in the slot, one clip after the other, or none of them can be decoded.
@@ -43,7 +44,7 @@ class SentClip(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenedClips:
-    """Facts about a video that are known before the frames of its clips are read."""
+    """Facts about a video that are known when it is opened, and once more when its shots have been found."""
 
     info: VideoInfo
     """Description of the video stream."""
@@ -136,7 +137,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
     with ClipVideo(ClipTask.from_json(task), channel.heartbeat) as video:
-        known = video.clips is not None
+        known = video.count is not None
         _queue_opened(channel, video)
         _ClipFeed(channel, clips_per_batch).run(video, [Span(**span) for span in spans])
         if not known:
@@ -148,7 +149,7 @@ def _queue_opened(channel: WorkerChannel, video: ClipVideo) -> None:
     channel.queue(
         opened={
             "info": asdict(video.info),
-            "clips": None if video.clips is None else len(video.clips),
+            "clips": video.count,
             "why_incomplete": video.why_incomplete,
             "shots": video.shots,
         }
@@ -161,6 +162,7 @@ class _Batch:
 
     first: int
     stop: int
+    anchor: int | None = None
     slot: int | None = None
     clips: list[SentClip] = field(default_factory=list)
     undecodable: list[Section] = field(default_factory=list)
@@ -195,7 +197,7 @@ class _ClipFeed:
             self._batch.clips.append(SentClip(read.clip.span, shape, read.frame_indices, read.pts_seconds))
         else:
             self._batch.undecodable.append(read.clip.span)
-        self._batch.stop = read.clip.ordinal + 1
+        self._batch.stop, self._batch.anchor = read.clip.ordinal + 1, read.clip.span.end_frame
         if len(self._batch.clips) == self._max_clips:
             self._end_batch()
 

@@ -165,7 +165,7 @@ class SavedClipBatch(SavedBatch):
         Args:
             first: Number of the first clip of the batch.
             stop: The number after that of the last clip.
-            anchor: None.
+            anchor: Index of the frame after the last clip.
             results: What `results_to_json` returned.
         """
         described, _, failures = json.loads(results)

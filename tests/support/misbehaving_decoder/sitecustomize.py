@@ -54,7 +54,7 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
 
     class MisbehavingClips(Misbehaving, clip_video.ClipVideo):
         def read(self, spans):
-            self.opening = self.clips is None  # shots are looked for
+            self.opening = self.count is None  # shots are looked for
             for read in super().read(spans):
                 if read.clip.ordinal == 20 and self.misbehave:
                     self.misbehave()

@@ -114,7 +114,10 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         if not again:
             return answers
         asked = [replace(items[k], prompt=ask_again(self._asked(items[k]), _text(answers[k]), why)) for k, why in again]
-        for (k, _), answer in zip(again, await (await self._joined.add(asked)), strict=True):
+        second = await self._joined.add(asked)
+        if not self._reading:
+            self._joined.wait_no_longer()
+        for (k, _), answer in zip(again, await second, strict=True):
             answers[k] = answer
         return answers
 
@@ -152,7 +155,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
                 )
         failures += [ClipFailure(span.start_seconds, span.end_seconds, UNDECODABLE) for span in batch.undecodable]
         failures.sort(key=lambda failure: failure.start_seconds)
-        return SavedClipBatch(batch.first, batch.stop, described=described, failures=failures)
+        return SavedClipBatch(batch.first, batch.stop, batch.anchor, described=described, failures=failures)
 
     def _amount(self, saved: SavedClipBatch) -> float:
         return len(saved.described)

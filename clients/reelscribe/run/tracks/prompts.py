@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reelscribe.contract.outcomes import Utterance
@@ -95,26 +95,25 @@ def check_schema(schema: Any) -> None:
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
         raise UsageError(f"JSON schema: {error.message}") from None
-    resource = referencing.jsonschema.DRAFT202012.create_resource(schema)
+    specification = referencing.jsonschema.specification_with(
+        str(schema.get("$schema", "")), default=referencing.jsonschema.DRAFT202012
+    )
+    resource = specification.create_resource(schema)
     base = resource.id() or ""
-    resolver = referencing.Registry().with_resource(base, resource).crawl().resolver(base)
-    for reference in _references(schema):
+    _check_references(resource, referencing.Registry().with_resource(base, resource).crawl().resolver(base))
+
+
+def _check_references(resource: Any, resolver: Any) -> None:
+    """Raise UsageError if a part of a schema refers to something that the schema does not have."""
+    contents = resource.contents
+    references = [contents.get(name) for name in ("$ref", "$dynamicRef")] if isinstance(contents, dict) else []
+    for reference in filter(None, references):
         try:
             resolver.lookup(reference)
-        except referencing.exceptions.Unresolvable:
+        except Exception:  # noqa: BLE001 - referencing lets errors of many types pass
             raise UsageError(f"JSON schema: expected references to parts of itself, got {reference}") from None
-
-
-def _references(schema: Any) -> Iterator[str]:
-    """Yield all references in a schema."""
-    if isinstance(schema, dict):
-        if isinstance(schema.get("$ref"), str):
-            yield schema["$ref"]
-        for each in schema.values():
-            yield from _references(each)
-    elif isinstance(schema, list):
-        for each in schema:
-            yield from _references(each)
+    for part in resource.subresources():
+        _check_references(part, resolver.in_subresource(part))
 
 
 def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
@@ -129,9 +128,10 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
 
     Raises:
         AnswerRefused: It is no JSON, or does not fit.
+        UsageError: The schema refers to something that it does not have.
     """
     import jsonschema
-    import referencing
+    import referencing.exceptions
 
     fenced = _FENCE.match(text.strip())
     try:
@@ -145,7 +145,10 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Any:
         raise AnswerRefused(_TOO_DEEP)
     # With a registry, jsonschema fetches nothing.
     validator = jsonschema.validators.validator_for(schema)(schema, registry=referencing.Registry())
-    problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    try:
+        problem = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    except referencing.exceptions.Unresolvable as error:
+        raise UsageError(f"JSON schema: expected references to parts of itself, got {error.ref}") from None
     if problem:
         raise AnswerRefused(f"it does not fit the schema: {problem.json_path}: {problem.message[:200]}")
     return value

@@ -1,6 +1,9 @@
 """A video-language model as its model card runs it: the processor reads and scales the video, `generate` answers.
 
-This needs torchvision, which transformers' video processors are written with, and a library that they read files with.
+    python -m peers.clips.card --weights demo/models/clips --prompt "What happens?" --batch 8 a.mp4 b.mp4
+
+As a program, it describes files in one process, without a server, one after the other or in batches. This needs
+torchvision, which transformers' video processors are written with, and a library that they read files with.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from lib.command import command_parser
+from peers.outcome import Recorder
 
 NEW_TOKENS = 256
 """The limit of clip.yaml."""
@@ -67,3 +73,26 @@ class CardModel:
             tokens = self._model.generate(**inputs, max_new_tokens=NEW_TOKENS)
         answers = tokens[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in self._processor.batch_decode(answers, skip_special_tokens=True)]
+
+
+def main() -> None:
+    """Describe the sources and print the outcome."""
+    parser = command_parser(__doc__)
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--prompt", required=True)
+    parser.add_argument("--batch", type=int, required=True, help="files that run through the model at once")
+    parser.add_argument("sources", nargs="+")
+    options = parser.parse_args()
+    model = CardModel(options.weights, options.prompt)
+    model.describe_files(options.sources[:1])  # servers have done so, too: what comes first takes longer
+    recorder = Recorder()
+    texts = list[str]()
+    for at in range(0, len(options.sources), options.batch):
+        answers = model.describe_files(options.sources[at : at + options.batch])
+        recorder.answered(len(answers))
+        texts += answers
+    recorder.print_outcome(texts)
+
+
+if __name__ == "__main__":
+    main()

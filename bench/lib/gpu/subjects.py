@@ -1,0 +1,180 @@
+"""The models that gpu.py measures: how each is saved, loaded in a variant, and run, and what work that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import CompileConfig
+
+from captions.captioner import Captioner, CaptionSettings
+from clips.describer import ClipSettings, Describer
+from lib.gpu.limits import Work, blip2_work, qwen3_vl_work, whisper_work
+from lib.gpu.models import (
+    TEXT_TOKENS,
+    Size,
+    blip2_config,
+    qwen3_vl_config,
+    save_blip2,
+    save_qwen3_vl,
+    save_whisper,
+    whisper_config,
+)
+from reelscribe.contract.clips import Clip
+from reelscribe.contract.speech import TranscriptionOptions
+from transcripts.chunks import Chunk
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.model import WhisperModel
+
+DType = Literal["bfloat16", "float16"]
+
+PROMPT_TOKENS = 4
+"""Tokens of Whisper's prompt: start, language, task, no timestamps."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a model is run."""
+
+    dtype: DType = "bfloat16"
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    static: bool = False
+    compile_mode: str | None = None
+
+    def set_up(self, model: Any, generator: Any) -> None:
+        """Set a loaded model of transformers to this variant; `generator` is the part of it that generates text."""
+        model.set_attn_implementation(self.attention)
+        config = generator.generation_config
+        config.cache_implementation = "static" if self.static else None
+        config.disable_compile = self.compile_mode is None
+        if self.compile_mode is not None:
+            on_gpu = model.device.type == "cuda"
+            # Compiled for one size of batch. On a CPU, only the graph is made, and no code.
+            config.compile_config = CompileConfig(
+                mode=self.compile_mode, dynamic=False, backend="inductor" if on_gpu else "eager"
+            )
+            config.compile_config._compile_all_devices = not on_gpu
+
+
+VARIANTS = {
+    "bf16": Variant(),
+    "fp16": Variant(dtype="float16"),
+    "eager": Variant(attention="eager"),
+    "static": Variant(static=True),
+    "compiled": Variant(static=True, compile_mode="default"),
+    "graphs": Variant(static=True, compile_mode="reduce-overhead"),
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in one variant."""
+
+    model: Any
+    """The model of transformers."""
+    generator: Any
+    """The part of it that generates text."""
+    batch: Callable[[int], Callable[[], object]]
+    """Takes a number of items, and returns a function that runs this many through the model."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to be measured."""
+
+    title: str
+    unit: str
+    per_item: float
+    """How many units an item of a batch is."""
+    save: Callable[[Path, torch.device], None]
+    load: Callable[[Path, Variant, torch.device], Loaded]
+    work: Callable[[int], list[Work]]
+    """Takes a number of items, and returns the work of a batch of this many."""
+
+
+def blip2(size: Size, tokens: int) -> Subject:
+    """BLIP-2 with captions of `tokens` tokens."""
+    generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
+
+    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
+        captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=generation), device)
+        variant.set_up(captioner.model, captioner.model.language_model)
+        frame = captioner.transform.input_size
+
+        def batch(items: int) -> Callable[[], object]:
+            frames = np.random.default_rng(0).integers(0, 256, (items, frame.height, frame.width, 3), np.uint8)
+            return lambda: captioner.caption([frames])
+
+        return Loaded(captioner.model, captioner.model.language_model, batch)
+
+    return Subject(
+        f"BLIP-2 opt-2.7b ({size}), captions of {tokens} tokens",
+        "frames/s",
+        1,
+        lambda folder, device: save_blip2(size, folder, device),
+        load,
+        lambda items: blip2_work(blip2_config(size), items, tokens),
+    )
+
+
+def whisper(size: Size, tokens: int) -> Subject:
+    """Whisper with `tokens` tokens in each window."""
+    config = whisper_config(size)
+    window_seconds = config.max_source_positions / 50
+    # With random weights nearly all results are doubtful, so thresholds would stop or repeat at random.
+    settings: dict[str, Any] = {"timestamps": False, "temperatures": (0.0,)}
+    settings |= dict.fromkeys(("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold"))
+    suppressed = list(range(TEXT_TOKENS[size], config.vocab_size))
+    settings["generation"] = {"max_new_tokens": tokens, "suppress_tokens": suppressed}
+
+    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
+        model = WhisperModel(SpeechSettings(str(folder), dtype=variant.dtype, **settings), device)
+        variant.set_up(model.model, model.model)
+        samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
+
+        def batch(items: int) -> Callable[[], object]:
+            chunks = [Chunk(samples, TranscriptionOptions())] * items
+            return lambda: model.transcribe(chunks)
+
+        return Loaded(model.model, model.model, batch)
+
+    return Subject(
+        f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",
+        "RTFx",
+        window_seconds,
+        lambda folder, device: save_whisper(size, folder, device),
+        load,
+        lambda items: whisper_work(config, items, tokens, PROMPT_TOKENS),
+    )
+
+
+def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Subject:
+    """Qwen3-VL with descriptions of `tokens` tokens, about `count` frames of a video of this size."""
+    config = qwen3_vl_config(size)
+    generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
+    prompt: list[int] = []
+    """The number of tokens of a prompt, once a tokenizer has been loaded."""
+    grid: list[tuple[int, int, int]] = []
+
+    def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
+        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=generation), device)
+        variant.set_up(describer.model, describer.model)
+        frame = describer.budget.frame_size(count, width, height)
+        frames = np.random.default_rng(0).integers(0, 256, (count, frame.height, frame.width, 3), np.uint8)
+        clip = Clip(frames, [(k + 0.5) / 2 for k in range(count)])
+        prompt[:] = [describer.encode([clip])["input_ids"].shape[1]]
+        grid[:] = [describer.family.grid(clip)]
+        return Loaded(describer.model, describer.model, lambda items: lambda: describer.describe([[clip] * items]))
+
+    return Subject(
+        f"Qwen3-VL-2B ({size}), {tokens} tokens about {count} frames",
+        "clips/s",
+        1,
+        lambda folder, device: save_qwen3_vl(size, folder, device),
+        load,
+        lambda items: qwen3_vl_work(config, items, tokens, prompt[0], grid[0]),
+    )
