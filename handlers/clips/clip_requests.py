@@ -172,9 +172,8 @@ class ClipReader:
 def _check_times(times: Any, count: int) -> list[float]:
     numbers = isinstance(times, list) and all(type(time) in (int, float) and math.isfinite(time) for time in times)
     if not numbers or len(times) != count:
-        raise FramesError(
-            f"pts_seconds: expected a list of {count} finite numbers, one for each frame, got {brief(times)}"
-        )
+        got = f"{len(times)} of them" if numbers else brief(times)
+        raise FramesError(f"pts_seconds: expected a list of {count} finite numbers, one for each frame, got {got}")
     if any(second < first for first, second in pairwise(times)):
         raise FramesError("pts_seconds: expected times that ascend, got one before the one in front of it")
     return [float(time) for time in times]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
-from reelscribe.cli.options.pictures import FrameOptions, PictureOptions
+from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.decode.shots import ShotDetection
@@ -108,3 +108,11 @@ def test_with_json_log_an_option_that_is_wrong_is_told_as_json_too(wrong, named)
     event = json.loads(refused.stderr)
     assert (refused.exit_code, event["event"], event["exit_status"]) == (2, "error", 2)
     assert named in event["text"]
+
+
+@pytest.mark.parametrize(
+    "option", [{"clips": "shots"}, {"prompt": "?"}, {"json_schema": Path("s.json")}, {"clip_fps": 1.0}]
+)
+def test_options_that_only_clips_have_mean_clips(option):
+    assert ClipOptions(**option).wanted
+    assert not ClipOptions(clip_seconds_max=60.0).wanted

@@ -124,15 +124,18 @@ def test_a_stretch_in_which_no_frame_appears_is_no_clip():
     ("options", "rule"),
     [
         ({"cut": "scenes"}, "clips: expected one of shots, windows, got 'scenes'"),
-        ({"min_seconds": -1}, "shortest clip: expected 0 seconds or more, got -1"),
-        ({"min_seconds": math.nan}, "shortest clip: expected 0 seconds or more, got nan"),
-        ({"min_seconds": 5, "max_seconds": 5}, "longest clip: expected .* more than the shortest, 5, got 5"),
-        ({"min_seconds": 0, "max_seconds": 1e-9}, "longest clip: expected 0.1 seconds or more"),
-        ({"max_seconds": math.inf}, "longest clip: expected .* got inf"),
-        ({"window_seconds": 0}, "window: expected 0.1 seconds or more, got 0"),
-        ({"window_seconds": math.nan}, "window: expected 0.1 seconds or more, got nan"),
-        ({"overlap_seconds": -1}, "overlap: expected from 0 to 9.9 of the 10.0 seconds of a window, got -1"),
-        ({"overlap_seconds": 9.999999}, "overlap: expected from 0 to 9.9 of the 10.0 seconds of a window, got 9.99"),
+        ({"min_seconds": -1}, "clip seconds min: expected 0 seconds or more, got -1"),
+        ({"min_seconds": math.nan}, "clip seconds min: expected 0 seconds or more, got nan"),
+        ({"min_seconds": 5, "max_seconds": 5}, "clip seconds max: expected .* more than the shortest, 5, got 5"),
+        ({"min_seconds": 0, "max_seconds": 1e-9}, "clip seconds max: expected 0.1 seconds or more"),
+        ({"max_seconds": math.inf}, "clip seconds max: expected .* got inf"),
+        ({"window_seconds": 0}, "clip seconds: expected 0.1 seconds or more, got 0"),
+        ({"window_seconds": math.nan}, "clip seconds: expected 0.1 seconds or more, got nan"),
+        ({"overlap_seconds": -1}, "clip overlap: expected from 0 to 9.9 of the 10.0 seconds of a window, got -1"),
+        (
+            {"overlap_seconds": 9.999999},
+            "clip overlap: expected from 0 to 9.9 of the 10.0 seconds of a window",
+        ),
     ],
 )
 def test_clips_that_cannot_be_cut_are_refused(options, rule):

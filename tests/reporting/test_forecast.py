@@ -131,3 +131,18 @@ def test_nothing_is_told_before_anything_is_known_and_nothing_left_takes_no_time
     forecast.expect("a", SourceSize("video", 10**7, 100.0))
     assert forecast.time_left() is None
     assert forecast.waits
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_when_all_sources_are_open_the_time_left_is_known(seed):
+    chance, forecast = random.Random(seed), Forecast(WORKERS)
+    sizes = [SourceSize("video", chance.randrange(10**8), chance.uniform(0.1, 200)) for _ in range(20)]
+    for number, size in enumerate(sizes):
+        forecast.expect(str(number), size, chance.random())
+        forecast.learn(size, 1.0, chance.uniform(0.1, 9))
+    for number in chance.sample(range(20), 20):
+        forecast.opened(str(number))
+    left = forecast.time_left([OpenCost(sizes[0], 0.0, 1.0, 1.0)])
+    assert left is not None
+    assert left.seconds >= 0
+    assert left.plus_minus >= 0

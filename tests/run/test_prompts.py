@@ -233,7 +233,7 @@ def test_a_json_schema_is_accepted(schema):
     ],
 )
 def test_what_is_no_json_schema_is_refused(schema, reason):
-    with pytest.raises(UsageError, match=f"JSON schema: {reason}"):
+    with pytest.raises(UsageError, match=f"JSON schema: .*{reason}"):
         check_schema(schema)
 
 

@@ -67,7 +67,7 @@ def caption(
             _served(found, model, CaptionerDescription, in_flight),
             frames.caption_options(run, pictures),
         )
-        open_track = of_clips if clips.clips else partial(open_either, found[0], model, of_frames, of_clips)
+        open_track = of_clips if clips.wanted else partial(open_either, found[0], model, of_frames, of_clips)
         run_command(run, None, [open_track])
 
 
@@ -129,11 +129,11 @@ def annotate(
         in_flight = servers.requests_in_flight
         speech = _served(speech_servers, speech_model, SpeechDescription, in_flight)
         tracks: list[OpenTrack] = [partial(open_transcripts, speech, speech_options)]
-        if clips.clips or clip_model:
+        if clips.wanted or clip_model:
             described = _served(caption_servers, clip_model, ClipModelDescription, in_flight)
             clip_options = clips.clip_options(run, pictures, frames.resize)
             tracks.insert(0, partial(open_clips, described, clip_options))
-        if model or not (clips.clips or clip_model):
+        if model or not (clips.wanted or clip_model):
             captioner = _served(caption_servers, model, CaptionerDescription, in_flight)
             tracks.insert(0, partial(open_captions, captioner, caption_options))
         run_command(run, cues, tracks)

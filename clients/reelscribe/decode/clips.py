@@ -51,18 +51,18 @@ class ClipCutting:
         if self.cut not in get_args(Cut):
             raise UsageError(f"clips: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}")
         if not 0 <= self.min_seconds < math.inf:
-            raise UsageError(f"shortest clip: expected 0 seconds or more, got {self.min_seconds}")
+            raise UsageError(f"clip seconds min: expected 0 seconds or more, got {self.min_seconds}")
         if not max(self.min_seconds, LEAST_SECONDS - TIME_TOLERANCE) < self.max_seconds < math.inf:
             raise UsageError(
-                f"longest clip: expected {LEAST_SECONDS} seconds or more, and more than the shortest,"
+                f"clip seconds max: expected {LEAST_SECONDS} seconds or more, and more than the shortest,"
                 f" {self.min_seconds}, got {self.max_seconds}"
             )
         if not LEAST_SECONDS <= self.window_seconds < math.inf:
-            raise UsageError(f"window: expected {LEAST_SECONDS} seconds or more, got {self.window_seconds}")
+            raise UsageError(f"clip seconds: expected {LEAST_SECONDS} seconds or more, got {self.window_seconds}")
         most = round(self.window_seconds - LEAST_SECONDS, 6)
         if not 0 <= self.overlap_seconds <= most:
             raise UsageError(
-                f"overlap: expected from 0 to {most} of the {self.window_seconds} seconds of a window, got"
+                f"clip overlap: expected from 0 to {most} of the {self.window_seconds} seconds of a window, got"
                 f" {self.overlap_seconds}"
             )
 

@@ -331,7 +331,8 @@ class Forecast:
 
     def _sum(self, kind: Kind) -> Vector:
         unknown = self._seconds(kind, self._unknown_megabytes[kind])
-        return np.asarray(self._known[kind] + (0.0, unknown, 0.0), np.float64)
+        # What remains of sums of shares, when all of them have been taken away again, may be a little below 0.
+        return np.maximum(self._known[kind] + (0.0, unknown, 0.0), 0.0).astype(np.float64)
 
     def _seconds(self, kind: Kind, megabytes: float) -> float:
         """Return the likely duration of so many megabytes, by the files whose duration is known."""

@@ -69,7 +69,8 @@ class ClipOptions:
         Literal["shots", "windows"] | None,
         clip_option(
             metavar="shots|windows",
-            help="Describe clips with a video-language model: shots, or windows of --clip-seconds.",
+            help="Describe clips with a video-language model: shots, or windows of --clip-seconds. --prompt,"
+            " --json-schema and --clip-fps mean shots, too.",
         ),
     ] = None
     clip_seconds: Annotated[float, clip_option(metavar="SECONDS", help="Length of a window, with --clips windows.")] = (
@@ -94,8 +95,8 @@ class ClipOptions:
         str | None,
         clip_option(
             metavar="TEXT|@FILE",
-            help="What to ask the model about each clip; {start}, {end}, {name}, {transcript} and {schema} are filled"
-            " in.",
+            help="What to ask the model about each clip; {start}, {end}, {name}, {schema} and, with annotate,"
+            " {transcript} are filled in.",
             show_default="its own",
         ),
     ] = None
@@ -112,6 +113,11 @@ class ClipOptions:
             min=1, metavar="N", help="Largest number of clips in one request; fewer if they would exceed 8 MB."
         ),
     ] = 8
+
+    @property
+    def wanted(self) -> bool:
+        """Whether an option is given that only clips have, so that clips are meant."""
+        return any(value is not None for value in (self.clips, self.clip_fps, self.prompt, self.json_schema))
 
     def clip_options(self, run: RunOptions, pictures: PictureOptions, resize: Resize) -> tracks.ClipOptions:
         """Return the options of clips for a run.
@@ -146,8 +152,10 @@ class ClipOptions:
 def _json_of(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--json-schema: expected a file of JSON, got {path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"--json-schema: expected a file with a JSON schema, got {path}: {error.strerror}") from None
+    except ValueError:
+        raise UsageError(f"--json-schema: expected a file with a JSON schema, got {path}, which is no JSON") from None
 
 
 def _text_of(value: str) -> str:

@@ -22,7 +22,7 @@ from reelscribe.decode.sound.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.prompts import check_schema
+from reelscribe.run.tracks.prompts import check_schema, has_field
 
 HELD_BYTES = 2**30
 """Bytes of frames that are decoded before the first of them is sent, with `stream=False`."""
@@ -124,6 +124,8 @@ class ClipOptions:
             raise UsageError(f"clip fps: expected more than 0 frames a second, got {self.fps}")
         if self.prompt is not None and not self.prompt.strip():
             raise UsageError("prompt: expected a text that is not empty; leave it out for the model's own prompt")
+        if has_field(self.prompt, "schema") and self.json_schema is None:
+            raise UsageError("prompt: {schema} needs a JSON schema; give one, or leave it out")
         if self.json_schema is not None:
             check_schema(self.json_schema)
         if (self.prompt is not None or self.json_schema is not None) and not description.allow_prompts:

@@ -94,7 +94,9 @@ def check_schema(schema: Any) -> None:
     try:
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise UsageError(f"JSON schema: {error.message}") from None
+        raise UsageError(
+            f"JSON schema: expected a valid one, got an error at {error.json_path}: {error.message}; correct it"
+        ) from None
     specification = referencing.jsonschema.specification_with(
         str(schema.get("$schema", "")), default=referencing.jsonschema.DRAFT202012
     )
