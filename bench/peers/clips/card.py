@@ -25,7 +25,7 @@ NEW_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class ReadFrames:
+class SampledFrames:
     """Frames of a video that have been read and chosen before."""
 
     frames: NDArray[np.uint8]
@@ -49,7 +49,7 @@ class CardModel:
         """Return what happens in each of these files, which run through the model together."""
         return self._describe(paths, {"padding": True})
 
-    def describe(self, clips: Sequence[ReadFrames]) -> list[str]:
+    def describe(self, clips: Sequence[SampledFrames]) -> list[str]:
         """Return what happens in each of these clips, which run through the model together."""
         # The processor knows no times, but numbers of frames and their rate.
         metadata = [

@@ -19,12 +19,12 @@ import torch
 from fastapi import Request
 
 from lib.command import command_parser
-from peers.clips.card import CardModel, ReadFrames
+from peers.clips.card import CardModel, SampledFrames
 
 MOST_JOINED = 8
 """Clips in a batch, as the device batch of clip.yaml."""
 
-Describe = Callable[[Sequence[ReadFrames]], list[str]]
+Describe = Callable[[Sequence[SampledFrames]], list[str]]
 
 
 def load_handler_model(weights: str, prompt: str) -> Describe:
@@ -59,17 +59,17 @@ class ClipApi(litserve.LitAPI):  # type: ignore[misc]  # LitServe ships no types
         """Load the model, in the worker."""
         self._describe = self._load()
 
-    def decode_request(self, request: Request) -> ReadFrames:
+    def decode_request(self, request: Request) -> SampledFrames:
         """Return the clip of a request."""
         form: Any = request  # in fact the parsed form
         levels = np.frombuffer(bytearray(form["frames"].file.read()), np.uint8)
-        return ReadFrames(levels.reshape(json.loads(form["shape"])), json.loads(form["times"]))
+        return SampledFrames(levels.reshape(json.loads(form["shape"])), json.loads(form["times"]))
 
-    def batch(self, inputs: list[ReadFrames]) -> list[ReadFrames]:
+    def batch(self, inputs: list[SampledFrames]) -> list[SampledFrames]:
         """Return the clips as a list; their sizes may differ."""
         return inputs
 
-    def predict(self, x: list[ReadFrames]) -> list[str]:
+    def predict(self, x: list[SampledFrames]) -> list[str]:
         """Return a description for each clip."""
         return self._describe(x)
 

@@ -96,19 +96,19 @@ class ClipVideo(OpenVideo):
             if self.count is None:
                 self.find_shots(self._task.cutting.detection)
             yield from self._read([self._choose(*each) for each in self._numbered(self._all_clips(), numbers)])
-        if self.count is None:
-            self.count = numbers.count
+        self.count = numbers.count
 
     def _numbered(self, sections: Iterable[Section], numbers: _Numbers) -> Iterator[tuple[int, Section]]:
-        """Yield the numbers of the clips that are wanted."""
+        """Yield the clips that are wanted, with their numbers."""
         for section in sections:
             ordinal = numbers.take(section)
-            if ordinal is not None:
-                first = max(section.start_frame, numbers.anchor)
-                yield ordinal, section._replace(start_frame=first, start_seconds=self._start_of(section, first))
-
-    def _start_of(self, section: Section, first: int) -> float:
-        return section.start_seconds if first == section.start_frame else self.seconds(first)
+            if ordinal is None:
+                continue
+            if section.start_frame < numbers.anchor:
+                start = self.seconds(numbers.anchor)
+                yield ordinal, section._replace(start_frame=numbers.anchor, start_seconds=start)
+            else:
+                yield ordinal, section
 
     def _read(self, clips: Sequence[ChosenClip]) -> Iterator[ReadClip]:
         chosen = deque(clips)
