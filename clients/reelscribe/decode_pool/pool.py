@@ -52,9 +52,7 @@ class DecodePool:
         self.failures = 0
         """Number of processes that died, or hung and were killed."""
         # Besides the batches in use, each process needs a slot to fill, and one whose batch has not been read yet.
-        self._slots = Slots(
-            2 * workers + batches_held, slot_bytes, ready=min(2 * workers + READY_BATCHES, READY_BYTES // slot_bytes)
-        )
+        self._slots = Slots(2 * workers + batches_held, slot_bytes)
         self._stall_seconds = stall_seconds
         self._permits = asyncio.Semaphore(workers)
         self._idle: list[DecodeProcess] = []
@@ -67,6 +65,9 @@ class DecodePool:
         self._stopped = False
 
     async def __aenter__(self) -> Self:
+        # Nearly every run needs a process, and its imports take longer than all else at the start.
+        self._idle.append(await self._new())
+        self._slots.allocate(min(2 * self.workers + READY_BATCHES, READY_BYTES // self.slot_bytes))
         return self
 
     async def __aexit__(
@@ -197,6 +198,9 @@ class DecodePool:
             await self._discard(process)  # it died while it was idle
         if self._stopped:
             raise DecoderDied("decoding was stopped")
+        return await self._new()
+
+    async def _new(self) -> DecodeProcess:
         process = await DecodeProcess.start(self._slots, self._stall_seconds)
         self._all.add(process)
         if self._stopped:  # while it was starting

@@ -93,6 +93,8 @@ class DecodeProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
+                # numpy would start a thread for each core, which takes longer than all else of its import.
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 pass_fds=[slots.fd],
                 start_new_session=True,  # Ctrl-C is for the parent to handle
                 limit=REPLY_BYTES,

@@ -21,19 +21,17 @@ from reelscribe.errors import UsageError
 class Slots:
     """A fixed number of equally large slots of shared memory."""
 
-    def __init__(self, count: int, slot_bytes: int, ready: int = 0) -> None:
+    def __init__(self, count: int, slot_bytes: int) -> None:
         """Reserve the memory.
 
         Args:
             count: Number of slots.
             slot_bytes: Size of each slot in bytes.
-            ready: Number of slots for which memory is allocated now, so that a lack of memory shows at the start.
         """
         self.count, self.slot_bytes = count, slot_bytes
         self.fd = os.memfd_create("reelscribe-media")
         os.ftruncate(self.fd, count * slot_bytes)
         self._memory = mmap.mmap(self.fd, count * slot_bytes)
-        np.frombuffer(self._memory, np.uint8, min(ready, count) * slot_bytes)[:: mmap.PAGESIZE] = 0
         # Imported here, because decode processes import this module too and start faster without asyncio.
         import asyncio
 
@@ -41,6 +39,10 @@ class Slots:
         self._free = asyncio.LifoQueue[int]()
         for slot in reversed(range(count)):
             self._free.put_nowait(slot)
+
+    def allocate(self, slots: int) -> None:
+        """Allocate the memory of so many slots, before they are used, so that a lack of memory shows at the start."""
+        np.frombuffer(self._memory, np.uint8, min(slots, self.count) * self.slot_bytes)[:: mmap.PAGESIZE] = 0
 
     async def take(self) -> int:
         """Wait for a free slot, and return its number."""

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Header, Source
 from reelscribe.reporting.forecast import Costs, TimeLeft
 from reelscribe.reporting.limits import Resources
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
@@ -156,8 +156,10 @@ class Meter:
         """Seconds of these sources that this run has done."""
         self.gone = 0
         """Number of sources of this run and earlier ones that are gone from the disk."""
-        self.durations: dict[str, float] = {}
-        """The durations of sources that are known, in seconds."""
+        self.headers: dict[str, Header] = {}
+        """What is known of sources: the durations and frame rates that their headers state, or decoding has shown."""
+        self.begun = asyncio.Event()
+        """Set when a source has been opened, or is done."""
         self.tracks: list[TrackMeter] = []
         """The tracks, in the order in which they were added."""
 
@@ -173,14 +175,19 @@ class Meter:
         self.tracks.append(track)
         return track
 
-    def learn_duration(self, path: str, seconds: float) -> None:
-        """Keep the duration of a source, in seconds."""
-        self.durations[path] = seconds
-        for track in self.tracks:
-            track.forecast.learn_duration(path, seconds)
+    def learn_header(self, path: str, header: Header) -> None:
+        """Keep the duration and the frame rate of a source; what is None in `header` does not change what is known."""
+        known = self.headers.get(path, header)
+        seconds = known.seconds if header.seconds is None else header.seconds
+        rate = known.frames_per_second if header.frames_per_second is None else header.frames_per_second
+        self.headers[path] = Header(seconds, rate)
+        if header.seconds is not None:
+            for track in self.tracks:
+                track.forecast.learn_duration(path, header.seconds)
 
     def finished(self, source: Source, error: SourceError | None) -> None:
         """Count a source as done, with the error of its record if it has one."""
+        self.begun.set()
         self._done += source.path not in self._before
         if error:
             self._failed += 1

@@ -45,6 +45,9 @@ OPEN_SOURCES = 1024
 because a video of many hours holds back the records of all sources after it, and their tasks should go on meanwhile.
 """
 
+HEAD_START_SECONDS = 0.5
+"""Seconds for which the reading of headers waits for the first source."""
+
 SNAPSHOT_SECONDS = 1.0
 """Seconds between two reports of progress."""
 
@@ -168,7 +171,7 @@ class BulkRun:
             annotator = self._annotator = Annotator(self._tracks, ledger=ledger, reader=reader, meter=meter)
             if self._stopped:
                 annotator.stop()
-            tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger)
+            tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger, meter)
             background = [asyncio.create_task(task) for task in tasks]
             stack.push_async_callback(_cancel, background)
             try:
@@ -219,8 +222,14 @@ class BulkRun:
             track.count_in(meter, Costs.from_json(self._costs.get(track.costs_key, {})))
         return meter
 
-    async def _announce(self, outlooks: Outlooks, ledger: Ledger) -> None:
-        """Show what the run has before it, as soon as that is known, while the run goes on."""
+    async def _announce(self, outlooks: Outlooks, ledger: Ledger, meter: Meter) -> None:
+        """Show what the run has before it, as soon as that is known, while the run goes on.
+
+        Headers are read when the first source has been opened, so that its decode process starts undisturbed. Then the
+        headers of few sources are known without that.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(meter.begun.wait(), HEAD_START_SECONDS)
         try:
             await outlooks.read_headers(ledger)
         except ReelscribeError as error:

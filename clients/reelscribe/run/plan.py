@@ -170,22 +170,32 @@ class Outlooks:
             meter: The meter of the run.
         """
         self._plan, self._tracks, self._meter = plan, tracks, meter
-        self._headers = {source.path: source.header for source in plan.sources if source.header}
         for source in plan.sources:
             for track, done in zip(meter.tracks, source.done, strict=True):
                 track.expect(source.path, source.size, 1.0 if done.done else done.share, done.amount)
-            if source.size.seconds is not None:
-                meter.learn_duration(source.path, source.size.seconds)
+            if source.header:
+                meter.learn_header(source.path, source.header)
 
     async def read_headers(self, ledger: Ledger | None = None, processes: int = 1) -> None:
-        """Read the headers of sources whose durations are not known, in decode processes of their own.
+        """Find out the durations and frame rates of sources.
+
+        Tracks have learned them of the sources that they have opened. Of others, headers are read, in decode processes
+        of their own.
 
         Args:
             ledger: Where headers are kept for later runs; then only some of many small files are read. None to keep
                 nothing and to read all of them.
             processes: Number of processes.
         """
-        unknown = [source for source in reversed(self._plan.sources) if not source.header and source.stat]
+        unknown = []
+        for source in reversed(self._plan.sources):
+            if source.header or not source.stat:
+                continue
+            learned = self._meter.headers.get(source.path)
+            if learned is None or (learned.frames_per_second is None and source.size.kind == "video"):
+                unknown.append(source)
+            elif ledger:
+                await ledger.save_header(source.path, source.stat, learned)
         chosen = iter(_without_many_small(unknown) if ledger else unknown)
         if (first := next(chosen, None)) is None:
             return
@@ -205,50 +215,55 @@ class Outlooks:
             header = await pool.read_header(source.path)
         except MediaError:
             header = Header(None, None)  # the track that opens it says what is wrong
-        if header.seconds is not None:
-            self._meter.learn_duration(source.path, header.seconds)
-        self._headers[source.path] = header
+        self._meter.learn_header(source.path, header)
         if ledger:
             await ledger.save_header(source.path, source.stat, header)
 
     def outlook(self) -> Outlook:
         """Return what the run has before it, by what is known now."""
-        seconds = self._likely_seconds()
+        seconds, durations = self._likely_seconds(), self._durations()
         return Outlook(
             sources=len(self._plan.sources),
             before=len(self._plan.before),
             excluded=self._plan.excluded,
             changed_settings=self._plan.changed_settings,
             media_seconds=sum(each or 0.0 for each in seconds.values()),
-            estimated=any(each is not None and path not in self._meter.durations for path, each in seconds.items()),
+            estimated=any(each is not None and path not in durations for path, each in seconds.items()),
             unknown=sum(each is None for each in seconds.values()),
             choices=tuple(self._choice(number, seconds) for number in range(len(self._tracks))),
             left=self._meter.time_left(),
         )
 
+    def _durations(self) -> dict[str, float]:
+        """Return the durations of the sources of which they are known, in seconds."""
+        headers = self._meter.headers.items()
+        return {path: header.seconds for path, header in headers if header.seconds is not None}
+
     def _likely_seconds(self) -> dict[str, float | None]:
         """Return the durations of all sources; None for those of which nobody can tell."""
-        seconds: dict[str, float | None] = dict(self._meter.durations)
+        durations = self._durations()
+        seconds: dict[str, float | None] = dict(durations)
         rates = {}
         for alike in {_kind(source) for source in self._plan.sources}:
             known = [each for each in self._plan.sources if _kind(each) == alike and each.path in seconds]
             size = sum(source.size.bytes for source in known)
-            rates[alike] = sum(self._meter.durations[source.path] for source in known) / size if size else None
+            rates[alike] = sum(durations[source.path] for source in known) / size if size else None
         for source in self._plan.sources:
-            rate, read = rates[_kind(source)], source.path in self._headers or not source.stat
+            rate, read = rates[_kind(source)], source.path in self._meter.headers or not source.stat
             seconds.setdefault(source.path, None if rate is None or read else rate * source.size.bytes)
         return seconds
 
     def _choice(self, number: int, seconds: Mapping[str, float | None]) -> Choice:
         track = self._tracks[number]
-        stated = [rate for header in self._headers.values() if (rate := header.frames_per_second)]
+        headers = self._meter.headers
+        stated = [rate for header in headers.values() if (rate := header.frames_per_second)]
         usual_rate = fmean(stated) if stated else USUAL_FRAMES_PER_SECOND
         count: float | None = 0.0
         for source in self._plan.sources:
             done = source.done[number]
             if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.counts].pictures):
                 continue
-            header = self._headers.get(source.path)
+            header = headers.get(source.path)
             rate = header.frames_per_second if header else None
             items = track.likely_items(seconds[source.path] or 0.0, usual_rate if rate is None else rate)
             if done.total is not None and track.counts == "frames":

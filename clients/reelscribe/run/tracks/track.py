@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self
 
 from reelscribe.contract.outcomes import SourceError, Utterance
-from reelscribe.contract.source import Source
+from reelscribe.contract.source import Header, Source, VideoInfo
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import Costs
@@ -220,8 +220,11 @@ class Track(ABC, Generic[Opened]):
     def save_opened(self, path: str, job: Job, opened: Opened) -> asyncio.Future[None]:
         """Save what is known about an opened source; the future is done when it is on the disk."""
         saved, total = self._opened_to_save(opened)
-        if saved.info.duration_seconds > 0:
-            self._run_meter.learn_duration(path, saved.info.duration_seconds)
+        info = saved.info
+        if info.duration_seconds > 0:
+            rate = info.average_fps if isinstance(info, VideoInfo) else None
+            self._run_meter.learn_header(path, Header(info.duration_seconds, rate))
+        self._run_meter.begun.set()
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
