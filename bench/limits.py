@@ -1,25 +1,26 @@
 """How fast are decoding, model and transport alone, and how much of the slowest part is left in a whole run?
 
     scripts/bench limits [--rounds 3] [--seconds 5] [--devices 100 400 1000] [--clip-frames 150]
-                         [--resize fast] [--decode-workers 2] [--tables parts settings] [--json FILE]
+                         [--resize fast] [--sizes 1920x1080 ...] [--tables parts settings] [--json FILE]
 
 The table "parts" has a row for each resolution and device, with the documented setting (two workers for each device,
 one request a call):
 
 - decode: our decode processes, when nothing is done with their frames. decord, which we do not use, is measured for
   comparison at the model's size, with as many readers of one thread each.
-- model: the demo captioner by the handler's own code, in a process of its own with one thread, on frames in memory. The
-  speed of an emulated device is given.
+- model: the demo captioner by the handler's own code, in as many processes of one thread as there are cores, all at the
+  same time, on frames in memory. The speed of an emulated device is given.
 - transport: full requests to a device that takes no time, as many in flight as the client starts with.
 - between answers: the whole run (decode processes, client, ledger, records, a real TorchServe), from the first answer
   to the last. "whole run" includes its start, in which decode processes are started, and its end.
 - efficiency: the whole run between answers, divided by the slowest of decode, model and transport in the same round.
-- cores busy: how many cores the whole run used. If it used all of them, its limit is the sum of the parts, and none of
-  them waits for another.
+- of the cores: in the rows "CPU-bound", the whole run between answers, divided by the limit of the cores in the same
+  round: what they would do if a frame took them nothing but decoding and the model, 1 / (1 / decode + 1 / model).
+- cores busy: how many cores the whole run used.
 
 Everything runs on this machine's cores. Decoding alone has all of them; in a whole run, decode processes share them
-with the client, Java and the workers, which read requests. In the rows "CPU-bound", one worker also computes on a core.
-An emulated device only sleeps, as a GPU leaves the cores free.
+with the client, Java and the workers, which read requests. In the rows "CPU-bound", as many workers as there are cores
+also compute on them. An emulated device only sleeps, as a GPU leaves the cores free.
 
 The table "settings" compares, at the smallest resolution and for each emulated device, the number of workers that share
 it and batchSize, the number of requests that TorchServe joins for a call. The client adapts its limit of requests in
@@ -34,8 +35,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -74,6 +79,8 @@ TRANSPORT_SECONDS = 2.0
 MODEL_FRAMES = 1024
 """Frames of a run of the model alone."""
 CPU, TRANSPORT = "CPU-bound", "transport"
+CORES = len(os.sched_getaffinity(0))
+SIZES = {f"{width}x{height}": (width, height) for width, height in RESOLUTIONS}
 TARGETS = ("Targets", ("figure", "target", "measured"))
 
 
@@ -106,7 +113,7 @@ class Library:
 
 def make_library(root: Path, width: int, height: int, arguments: argparse.Namespace) -> Library:
     """Write as many files as a run with the fastest device needs, and measure how fast they are decoded."""
-    options = CaptionOptions(Sampling(every=1), resize=arguments.resize, decode_workers=arguments.decode_workers)
+    options = CaptionOptions(Sampling(every=1), resize=arguments.resize, decode_workers=CORES)
     frames = round(arguments.seconds * max(arguments.devices)) + options.decode_workers * arguments.clip_frames
     name, clips = f"{width}x{height}", max(1, frames // arguments.clip_frames)
     paths = write_library(root / name, width, height, clips=clips, frames=arguments.clip_frames)
@@ -117,10 +124,24 @@ def make_library(root: Path, width: int, height: int, arguments: argparse.Namesp
 @contextmanager
 def serve_for_parts(root: Path, rates: Sequence[float]) -> Iterator[dict[str, Serving]]:
     """Serve the demo captioner, an emulated device of each rate, and one that takes no time, all on one server."""
-    archive.build("captioner", "caption", str(CAPTIONER), root / "store", handlers=HANDLERS)
+    handlers = shutil.copytree(HANDLERS, root / "handlers")
+    settings = handlers / "caption.yaml"
+    settings.write_text(re.sub(r"(minWorkers|maxWorkers): 1", rf"\1: {CORES}", settings.read_text()))
+    archive.build("captioner", "caption", str(CAPTIONER), root / "store", handlers=handlers)
     devices = {f"device-{rate:g}": Emulated(rate, WORKERS, batch_size=BATCH_SIZE) for rate in rates}
     with serve_all_emulated(root, CONFIG, {TRANSPORT: Emulated(float("inf"), WORKERS), **devices}) as servings:
         yield {CPU: replace(servings[TRANSPORT], model="captioner"), **servings}
+
+
+@contextmanager
+def model_on_all_cores(frames: FrameArray) -> Iterator[Callable[[], float]]:
+    """Yield a function that runs the captioner on all cores; it returns the frames per second of all together."""
+    plan = Plan("captioner", "one process", ModelSettings.device_batch)
+    items: Any = frames
+    with ExitStack() as stack:
+        models = [stack.enter_context(started(plan, items)) for _ in range(CORES)]
+        threads = stack.enter_context(ThreadPoolExecutor(CORES))
+        yield lambda: sum(threads.map(lambda model: model(), models))
 
 
 def measure_parts(libraries: Sequence[Library], root: Path, arguments: argparse.Namespace) -> tuple[Report, Report]:
@@ -129,8 +150,7 @@ def measure_parts(libraries: Sequence[Library], root: Path, arguments: argparse.
     wholes: dict[str, WholeRun] = {}
     with ExitStack() as stack:
         servings = stack.enter_context(serve_for_parts(root, arguments.devices))
-        frames: Any = libraries[0].frames(MODEL_FRAMES)
-        model = stack.enter_context(started(Plan("captioner", "one process", ModelSettings.device_batch), frames))
+        model = stack.enter_context(model_on_all_cores(libraries[0].frames(MODEL_FRAMES)))
         rates = {CPU: model(), **{f"device-{rate:g}": rate for rate in arguments.devices}}
         for library in libraries:
             paths = library.lasting(arguments.seconds)
@@ -156,7 +176,7 @@ def _parts_table(
     sizes: Sequence[str], rates: dict[str, float], spreads: dict[str, Spread], wholes: dict[str, WholeRun]
 ) -> Report:
     columns = ("frames/s", "decode", "decord", "model", "transport", "between answers", "whole run", "efficiency")
-    report = Report("The parts alone, and the whole", (*columns, "cores busy"))
+    report = Report("The parts alone, and the whole", (*columns, "of the cores", "cores busy"))
     for size in sizes:
         decode, decord, transport = (spreads[f"{size}, {part}"] for part in ("decode", "decord", TRANSPORT))
         for variant in (CPU, *rates):
@@ -166,7 +186,8 @@ def _parts_table(
                 model = Spread((rates[variant],) * len(decode.values))
             efficiency = spreads[name].over(slowest(decode, model, transport))
             whole = wholes[name]
-            ours = (spreads[name], whole.spread(lambda run: run.per_second), efficiency)
+            of_cores = spreads[name].over(of_both(decode, model)) if variant == CPU else "-"
+            ours = (spreads[name], whole.spread(lambda run: run.per_second), efficiency, of_cores)
             report.add(name, decode, decord, model, transport, *ours, whole.spread(lambda run: run.cores))
     return report
 
@@ -176,6 +197,11 @@ def slowest(*parts: Spread) -> Spread:
     return Spread(tuple(map(min, *(part.values for part in parts))))
 
 
+def of_both(first: Spread, second: Spread) -> Spread:
+    """The rate of each round at which the same cores do both, one after the other, for each frame."""
+    return Spread(tuple(1 / (1 / a + 1 / b) for a, b in zip(first.values, second.values, strict=True)))
+
+
 def _size_targets(sizes: Sequence[str], variants: Sequence[str], spreads: dict[str, Spread]) -> Report:
     small, large = sizes[0], sizes[-1]
     report = Report(*TARGETS)
@@ -183,6 +209,9 @@ def _size_targets(sizes: Sequence[str], variants: Sequence[str], spreads: dict[s
         limit = slowest(spreads[f"{large}, decode"], spreads[f"{small}, {variant}"])
         ratio = spreads[f"{large}, {variant}"].over(limit)
         report.add(f"{large} over min(decode alone, whole run at {small}), {variant}", ">= 0.9", ratio)
+    for size in sizes:
+        cores = of_both(spreads[f"{size}, decode"], spreads[f"{size}, model"])
+        report.add(f"{size} over the limit of the cores", ">= 0.95", spreads[f"{size}, {CPU}"].over(cores))
     return report
 
 
@@ -224,7 +253,7 @@ def main() -> None:
     parser.add_argument("--devices", type=float, nargs="+", default=[100, 400, 1000], help="frames/s of each one")
     parser.add_argument("--clip-frames", type=int, default=150, help="frames of each source")
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
-    parser.add_argument("--decode-workers", type=int, default=2)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--tables", nargs="+", choices=("parts", "settings"), default=["parts", "settings"])
     add_json_option(parser)
     arguments = parser.parse_args()
@@ -232,8 +261,8 @@ def main() -> None:
     reports = []
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        sizes = RESOLUTIONS if "parts" in arguments.tables else RESOLUTIONS[:1]
-        libraries = [make_library(root, *size, arguments) for size in sizes]
+        sizes = arguments.sizes if "parts" in arguments.tables else arguments.sizes[:1]
+        libraries = [make_library(root, *SIZES[size], arguments) for size in sizes]
         if "parts" in arguments.tables:
             table, rows = measure_parts(libraries, root / "parts", arguments)
             reports.append(table)
