@@ -12,6 +12,7 @@
     ├── RequestError            a request cannot be answered; each child has its HTTP status
     │   ├── WireError           400: a body is malformed, or a value cannot be packed into one
     │   ├── LimitExceeded       413: a request holds too much, or something too large
+    │   ├── MemoryNotShared     421: a request refers to memory that the server cannot read
     │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
     │   ├── FramesError         422: a body holds no frames that can be captioned
     │   ├── SpeechError         422: a body holds no audio that can be transcribed
@@ -85,6 +86,12 @@ class LimitExceeded(RequestError):
     """A request holds more or larger frames, or more audio, than one request may hold."""
 
     http_status = 413
+
+
+class MemoryNotShared(RequestError):
+    """A request refers to memory that the server cannot read (`contract.shared_memory`); send its content instead."""
+
+    http_status = 421
 
 
 class UnsupportedFormat(RequestError):

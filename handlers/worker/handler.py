@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from reelscribe import wire
+from reelscribe.contract import shared_memory
 from reelscribe.contract.model import identity_of
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
@@ -150,7 +151,12 @@ class ModelHandler(ABC, Generic[Settings]):
     def _start(self, context: Context, settings: Settings, model: LoadedModel, *devices: object) -> None:
         """Make a loaded model ready for calls."""
         names = tuple(map(str, devices))
-        description = {**model.description, "stages": settings.stages, "devices": names}
+        description = {
+            **model.description,
+            "stages": settings.stages,
+            "devices": names,
+            "machine": shared_memory.machine(),
+        }
         self._model = replace(model, description=description)
         logger.info("%s %s on %s", settings.model, description["revision"], ", ".join(names))
         model.counters.take()  # warming up answered no request

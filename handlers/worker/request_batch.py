@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from reelscribe.contract import shared_memory
 from reelscribe.errors import RequestError, UnsupportedFormat, WireError
 from runtime.metrics import Counters, TorchServeMetrics
 
@@ -91,6 +92,7 @@ def request_body(row: Row) -> bytes | bytearray:
 
     Raises:
         UnsupportedFormat: TorchServe has parsed the body, because its Content-Type was that of JSON or of a form.
+        RequestError: It refers to shared memory that cannot be read (see `reelscribe.contract.shared_memory`).
     """
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
@@ -98,7 +100,7 @@ def request_body(row: Row) -> bytes | bytearray:
         raise UnsupportedFormat(
             f"body: expected bytes, got {got}; send it with Content-Type: application/octet-stream, or by curl -T FILE"
         )
-    return body
+    return shared_memory.resolve(body)
 
 
 def wrong_format(body: bytes | bytearray, expected: str) -> RequestError:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import aiohttp
+import numpy as np
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -12,9 +13,20 @@ from aiohttp import web
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Endpoint, Server
+from reelscribe.contract import shared_memory
 from reelscribe.contract.model import CaptionerDescription
+from reelscribe.contract.shared_memory import MAGIC, SharedMemory, machine, resolve
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable
-from support.fake_torchserve import DESCRIPTION, Broken, FakeTorchServe, captions, refused, worker_died, write_key_file
+from support.fake_torchserve import (
+    DESCRIPTION,
+    Broken,
+    FakeTorchServe,
+    Received,
+    captions,
+    refused,
+    worker_died,
+    write_key_file,
+)
 from support.sending import FRAMES
 
 BODY = wire.pack({"frames": FRAMES})
@@ -163,3 +175,62 @@ async def test_a_key_without_a_file_never_changes(server, session):
     with pytest.raises(AccessRefused, match="keys expire"):
         await endpoint.predict(BODY)
     assert not endpoint.reload_key()
+
+
+@pytest.fixture
+def memory():
+    memory = SharedMemory(10_000)
+    yield memory
+    memory.close()
+
+
+def in_memory(memory, count=2):
+    frames = np.ndarray((count, 40, 30, 3), np.uint8, memory.view)
+    frames[:] = np.arange(count, dtype=np.uint8).reshape(count, 1, 1, 1)
+    return wire.pack({"frames": frames})
+
+
+async def read_there(received):
+    """Respond like a handler that reads the memory of its clients."""
+    return await captions(Received(received.headers, bytes(resolve(received.body))))
+
+
+async def cannot_read(received):
+    """Respond like a handler that cannot read the memory of its clients."""
+    if received.body.startswith(MAGIC):
+        return refused(421, "MemoryNotShared", "it cannot be opened")
+    return await captions(received)
+
+
+async def test_a_server_on_this_machine_is_told_where_the_frames_are(server, session, memory):
+    server.description, server.answer = replace(DESCRIPTION, machine=machine()), read_there
+    endpoint = endpoint_of(server, session)
+    endpoint.memories = [memory]
+    await endpoint.describe()
+    answer = await endpoint.predict(in_memory(memory))
+    assert [each["text"] for each in answer.value] == ["frame 0", "frame 1"]
+    assert len(server.received[0].body) < 400
+    await endpoint.predict(BODY)  # its frames are elsewhere
+    assert server.received[1].body == b"".join(map(bytes, BODY))
+
+
+@pytest.mark.parametrize("name", ["", "another machine"])
+async def test_a_server_elsewhere_gets_the_frames(server, session, memory, name, monkeypatch):
+    server.description = replace(DESCRIPTION, machine=name)
+    monkeypatch.setattr(shared_memory, "machine", lambda: "" if not name else "this machine")
+    endpoint = endpoint_of(server, session)
+    endpoint.memories = [memory]
+    await endpoint.describe()
+    await endpoint.predict(in_memory(memory))
+    assert len(server.received[0].frames) == 2
+
+
+async def test_a_server_that_cannot_read_the_memory_gets_the_frames_and_is_asked_once(server, session, memory, caplog):
+    server.description, server.answer = replace(DESCRIPTION, machine=machine()), cannot_read
+    endpoint = endpoint_of(server, session)
+    endpoint.memories = [memory]
+    await endpoint.describe()
+    for _ in range(2):
+        assert len((await endpoint.predict(in_memory(memory))).value) == 2
+    assert [each.body.startswith(MAGIC) for each in server.received] == [True, False, False]
+    assert "so frames are sent" in caplog.text

@@ -16,6 +16,7 @@ import stamina
 from reelscribe import wire
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight, Permit
+from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
 
 OUTAGE_SECONDS = 900.0
@@ -75,6 +76,10 @@ class Balancer(Generic[Description]):
             Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
             for server in servers
         ]
+        self.memories: list[SharedMemory] = []
+        """Memory in which arrays of requests may lie."""
+        for endpoint in self._endpoints:
+            endpoint.memories = self.memories
         self._in_flight = InFlight(requests_in_flight, requests_in_flight)
         self._outage_seconds = outage_seconds
         self._patient = True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -13,8 +14,11 @@ import aiohttp
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
+from reelscribe.contract import shared_memory
 from reelscribe.contract.model import ModelDescription
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, MemoryNotShared, RequestRefused, ServerError, ServerUnreachable, UsageError
+
+_log = logging.getLogger(__name__)
 
 WRITE_BYTES = 256 * 1024
 """Size of the writes to the socket, in bytes. Asyncio would copy most of a larger write into its buffer."""
@@ -110,8 +114,11 @@ class Endpoint(Generic[Description]):
         """Why the endpoint cannot be used at the moment; None if it can. The balancer sets it."""
         self.description: Description | None = None
         """The last description of the model; None before `describe`."""
+        self.memories: Sequence[shared_memory.SharedMemory] = ()
+        """Memory in which arrays of requests may lie; a server on this machine reads them there."""
         self._model = model
         self._read_description = read_description
+        self._reads_memory = True
         self._session = session
         self._credentials = server.credentials
         self._refused_token: str | None = None
@@ -155,7 +162,7 @@ class Endpoint(Generic[Description]):
             seconds = QUEUE_SECONDS + (self.description.response_seconds if self.description else 0)
         self.outstanding += 1
         try:
-            answer, identity = await self._post(body, {}, seconds)
+            answer, identity = await self._post_or_refer(body, seconds)
         finally:
             self.outstanding -= 1
         if self.description and identity and identity != self.description.identity:
@@ -170,6 +177,21 @@ class Endpoint(Generic[Description]):
         return isinstance(self._credentials, Credentials) and self._credentials.reload_after_refusal(
             self._refused_token
         )
+
+    async def _post_or_refer(self, body: list[wire.Segment], seconds: float) -> tuple[Answer, str | None]:
+        """Send a request as `_post` does, or where its arrays are if the server can read them there."""
+        reference = None
+        if self._reads_memory and self.description and self.description.machine == (shared_memory.machine() or None):
+            reference = shared_memory.refer(body, self.memories)
+        if reference is not None:
+            try:
+                return await self._post([reference], {}, seconds)
+            except RequestRefused as refusal:
+                if refusal.status != MemoryNotShared.http_status:
+                    raise
+                _log.warning("%s reads no memory of this process, so frames are sent: %s", self.url, refusal)
+                self._reads_memory = False
+        return await self._post(body, {}, seconds)
 
     async def _post(
         self, body: list[wire.Segment], headers: dict[str, str], seconds: float

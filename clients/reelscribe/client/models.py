@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -17,6 +18,7 @@ from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, frame_batch
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
+from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
 
@@ -149,6 +151,15 @@ class ModelClient(ABC, Generic[Description]):
     def in_flight(self) -> InFlight:
         """The permits for requests; `permit` takes one of them."""
         return self._balancer.in_flight
+
+    @contextmanager
+    def sharing(self, memory: SharedMemory) -> Iterator[None]:
+        """Let servers on this machine read arrays of requests from a memory, which must last as long as the block."""
+        self._balancer.memories.append(memory)
+        try:
+            yield
+        finally:
+            self._balancer.memories.remove(memory)
 
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a server or for a permit.

@@ -26,6 +26,7 @@ _NOT_IN_IDENTITY = {
     "response_seconds",
     "stages",
     "devices",
+    "machine",
 }
 """Fields of a description that change the capacity and the speed of a model, but not its answers."""
 
@@ -74,6 +75,8 @@ class ModelDescription:
     """Number of processes that each worker is split over, 1 or 2."""
     devices: tuple[str, ...] = ()
     """Device of each stage of the worker that answered, such as "cpu" or "cuda:2"."""
+    machine: str = ""
+    """`contract.shared_memory.machine` of the worker that answered; empty if it reads no shared memory."""
 
     @property
     def identity(self) -> str:

@@ -14,6 +14,7 @@ from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
+from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import Header, Source, Span
 from reelscribe.decode_pool.digests import DigestQueue
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
@@ -76,6 +77,11 @@ class DecodePool:
         await self._digests.close()
         await asyncio.gather(*(process.close() for process in self._all))
         self._slots.close()
+
+    @property
+    def memory(self) -> SharedMemory:
+        """The shared memory in which frames and samples of batches lie."""
+        return self._slots.memory
 
     @property
     def busy_seconds(self) -> float:

@@ -83,7 +83,7 @@ class DecodeProcess:
             StartupError: The operating system cannot start it.
         """
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        arguments = [str(n) for n in (slots.fd, slots.slot_bytes, slots.count, os.getpid())]
+        arguments = [str(n) for n in (slots.memory.fd, slots.slot_bytes, slots.count, os.getpid())]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -95,7 +95,7 @@ class DecodeProcess:
                 stderr=stderr,
                 # numpy would start a thread for each core, which takes longer than all else of its import.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                pass_fds=[slots.fd],
+                pass_fds=[slots.memory.fd],
                 start_new_session=True,  # Ctrl-C is for the parent to handle
                 limit=REPLY_BYTES,
             )

@@ -7,7 +7,6 @@ never written take no memory.
 from __future__ import annotations
 
 import mmap
-import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.errors import UsageError
 
 
@@ -29,9 +29,7 @@ class Slots:
             slot_bytes: Size of each slot in bytes.
         """
         self.count, self.slot_bytes = count, slot_bytes
-        self.fd = os.memfd_create("reelscribe-media")
-        os.ftruncate(self.fd, count * slot_bytes)
-        self._memory = mmap.mmap(self.fd, count * slot_bytes)
+        self.memory = SharedMemory(count * slot_bytes)
         # Imported here, because decode processes import this module too and start faster without asyncio.
         import asyncio
 
@@ -42,7 +40,7 @@ class Slots:
 
     def allocate(self, slots: int) -> None:
         """Allocate the memory of so many slots, before they are used, so that a lack of memory shows at the start."""
-        np.frombuffer(self._memory, np.uint8, min(slots, self.count) * self.slot_bytes)[:: mmap.PAGESIZE] = 0
+        np.frombuffer(self.memory.view, np.uint8, min(slots, self.count) * self.slot_bytes)[:: mmap.PAGESIZE] = 0
 
     async def take(self) -> int:
         """Wait for a free slot, and return its number."""
@@ -54,11 +52,11 @@ class Slots:
 
     def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         """Return the beginning of a slot as an array, without a copy."""
-        return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
+        return np.ndarray(shape, dtype, self.memory.view, offset=slot * self.slot_bytes)
 
     def close(self) -> None:
         """Close the file. The memory remains as long as processes map it or arrays view it."""
-        os.close(self.fd)
+        self.memory.close()
 
 
 @dataclass(frozen=True, kw_only=True)

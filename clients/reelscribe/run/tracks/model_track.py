@@ -53,6 +53,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """
         super().__init__(retry_failed=retry_failed)
         self._client = client
+        self._until_exit = ExitStack()
         self._reading = 0
         """Number of sources that are being decoded, or wait for a process."""
 
@@ -60,6 +61,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._joined.close()
+        self._until_exit.close()
         await super().__aexit__(kind, error, trace)
 
     async def _prepare(self) -> None:
@@ -67,6 +69,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         self.model = Model(self._description.name, self._description.revision)
         self.settings = self._read_settings(self._description)
         self.pool = self._create_pool(self._description)
+        self._until_exit.enter_context(self._client.sharing(self.pool.memory))
         self._joined = self._create_joined(self._description)
 
     def stop(self) -> None:

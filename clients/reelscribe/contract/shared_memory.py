@@ -1,0 +1,189 @@
+"""Bodies in shared memory: a request to a server on the same machine carries no frames, but says where they are.
+
+Without this, a frame is copied some ten times on its way through two sockets and TorchServe's Java process, which takes
+several times as long as reading it from memory once. This is the specification of such a request, a "reference",
+version 1. Integers are unsigned and little-endian::
+
+    offset  size      content
+    0       8         magic: the byte 93 (hexadecimal), "RSMEM" in ASCII, the byte 0, and the version, 1
+    8       4         id of the process that has the memory
+    12      4         its file descriptor for the memory, an anonymous file (`memfd_create`) named NAME
+    16      4         N: number of pieces, at most 16,384
+    20      16 * N    offset and size of each piece in the memory, in bytes; an offset of 2**64 - 1 means that the piece
+                      is in the reference itself
+    20+16*N ...       the pieces that are in the reference, one after the other
+
+The pieces, one after the other, are the body, of at most MAX_BYTES. It is any body that could be sent by itself.
+
+Both sides must be processes of the same user that see the same processes, which `machine` tells. The reader copies what
+it reads, so that the memory may change or shrink at any time without harm. It opens nothing but anonymous files of this
+name, whatever a reference says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from reelscribe.errors import MemoryNotShared, WireError
+
+NAME = "reelscribe-media"
+"""Name of the anonymous files."""
+
+MAGIC = b"\x93RSMEM\0\1"
+"""First bytes of a reference."""
+
+MAX_BYTES = 50 * 2**20
+"""Largest body, as large as those that the servers of config.properties accept."""
+
+MAX_PIECES = 16_384
+"""Largest number of pieces: more than the segments of any body that `wire.pack` makes."""
+
+_HEAD = struct.Struct("<8sIII")
+_PIECE = struct.Struct("<QQ")
+_IN_REFERENCE = 2**64 - 1
+_LINK = f"/memfd:{NAME} (deleted)"
+
+Segment = bytes | memoryview
+
+
+class SharedMemory:
+    """An anonymous file in memory that other processes may map or read. It disappears with the last of them."""
+
+    def __init__(self, size: int) -> None:
+        """Reserve the memory; pages that are never written take none.
+
+        Args:
+            size: Its size in bytes, at least 1.
+        """
+        self.fd = os.memfd_create(NAME)
+        os.ftruncate(self.fd, size)
+        self.view = mmap.mmap(self.fd, size)
+        """The memory itself."""
+        self._size, self._address = size, np.frombuffer(self.view, np.uint8).ctypes.data
+
+    def offset_of(self, segment: Segment) -> int | None:
+        """Return where in the memory a segment lies, in bytes; None if it lies elsewhere."""
+        if isinstance(segment, bytes) or not segment.nbytes:
+            return None
+        offset = np.frombuffer(segment, np.uint8).ctypes.data - self._address
+        return offset if 0 <= offset <= self._size - segment.nbytes else None
+
+    def close(self) -> None:
+        """Close the file. The memory remains as long as processes map it or arrays view it."""
+        os.close(self.fd)
+
+
+def refer(body: Sequence[Segment], memories: Iterable[SharedMemory]) -> bytes | None:
+    """Make a reference to a body.
+
+    Args:
+        body: The segments of the body, as `wire.pack` returns them.
+        memories: Where its arrays may lie. The body must not change until the answer has arrived.
+
+    Returns:
+        The reference; None if none of the segments lies in one of the memories, or the body is too large.
+    """
+    size = sum(memoryview(segment).nbytes for segment in body)
+    for memory in memories:
+        offsets = [memory.offset_of(segment) for segment in body]
+        if size <= MAX_BYTES and len(body) <= MAX_PIECES and any(offset is not None for offset in offsets):
+            pieces = [
+                _PIECE.pack(_IN_REFERENCE if offset is None else offset, memoryview(segment).nbytes)
+                for segment, offset in zip(body, offsets, strict=True)
+            ]
+            inside = [segment for segment, offset in zip(body, offsets, strict=True) if offset is None]
+            return b"".join([_HEAD.pack(MAGIC, os.getpid(), memory.fd, len(body)), *pieces, *inside])
+    return None
+
+
+def resolve(body: bytes | bytearray) -> bytes | bytearray:
+    """Return the body that a reference refers to; any other body is returned as it is.
+
+    Args:
+        body: What a client has sent.
+
+    Raises:
+        WireError: It begins like a reference and breaks a rule.
+        MemoryNotShared: The memory cannot be read from here.
+    """
+    if not body.startswith(MAGIC):
+        return body
+    try:
+        _, pid, fd, count = _HEAD.unpack_from(body)
+        if count > MAX_PIECES:
+            raise WireError(f"reference: at most {MAX_PIECES} pieces, got {count}")
+        pieces = [_PIECE.unpack_from(body, _HEAD.size + k * _PIECE.size) for k in range(count)]
+    except struct.error:
+        raise WireError(f"reference: expected more than {len(body)} bytes; it is cut short") from None
+    size = sum(size for _, size in pieces)
+    inside = sum(size for offset, size in pieces if offset == _IN_REFERENCE)
+    if size > MAX_BYTES:
+        raise WireError(f"reference: expected a body of at most {MAX_BYTES} bytes, got {size}")
+    at = _HEAD.size + count * _PIECE.size
+    if at + inside != len(body):
+        raise WireError(f"reference: expected {at + inside} bytes, got {len(body)}")
+    file = _open(pid, fd)
+    try:
+        whole, end = bytearray(size), 0
+        view = memoryview(whole)
+        for offset, length in pieces:
+            begin, end = end, end + length
+            if offset == _IN_REFERENCE:
+                view[begin:end] = body[at : at + length]
+                at += length
+            else:
+                _read(file, offset, view[begin:end])
+        return whole
+    finally:
+        os.close(file)
+
+
+@cache
+def machine() -> str:
+    """Return a text that is equal for two processes if each can read the memory of the other; empty if nobody can tell.
+
+    It is a hash of what identifies the running kernel, the namespaces of processes and users, and the user.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "user")]
+    except OSError:
+        return ""
+    return hashlib.sha256(repr([boot, *namespaces, os.geteuid()]).encode()).hexdigest()[:16]
+
+
+def _open(pid: int, fd: int) -> int:
+    """Open the memory of a process; raises MemoryNotShared for everything but an anonymous file of NAME."""
+    path = f"/proc/{pid}/fd/{fd}"
+    try:
+        if os.readlink(path) != _LINK:
+            raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if os.readlink(f"/proc/self/fd/{file}") == _LINK:
+            return file
+        os.close(file)  # it was replaced meanwhile
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise MemoryNotShared(f"reference: {path} cannot be opened: {reason}; send the frames themselves") from None
+    raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
+
+
+def _read(file: int, offset: int, view: memoryview) -> None:
+    """Fill a view with bytes of a file from an offset."""
+    done = 0
+    while done < view.nbytes:
+        try:
+            count = os.preadv(file, [view[done:]], offset + done)
+        except (OSError, OverflowError):  # no file has such an offset
+            count = 0
+        if not count:
+            raise WireError(f"reference: expected memory of at least {offset + view.nbytes} bytes, got less")
+        done += count
