@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compare_with_truth import scenes_with_captions
+from reelscribe.contract import shared_memory
 from support.patience import PATIENCE
 from support.servers import read_records, record_of, saved_frames, wait_until
 
@@ -60,6 +61,22 @@ def test_the_same_scenes_have_the_same_captions_at_every_resolution(annotated):
 def test_a_second_run_with_other_requests_gives_the_same_bytes(server, clips, captioned, tmp_path, options):
     assert server.caption(*clips, "--out", tmp_path, *options).exit_code == 0
     assert (tmp_path / "annotations.jsonl").read_bytes() == (captioned / "annotations.jsonl").read_bytes()
+
+
+def test_frames_that_stay_in_memory_and_frames_that_are_sent_have_the_same_captions(
+    server, clips, tmp_path, monkeypatch
+):
+    references, refer = [], shared_memory.refer
+    monkeypatch.setattr(shared_memory, "refer", lambda *body: references.append(refer(*body)) or references[-1])
+    result = server.caption(*clips[:2], "--out", tmp_path / "memory")
+    assert any(references)
+    assert "frames are sent" not in result.output
+    references.clear()
+    monkeypatch.setattr(shared_memory, "machine", lambda: "")  # as on another machine
+    assert server.caption(*clips[:2], "--out", tmp_path / "network").exit_code == 0
+    assert references == []
+    one, other = ((tmp_path / name / "annotations.jsonl").read_bytes() for name in ("memory", "network"))
+    assert one == other
 
 
 def test_a_server_that_joins_single_frames_gives_the_same_captions(joining, clips, captioned, tmp_path):

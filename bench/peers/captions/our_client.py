@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import get_args
 
 from lib.command import command_parser
 from peers.outcome import Recorder
+from peers.own_requests import size_sent, through_network
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
@@ -37,7 +39,7 @@ class RecordedClient(CaptionClient):
     async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
         """Return the captions of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
-        self._recorder.sent(wire.size_of(wire.pack({"frames": frames})))
+        self._recorder.sent(size_sent(wire.pack({"frames": frames}), self._balancer.memories))
         captions = await super().caption(frames, permit)
         self._recorder.answered(len(captions))
         return captions
@@ -65,11 +67,12 @@ def main() -> None:
     parser.add_argument("--key-file", type=Path, required=True)
     parser.add_argument("--model", default="captioner")
     parser.add_argument("--resize", choices=get_args(Resize), default=CaptionOptions().resize)
+    parser.add_argument("--network", action="store_true", help="send frames as to a server on another machine")
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     server = Server(options.url, Credentials(options.key_file))
     caption_options = CaptionOptions(Sampling(every=1), resize=options.resize)
-    with tempfile.TemporaryDirectory() as out:
+    with tempfile.TemporaryDirectory() as out, through_network() if options.network else nullcontext():
         recorder = Recorder()
         captions = asyncio.run(caption(server, options.model, caption_options, options.sources, Path(out), recorder))
         recorder.print_outcome(captions)

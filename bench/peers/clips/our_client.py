@@ -13,6 +13,7 @@ from typing import Any
 
 from lib.command import command_parser
 from peers.outcome import Recorder
+from peers.own_requests import size_sent
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
@@ -41,7 +42,7 @@ class RecordedClient(ClipClient):
         """Return the descriptions of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
         trees: list[Any] = [clip.to_wire() for clip in clips]
-        self._recorder.sent(wire.size_of(wire.pack({"clips": trees})))
+        self._recorder.sent(size_sent(wire.pack({"clips": trees}), self._balancer.memories))
         descriptions = await super().describe_clips(clips, permit)
         self._recorder.answered(len(descriptions))
         return descriptions
