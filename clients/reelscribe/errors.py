@@ -68,6 +68,10 @@ class DecoderStalled(MediaError):
     """The process that decoded a source made no progress for too long."""
 
 
+class DamageFound(MediaError):
+    """A portion of a video is damaged: frames may depend on all that was decoded before, which one process must do."""
+
+
 class RequestError(ReelscribeError):
     """A request cannot be answered; the handler sends this error for it and still answers the other requests."""
 
