@@ -26,8 +26,9 @@ from reelscribe.decode.shots import ShotDetection, find_shots
 from reelscribe.decode.source_file import open_for_ffmpeg
 from reelscribe.errors import DamageFound
 
-INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
-"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets."""
+INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
+if the file is damaged."""
 
 DECODED_PIXELS = 240e6
 """Pixels that a core decodes and scales in a second, about: H.264 at 1080p, 100 frames a second."""
