@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +46,8 @@ class Reading:
 
     def __init__(self, pool: DecodePool, path: Path, *spans: Span, reuse: bool = False) -> None:
         command = ReadFrames(VideoTask(str(path), SIZE), 4, reuse)
-        self._items = pool.read(command, spans or [Span()])
+        self.begun = asyncio.Event()
+        self._items = pool.read(command, spans or [Span()], self.begun.set)
         self.opened: list[OpenedVideo] = []
         self.ordinals: list[int] = []
         self.frames: dict[int, bytes] = {}
@@ -132,30 +132,35 @@ async def test_a_source_that_processes_die_of_is_given_up_after_three(long_video
     assert sorted(again.ordinals) == list(range(FRAMES))
 
 
-async def test_a_damaged_portion_is_read_as_one_process_reads_it(long_video, tmp_path):
+@pytest.mark.parametrize("damages", [1, 20])
+async def test_damaged_portions_are_read_as_one_process_reads_them(long_video, tmp_path, damages):
     chance, content = random.Random(0), bytearray(long_video.read_bytes())
-    for _ in range(20):
+    for _ in range(damages):
         content[chance.randrange(len(content) // 4, len(content) * 9 // 10)] ^= 0xFF
     (tmp_path / "damaged.mp4").write_bytes(content)
-    alone, reading = await read(1, tmp_path / "damaged.mp4"), await read(3, tmp_path / "damaged.mp4")
-    assert reading.opened[0].entry_points
+    alone = await read(1, tmp_path / "damaged.mp4")
     assert alone.frames != (await read(1, long_video)).frames
-    assert reading.frames == alone.frames
-    assert sorted(reading.ordinals) == alone.ordinals
+    async with new_pool(3) as pool:
+        readings = await asyncio.gather(*(Reading(pool, tmp_path / "damaged.mp4").take() for _ in range(5)))
+    for reading in readings:
+        assert reading.opened[0].entry_points
+        assert reading.frames == alone.frames
+        assert sorted(reading.ordinals) == alone.ordinals
 
 
 async def test_another_source_comes_before_the_portions_of_the_first(long_video, tmp_path):
     (tmp_path / "other.mp4").write_bytes(long_video.read_bytes())
     async with new_pool(2) as pool:
-        first = await Reading(pool, long_video).take(1)
-        other = asyncio.create_task(Reading(pool, tmp_path / "other.mp4").take(1))
-        while not other.done():  # it gets the second process when that has read its portion, of which batches are taken
+        await Reading(pool, long_video).take()  # both processes have been started
+        first, second = await Reading(pool, long_video).take(4), Reading(pool, tmp_path / "other.mp4")
+        other = asyncio.create_task(second.take())
+        while not second.begun.is_set():  # it gets the second process when the batches of that one's portion are taken
+            before = len(first.ordinals)
             await first.take(1)
-        taken = Counter(ordinal // GROUP for ordinal in first.ordinals)
-        assert len(taken) < FRAMES // GROUP
-        await (await other).close()
-        await first.take()
-    assert sorted(first.ordinals) == list(range(FRAMES))
+            assert len(first.ordinals) > before
+        assert len({ordinal // GROUP for ordinal in first.ordinals}) < FRAMES // GROUP / 2
+        await asyncio.gather(first.take(), other)
+    assert sorted(first.ordinals) == sorted(second.ordinals) == list(range(FRAMES))
 
 
 async def test_reading_that_is_given_up_leaves_no_process_and_takes_no_slot(long_video):

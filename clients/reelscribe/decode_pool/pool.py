@@ -208,19 +208,20 @@ class DecodePool:
                     async with aclosing(source.read_portion(process)) as items:
                         async for item in items:
                             yield item
+            if source.is_divided:
                 return
         except (DecoderDied, DecoderStalled) as error:
             if self._stopped:
                 raise
             source.count_failure(error)
-        rest = self._read_left(source, lambda: None)  # perhaps nobody else is left to do it
+        rest = self._read_left(source, lambda: None)  # the process left something, and perhaps nobody else is there
         async with aclosing(rest):
             async for item in rest:
                 yield item
 
     def _share_out(self) -> None:
         """Give a process that nobody waits for to a source of which portions are left, the one with the fewest."""
-        sources = [source for source in self._divided if source.is_left]
+        sources = [source for source in self._divided if source.is_divided and source.is_left]
         if sources and not (self._stopped or self._permits.locked()):
             source = min(sources, key=lambda source: len(self._divided[source]))
             self._divided[source].add(self._read_portion(source))

@@ -29,10 +29,9 @@ class ReadSource(Generic[Opened, Batch]):
         self._left, self._divide = list(spans), divide
         self._opened: Opened | None = None
         self._entry_points: Sequence[int] = ()
+        """The entry points, if it has had several portions."""
         self.is_divided = False
-        """Whether it has several portions, so that several processes can read it."""
-        self._undivided = False
-        """Whether all that is left is read by one process after all."""
+        """Whether what is left of it has portions, so that several processes can read it."""
 
     @property
     def is_left(self) -> bool:
@@ -49,7 +48,7 @@ class ReadSource(Generic[Opened, Batch]):
         Raises:
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
         """
-        wanted, self._left = before_entry(self._left, () if self._undivided else self._entry_points)
+        wanted, self._left = before_entry(self._left, self._entry_points if self.is_divided else ())
         try:
             items = process.read(self._command(), wanted)
             async with aclosing(items):
@@ -58,12 +57,12 @@ class ReadSource(Generic[Opened, Batch]):
                         wanted = after(wanted, item.stop, item.anchor)
                     elif self._opened is None:
                         wanted = self._open(item, wanted)
-                    elif self.is_divided:
+                    elif self._entry_points:
                         continue
                     yield item
         except DamageFound:
             self._left = join(self._left, wanted)
-            self._undivided = True
+            self.is_divided = False
         except (DecoderDied, DecoderStalled):
             self._left = join(self._left, wanted)
             raise
@@ -78,11 +77,11 @@ class ReadSource(Generic[Opened, Batch]):
         if self._failures == len(self._attempts):
             raise type(error)(f"{error}; like {self._failures - 1} before it") from None
         if self._failures == len(self._attempts) - 1:
-            self._undivided = True  # decord, with which the last attempt is made, decodes from the beginning
+            self.is_divided = False  # decord, with which the last attempt is made, decodes from the beginning
 
     def _command(self) -> ReadCommand[Opened, Batch]:
-        if self.is_divided:
-            portion: Portion = "rest" if self._undivided else "later"
+        if self._entry_points:
+            portion: Portion = "later" if self.is_divided else "rest"
         else:
             portion = "first" if self._divide else "all"
         return self._attempts[self._failures].for_portion(portion, self._opened)
@@ -90,8 +89,8 @@ class ReadSource(Generic[Opened, Batch]):
     def _open(self, opened: Opened, wanted: Sequence[Span]) -> list[Span]:
         """Take note of the entry points, and return what the process that has found them reads."""
         self._opened = opened
-        self._entry_points = getattr(opened, "entry_points", ())
-        wanted, rest = before_entry(wanted, self._entry_points)
-        self._left = join(self._left, rest)
-        self.is_divided = bool(rest)
+        entry_points: Sequence[int] = getattr(opened, "entry_points", ())
+        wanted, rest = before_entry(wanted, entry_points)
+        if rest:
+            self._left, self._entry_points, self.is_divided = join(self._left, rest), entry_points, True
         return wanted
