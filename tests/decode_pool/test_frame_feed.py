@@ -39,7 +39,7 @@ class GreyVideo:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def frames(self, ordinals: range):
+    def frames(self, ordinals: range, *, begin: str = "nearby"):
         for ordinal in ordinals:
             level = self.levels[ordinal]
             image = None if level is None else np.full((SIZE.height, SIZE.width, 3), level, np.uint8)
@@ -81,6 +81,7 @@ def test_a_video_is_described_and_then_its_frames_lie_in_the_slots(media):
             "why_incomplete": None,
             "shots": None,
             "undecodable": 0,
+            "entry_points": [],
         }
     batches = [reply["batch"] for reply in others]
     assert [(batch["first"], batch["stop"]) for batch in batches] == list(pairwise(range(0, 91, 5)))

@@ -46,6 +46,8 @@ class FrameReader:
 
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
+    found_damage: bool = False
+    """Whether a packet could not be decoded, or a frame only in part; who reads sets it back."""
 
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
@@ -83,10 +85,12 @@ class FrameReader:
                     decoder = _Decoder(container, self._packets, self._heartbeat, may_seek=self._may_seek)
                     try:
                         for position, frame in self._read_once(remaining, decoder):
+                            self.found_damage = self.found_damage or decoder.found_damage
                             done = len(wanted) - len(remaining) + position + 1
                             yield remaining[position], frame
                     finally:
                         self.decoded += decoder.decoded
+                        self.found_damage = self.found_damage or decoder.found_damage
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
             except _KeyframeMissed:
@@ -194,6 +198,8 @@ class _Decoder:
         self._dropped_packets = 0
         self.decoded = 0
         """Number of frames that the codec returned."""
+        self.found_damage = False
+        """Whether a packet could not be decoded, or a frame only in part."""
 
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
@@ -205,9 +211,11 @@ class _Decoder:
             try:
                 frames = self._codec.decode(packet)
             except av.FFmpegError:
+                self.found_damage = True
                 continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
+                self.found_damage = self.found_damage or frame.is_corrupt
                 index = self._packets.index_of(frame.pts) if self._has_pts else self.decoded
                 self.decoded += 1
                 if index >= 0:

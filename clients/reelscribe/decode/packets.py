@@ -21,6 +21,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
+from reelscribe.decode.random_access.clean_keyframes import CleanKeyframes
 from reelscribe.decode.source_file import (
     MISSING_SECONDS,
     PacketFilter,
@@ -73,6 +74,10 @@ class PacketIndex:
     none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
+    clean_keyframes: NDArray[np.bool_]
+    """Whether each frame is a keyframe from which on everything is shown as if what is before it had been decoded."""
+    reorder_depth: int
+    """Number of frames for which a decoder waits before it shows one, as far as it knows at the first frame."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     leading_packets: int
@@ -204,8 +209,10 @@ class _Scan:
         self._video.codec_context.thread_count = 1
         self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
         self._beginning = _Beginning(self._video, self._format)
+        self._clean_keyframes = CleanKeyframes(self._video)
         # About the frames that are shown, in the order of the file:
         self._pts, self._has_pts, self._dts, self._keyframes = array("q"), array("b"), array("q"), array("b")
+        self._clean = array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
@@ -231,6 +238,7 @@ class _Scan:
         if not self._filter.is_shown(packet):
             return
         self._keyframes.append(packet.is_keyframe)
+        self._clean.append(self._clean_keyframes.is_clean(packet))
         self._has_pts.append(packet.pts is not None)
         self._pts.append(packet.pts or 0)
         self._dts.append((packet.pts or 0) if packet.dts is None else packet.dts)
@@ -258,6 +266,8 @@ class _Scan:
             pts=pts[skipped:] if identify else pts[:0],
             times=times[skipped:],
             keyframes=keyframes[skipped:],
+            clean_keyframes=np.array(self._clean, bool)[order][skipped:],
+            reorder_depth=self._video.codec_context.reorder_depth,
             file_order=order[skipped:],
             leading_packets=self._beginning.leading_packets,
             clock_offsets=tuple(self._timeline.offsets),

@@ -23,6 +23,7 @@ from reelscribe.contract.source import AudioInfo, Span
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.sound.audio import Audio, AudioChunk, AudioTask
 from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError, NoSound
 
@@ -88,6 +89,10 @@ class ReadAudio:
     def attempts(self) -> Sequence[Self]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
         return [self] * ATTEMPTS
+
+    def for_portion(self, portion: Portion, opened: OpenedAudio | None) -> Self:  # noqa: ARG002 - there is only one
+        """Return this command: one process reads the source."""
+        return self
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of samples to read, in ascending order."""

@@ -25,6 +25,7 @@ from reelscribe.decode.clip_video import ClipVideo, ReadClip
 from reelscribe.decode.clips import ClipTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.frame_feed import LIBRARIES
+from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError
 
@@ -96,6 +97,10 @@ class ReadClips:
     def attempts(self) -> Sequence[Self]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
         return [replace(self, task=replace(self.task, library=library)) for library in LIBRARIES]
+
+    def for_portion(self, portion: Portion, opened: OpenedClips | None) -> Self:  # noqa: ARG002 - there is only one
+        """Return this command: one process reads the source."""
+        return self
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of clips to read, in ascending order."""

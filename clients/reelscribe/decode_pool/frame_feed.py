@@ -2,12 +2,17 @@
 
 The parent sends a `ReadFrames` command with the spans to read, and the process runs `feed`, which replies::
 
-    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots", "undecodable"}}
+    {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots", "undecodable",
+                "entry_points"}}
     {"batch": {"first", "stop", "slot", "frame_indices", "pts_seconds", "reused", "undecodable", "anchor"}}
     ...
 
 The parent parses the replies into `OpenedVideo` and `DecodedFrameBatch`. A batch covers every chosen frame from ordinal
 `first` to before `stop`: the frame is in the slot, is nearly equal to an earlier frame, or cannot be decoded.
+
+A long video is read in portions, from one entry point to the next, by one process or by several. The process that opens
+it first finds the entry points and reads what is before the first of them. A process keeps a video open for the next
+portion, so that it reads the packets of the file only once.
 """
 
 from __future__ import annotations
@@ -22,14 +27,23 @@ import numpy as np
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.reuse import ReuseDetector
-from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
+from reelscribe.decode.video import Begin, ChosenFrame, Library, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
+from reelscribe.decode_pool.portions.kept_file import KeptFile
+from reelscribe.decode_pool.portions.spans import Portion, before_entry
 from reelscribe.decode_pool.slots import DecodedBatch, Slots, items_per_request
 from reelscribe.errors import MediaError
 
 LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
 """Decode library of each attempt at a file. The second attempt uses the same one, because a process may die or hang for
 reasons other than the file; the third uses decord, which has another build of FFmpeg."""
+
+PORTION_SECONDS = 2.0
+"""Shortest time that a process takes to decode a portion of a video, in seconds, about. To begin one takes some
+hundredths of a second."""
+
+_BEGIN: dict[Portion, Begin] = {"all": "nearby", "first": "nearby", "later": "entry", "rest": "start"}
+"""Where decoding begins for each portion."""
 
 MAX_CHOSEN_FRAMES = 1024
 """Largest number of chosen frames in a batch. Without it, nothing would be saved in hours of a still picture."""
@@ -53,6 +67,8 @@ class OpenedVideo:
     """The shots; None if nobody asked for them."""
     undecodable: int = 0
     """Number of frames that could not be decoded when shots were looked for; 0 if they were not."""
+    entry_points: Sequence[int] = ()
+    """Ordinals of the chosen frames at which other processes may begin, ascending; empty if one must read them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +107,10 @@ class ReadFrames:
     frames_per_batch: int
     """Largest number of frames to caption in a batch."""
     reuse: bool = False
-    """Whether frames that are nearly equal to the last captioned one reuse its caption."""
+    """Whether frames that are nearly equal to the last captioned one reuse its caption. They are compared in their
+    order, so one process reads them all."""
+    portion: Portion = "all"
+    """Which portion of the video the spans are."""
 
     def attempts(self) -> Sequence[Self]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
@@ -99,7 +118,16 @@ class ReadFrames:
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
-        return {"read_frames": {**vars(self), "task": self.task.to_json(), "spans": [vars(span) for span in spans]}}
+        task, spans_json = self.task.to_json(), [vars(span) for span in spans]
+        portions = {"portion": self.portion, "portion_seconds": PORTION_SECONDS}
+        return {"read_frames": {**vars(self), "task": task, "spans": spans_json, **portions}}
+
+    def for_portion(self, portion: Portion, opened: OpenedVideo | None) -> Self:
+        """Return the command to read a portion, with what is known about the video."""
+        if self.reuse:
+            return self
+        task = replace(self.task, known_shots=opened.shots) if opened and opened.shots is not None else self.task
+        return replace(self, task=task, portion=portion)
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedVideo:
         """Parse the content of an "opened" reply."""
@@ -116,38 +144,59 @@ class ReadFrames:
         return DecodedFrameBatch(**{**reply, **rows}, frames=frames, slots=slots)
 
 
-def feed(channel: WorkerChannel, task: Any, spans: list[Any], frames_per_batch: int, reuse: bool) -> int:
+def feed(
+    channel: WorkerChannel,
+    kept: KeptFile[Video],
+    task: Any,
+    spans: list[Any],
+    frames_per_batch: int,
+    reuse: bool,
+    portion: Portion,
+    portion_seconds: float,
+) -> int:
     """Execute a `ReadFrames` command in the decode process.
 
     Args:
         channel: Connection to the parent.
+        kept: The video that the process has kept open; afterwards this one, if it has other portions.
         task: JSON of the VideoTask.
         spans: JSON of the spans of chosen frames to read, in ascending order.
         frames_per_batch: Largest number of frames to caption in a batch.
         reuse: Whether frames that are nearly equal to the last captioned one reuse its caption.
+        portion: Which portion of the video the spans are; of the first one, they go beyond its end.
+        portion_seconds: Shortest time to read a portion, in seconds, about.
 
     Returns:
         Number of frames that were decoded, including frames that were not chosen.
 
     Raises:
-        MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
+        MediaError: The file cannot be read, or not to its end, or a later portion is damaged. Batches with everything
+            before were sent.
     """
-    with Video(VideoTask.from_json(task), channel.heartbeat) as video:
-        channel.queue(
-            opened={
-                "info": asdict(video.info),
-                "input_size": asdict(video.input_size),
-                "chosen": len(video.chosen),
-                "end_seconds": video.end_seconds,
-                "why_incomplete": video.why_incomplete,
-                "shots": video.shots,
-                "undecodable": video.undecodable,
-            }
-        )
-        max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
-        for span in [Span(**span) for span in spans]:
-            _FrameFeed(channel, video, span, max_frames, reuse).run()
-        return video.decoded
+    key = {**task, "known_shots": None}  # the shots are those that the process which opened the video first has found
+    video = kept.get(key)
+    decoded_before = video.decoded if video else 0
+    video = video or kept.open(key, Video(VideoTask.from_json(task), channel.heartbeat))
+    entry_points = video.entry_points(portion_seconds) if portion == "first" else ()
+    channel.queue(
+        opened={
+            "info": asdict(video.info),
+            "input_size": asdict(video.input_size),
+            "chosen": len(video.chosen),
+            "end_seconds": video.end_seconds,
+            "why_incomplete": video.why_incomplete,
+            "shots": video.shots,
+            "undecodable": video.undecodable,
+            "entry_points": entry_points,
+        }
+    )
+    max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
+    wanted, rest = before_entry([Span(**span) for span in spans], entry_points)
+    for span in wanted:
+        _FrameFeed(channel, video, span, max_frames, reuse, _BEGIN[portion]).run()
+    if not rest and portion != "later":
+        kept.close()
+    return video.decoded - decoded_before
 
 
 @dataclass
@@ -167,8 +216,11 @@ class _Batch:
 class _FrameFeed:
     """Sends one span of a video in batches of up to `max_frames` frames to caption."""
 
-    def __init__(self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool) -> None:
+    def __init__(
+        self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool, begin: Begin
+    ) -> None:
         self._channel, self._video, self._span, self._max_frames, self._reuse = channel, video, span, max_frames, reuse
+        self._begin = begin
         self._batch = _Batch(span.first, span.first, span.anchor)
         self._detector = ReuseDetector()
 
@@ -177,7 +229,7 @@ class _FrameFeed:
             self._remember_anchor()
         stop = len(self._video.chosen) if self._span.stop is None else self._span.stop
         try:
-            for frame in self._video.frames(range(self._span.first, stop)):
+            for frame in self._video.frames(range(self._span.first, stop), begin=self._begin):
                 self._channel.heartbeat()
                 self._add(frame)
         except MediaError:

@@ -1,8 +1,8 @@
 """A pool of decode processes.
 
-Each file is read by a process of its own. So the event loop is never blocked, every core is used, and a codec that
-crashes or hangs does not stop the run. Frames and samples are not copied: the process writes them to shared memory, and
-the HTTP request is sent from there.
+Each file is read by a process of its own, and a long video by several, while no other file waits for one. So the event
+loop is never blocked, every core is used, and a codec that crashes or hangs does not stop the run. Frames and samples
+are not copied: the process writes them to shared memory, and the HTTP request is sent from there.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import Header, Source, Span
 from reelscribe.decode_pool.digests import DigestQueue
+from reelscribe.decode_pool.portions.merged import Merged
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
-from reelscribe.decode_pool.slots import DecodedBatch, Slots
+from reelscribe.decode_pool.read_source import ReadSource
+from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, DecoderStalled
 
 STALL_SECONDS = 60.0
@@ -61,6 +63,8 @@ class DecodePool:
         self._past_seconds = self._past_decoded = 0.0
         self._lent_at: dict[DecodeProcess, float] = {}
         self._past_lent = 0.0
+        self._divided: dict[ReadSource[Any, Any], Merged[Any]] = {}
+        """The sources that several processes can read, with what comes from them."""
         # If all processes computed digests, there would be nothing to send meanwhile.
         self._digests = DigestQueue(self._process, max(1, workers // 2))
         self._stopped = False
@@ -148,55 +152,113 @@ class DecodePool:
     ) -> AsyncGenerator[Opened | Batch, None]:
         """Read spans of a source. If the process dies or hangs, another one reads the rest of the spans.
 
+        While there are processes that nobody else waits for, they read portions of the source, too, if it has several.
+
         Args:
             command: What to read, and how.
             spans: The spans of chosen frames or of samples, in ascending order.
             begun: Called when a process begins to read.
 
         Yields:
-            Facts about the source, at least once, and the batches of the spans in order. Each batch must be released.
+            Facts about the source, at least once, and the batches of the spans: in order, if the pool has one process
+            or the source one portion, and otherwise those of each portion in order. Each batch must be released.
 
         Raises:
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if every attempt ended like this.
         """
-        attempts = command.attempts()
-        for count, attempt in enumerate(attempts, 1):
+        source = ReadSource(command, spans, divide=self.workers > 1)
+        try:
+            batches = self._read_left(source, begun)
+            async with aclosing(batches):
+                async for item in batches:
+                    yield item
+                    if source.is_divided:
+                        break
+                else:
+                    return
+                merged = self._divided[source] = Merged[Opened | Batch]()
+                merged.add(batches)
+                self._share_out()
+                async with aclosing(merged.items()) as items:
+                    async for item in items:
+                        yield item
+        finally:
+            self._divided.pop(source, None)
+            for process in self._idle:
+                if process.keeps is source:
+                    process.close_file()
+
+    async def _read_left(
+        self, source: ReadSource[Opened, Batch], begun: Callable[[], None]
+    ) -> AsyncGenerator[Opened | Batch, None]:
+        """Read the portions of a source that are left, one after the other."""
+        while source.is_left:
             try:
-                async with self._process() as process:
+                async with self._process(source) as process:
                     begun()
-                    items = process.read(attempt, spans)
-                    async with aclosing(items):
-                        async for item in items:
-                            if isinstance(item, DecodedBatch):
-                                spans = _after(spans, item)
-                            yield item
+                    while source.is_left:
+                        async with aclosing(source.read_portion(process)) as items:
+                            async for item in items:
+                                yield item
             except (DecoderDied, DecoderStalled) as error:
                 if self._stopped:
                     raise
-                if count == len(attempts):
-                    raise type(error)(f"{error}; like {count - 1} before it") from None
-            else:
+                source.count_failure(error)
+
+    async def _read_portion(self, source: ReadSource[Opened, Batch]) -> AsyncGenerator[Opened | Batch, None]:
+        """Read one portion of a source with a process that nobody waits for, if there still are both."""
+        if self._permits.locked() or not source.is_left:
+            return
+        try:
+            async with self._process(source) as process:
+                if source.is_left:
+                    async with aclosing(source.read_portion(process)) as items:
+                        async for item in items:
+                            yield item
+            if source.is_divided:
                 return
+        except (DecoderDied, DecoderStalled) as error:
+            if self._stopped:
+                raise
+            source.count_failure(error)
+        rest = self._read_left(source, lambda: None)  # the process left something, and perhaps nobody else is there
+        async with aclosing(rest):
+            async for item in rest:
+                yield item
+
+    def _share_out(self) -> None:
+        """Give a process that nobody waits for to a source of which portions are left, the one with the fewest."""
+        sources = [source for source in self._divided if source.is_divided and source.is_left]
+        if sources and not (self._stopped or self._permits.locked()):
+            source = min(sources, key=lambda source: len(self._divided[source]))
+            self._divided[source].add(self._read_portion(source))
 
     @asynccontextmanager
-    async def _process(self) -> AsyncGenerator[DecodeProcess, None]:
-        """Lend a process for one file."""
-        async with self._permits:
-            process = await self._idle_or_new()
-            self._lent_at[process] = time.monotonic()
-            try:
-                yield process
-            except (DecoderDied, DecoderStalled):
-                self.failures += not self._stopped
-                raise
-            finally:
-                self._past_lent += time.monotonic() - self._lent_at.pop(process)
-                if process.ready:
-                    self._idle.append(process)
-                else:  # it is dead, has read enough files, or is in the middle of a file whose reading was given up
-                    await self._discard(process)
+    async def _process(self, source: object = None) -> AsyncGenerator[DecodeProcess, None]:
+        """Lend a process for one file, rather one that has kept the file of this source open."""
+        try:
+            async with self._permits:
+                self._share_out()
+                process = await self._idle_or_new(source)
+                self._lent_at[process] = time.monotonic()
+                try:
+                    yield process
+                except (DecoderDied, DecoderStalled):
+                    self.failures += not self._stopped
+                    raise
+                finally:
+                    self._past_lent += time.monotonic() - self._lent_at.pop(process)
+                    if process.ready:
+                        process.keeps = source if source in self._divided else None
+                        self._idle.append(process)
+                    else:  # it is dead, has read enough files, or is in the middle of a file that was given up
+                        await self._discard(process)
+        finally:
+            self._share_out()
 
-    async def _idle_or_new(self) -> DecodeProcess:
+    async def _idle_or_new(self, source: object) -> DecodeProcess:
+        # Stable, so that among equals the one that was used last is the last one.
+        self._idle.sort(key=lambda process: (process.keeps is source, process.keeps is None))
         while self._idle:
             process = self._idle.pop()
             if process.ready:
@@ -218,11 +280,3 @@ class DecodePool:
         self._past_seconds += process.busy_seconds
         self._past_decoded += process.decoded
         await process.close()
-
-
-def _after(spans: Sequence[Span], batch: DecodedBatch) -> list[Span]:
-    """Return the rest of `spans` after `batch`; batches come in the order of the spans."""
-    rest = [span for span in spans if span.stop is None or span.stop > batch.stop]
-    if rest and rest[0].first < batch.stop:
-        rest[0] = Span(batch.stop, rest[0].stop, batch.anchor)
-    return rest

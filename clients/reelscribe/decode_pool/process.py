@@ -14,8 +14,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import IO, Any, Protocol, Self, TypeVar
 
 from reelscribe.contract.source import Header, Source, Span
+from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
+from reelscribe.errors import DamageFound, DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
 """Number of files after which a process is replaced, because codecs leak memory."""
@@ -41,6 +42,9 @@ class ReadCommand(Protocol[Opened, Batch]):
     def attempts(self) -> Sequence[ReadCommand[Opened, Batch]]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
 
+    def for_portion(self, portion: Portion, opened: Opened | None) -> ReadCommand[Opened, Batch]:
+        """Return the command to read a portion of the source, with what is known about it, if it has portions."""
+
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of the source to read, in ascending order."""
 
@@ -63,6 +67,8 @@ class DecodeProcess:
         """Time spent waiting for its replies, in seconds."""
         self.decoded = 0.0
         """Number of frames, or seconds of audio, decoded from files that were read to their ends, wanted or not."""
+        self.keeps: object = None
+        """The source whose file it has kept open, as the pool sets it; None if there is none."""
         self._replies: deque[dict[str, Any]] = deque()
         self._granted_slot: int | None = None
         self._files = 0
@@ -184,6 +190,11 @@ class DecodeProcess:
         self._working = False
         self.decoded += reply["end"]["decoded"]
 
+    def close_file(self) -> None:
+        """Let the process, which is idle, close the file that it has kept open."""
+        self._write(close_file={})
+        self.keeps = None
+
     def kill(self) -> None:
         """Kill the process without waiting for its exit."""
         if self._process.returncode is None:
@@ -265,4 +276,5 @@ class DecodeProcess:
 
 
 def _media_error(type: str, message: str) -> MediaError:  # noqa: A002 - a field of the reply
-    return {"NoPictures": NoPictures, "NoSound": NoSound}.get(type, MediaError)(message)
+    types = {"NoPictures": NoPictures, "NoSound": NoSound, "DamageFound": DamageFound}
+    return types.get(type, MediaError)(message)

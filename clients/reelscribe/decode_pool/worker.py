@@ -25,6 +25,10 @@ Read the frames, the clips or the audio of a file::
     <- {"slot": number}                                           the next slot to fill, after each batch with a slot
     -> {"end": {"decoded": frames or seconds of audio}}           or an error
 
+Close the file that was kept open, because it has other portions (see frame_feed.py)::
+
+    <- {"close_file": {}}                                         there is no reply
+
 A file that cannot be read::
 
     -> {"error": {"type": class name of the error, "message"}}
@@ -51,41 +55,50 @@ from typing import Any
 
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.facts import digest_file, read_header
+from reelscribe.decode_pool.portions.kept_file import KeptFile
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(channel: WorkerChannel, after_command: Callable[[], None] = lambda: None) -> None:
+def serve(channel: WorkerChannel, after_command: Callable[[bool], None] = lambda _: None) -> None:
     """Execute the commands of the parent until the parent is gone, then exit.
 
     Args:
         channel: Connection to the parent.
-        after_command: Called after each command.
+        after_command: Called after each command, with whether a file was kept open.
     """
+    kept = KeptFile[Any]()
     while True:
         command = channel.next_command()
+        if "read_frames" not in command:
+            kept.close()
         try:
-            if "digest_files" in command:
+            if "close_file" in command:
+                pass
+            elif "digest_files" in command:
                 # A decode process does this, because it can be killed while it reads a huge file or a dead disk.
                 channel.send(digests=[_digest(channel, path) for path in command["digest_files"]])
             elif "read_header" in command:
                 channel.send(header=asdict(read_header(command["read_header"])))
             else:
-                channel.send(end={"decoded": _read(channel, command)})
+                channel.send(end={"decoded": _read(channel, kept, command)})
         except MediaError as error:
+            kept.close()
             channel.send(**_error(error))
-        after_command()
+        after_command(kept.is_open)
 
 
-def free_memory() -> None:
+def free_memory(file_is_open: bool) -> None:
     """Free what a file has left in memory.
 
     PyAV's containers, codecs and frames refer to each other, and Python would free them only after many more files: 30
-    MB of each file of 1080p, or 100 MB where frames are held. What is still alive is not looked at again.
+    MB of each file of 1080p, or 100 MB where frames are held. What is still alive is not looked at again, except for a
+    file that was kept open.
     """
     gc.collect()
-    gc.freeze()
+    if not file_is_open:
+        gc.freeze()
 
 
 def _digest(channel: WorkerChannel, path: str) -> dict[str, Any]:
@@ -99,7 +112,7 @@ def _error(error: MediaError) -> dict[str, Any]:
     return {"error": {"type": type(error).__name__, "message": str(error)}}
 
 
-def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
+def _read(channel: WorkerChannel, kept: KeptFile[Any], command: dict[str, Any]) -> float:
     """Read a file, and return how many frames or seconds of audio were decoded."""
     # Each feed is imported when it is first needed: most processes need only one, and start faster without the other.
     if "read_audio" in command:
@@ -112,7 +125,7 @@ def _read(channel: WorkerChannel, command: dict[str, Any]) -> float:
         return clip_feed.feed(channel, **command["read_clips"])
     from reelscribe.decode_pool import frame_feed
 
-    return frame_feed.feed(channel, **command["read_frames"])
+    return frame_feed.feed(channel, kept, **command["read_frames"])
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         begun: Callable[[], None] = lambda: None,
         opened: SavedSource | None = None,
     ) -> AsyncGenerator[Opened | Batch, None]:
-        """Decode a file in a process of the pool.
+        """Decode a file in a process of the pool, or in several where none of them is wanted for another file.
 
         Args:
             path: The file.
@@ -93,7 +93,8 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             opened: What is known about the file from an earlier run; None if nothing is.
 
         Yields:
-            What is known about the opened file, once or more, and its batches in order. Release each batch.
+            What is known about the opened file, once or more, and its batches: in order, if the pool has one process.
+            Release each batch.
 
         Raises:
             MediaError: The file cannot be read, or not to its end.

@@ -1,0 +1,96 @@
+"""Keep account of a source that one process reads, or several: what is left of it, and which attempt it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Generic
+
+from reelscribe.contract.source import Span
+from reelscribe.decode_pool.portions.spans import Portion, after, before_entry, join
+from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
+from reelscribe.decode_pool.slots import DecodedBatch
+from reelscribe.errors import DamageFound, DecoderDied, DecoderStalled
+
+
+class ReadSource(Generic[Opened, Batch]):
+    """A source that is being read."""
+
+    def __init__(self, command: ReadCommand[Opened, Batch], spans: Sequence[Span], *, divide: bool) -> None:
+        """Begin before the source is opened.
+
+        Args:
+            command: What to read, and how.
+            spans: The spans to read, in ascending order.
+            divide: Whether to divide the source into portions, if it has entry points.
+        """
+        self._attempts = command.attempts()
+        self._failures = 0
+        self._left, self._divide = list(spans), divide
+        self._opened: Opened | None = None
+        self._entry_points: Sequence[int] = ()
+        """The entry points, if it has had several portions."""
+        self.is_divided = False
+        """Whether what is left of it has portions, so that several processes can read it."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether there is a portion that nobody reads."""
+        return self._opened is None or bool(self._left)
+
+    async def read_portion(self, process: DecodeProcess) -> AsyncGenerator[Opened | Batch, None]:
+        """Read the next portion. What a process leaves of it when it dies or hangs is read by another one.
+
+        Yields:
+            Facts about the source, unless an earlier process has reported them and read another portion, and the
+            batches of the portion in order. Each batch must be released.
+
+        Raises:
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+        """
+        wanted, self._left = before_entry(self._left, self._entry_points if self.is_divided else ())
+        try:
+            items = process.read(self._command(), wanted)
+            async with aclosing(items):
+                async for item in items:
+                    if isinstance(item, DecodedBatch):
+                        wanted = after(wanted, item.stop, item.anchor)
+                    elif self._opened is None:
+                        wanted = self._open(item, wanted)
+                    elif self._entry_points:
+                        continue
+                    yield item
+        except DamageFound:
+            self._left = join(self._left, wanted)
+            self.is_divided = False
+        except (DecoderDied, DecoderStalled):
+            self._left = join(self._left, wanted)
+            raise
+
+    def count_failure(self, error: DecoderDied | DecoderStalled) -> None:
+        """Count a process that died of the source, or hung.
+
+        Raises:
+            DecoderDied: It was the last attempt; DecoderStalled says the same.
+        """
+        self._failures += 1
+        if self._failures == len(self._attempts):
+            raise type(error)(f"{error}; like {self._failures - 1} before it") from None
+        if self._failures == len(self._attempts) - 1:
+            self.is_divided = False  # decord, with which the last attempt is made, decodes from the beginning
+
+    def _command(self) -> ReadCommand[Opened, Batch]:
+        if self._entry_points:
+            portion: Portion = "later" if self.is_divided else "rest"
+        else:
+            portion = "first" if self._divide else "all"
+        return self._attempts[self._failures].for_portion(portion, self._opened)
+
+    def _open(self, opened: Opened, wanted: Sequence[Span]) -> list[Span]:
+        """Take note of the entry points, and return what the process that has found them reads."""
+        self._opened = opened
+        entry_points: Sequence[int] = getattr(opened, "entry_points", ())
+        wanted, rest = before_entry(wanted, entry_points)
+        if rest:
+            self._left, self._entry_points, self.is_divided = join(self._left, rest), entry_points, True
+        return wanted
