@@ -1,8 +1,9 @@
 """Decode frames by their index, with PyAV or with decord.
 
-With PyAV, frames that are not wanted are skipped where keyframes allow it. Frames are identified by their presentation
-times, so that a packet that cannot be decoded only costs its own frame and does not change the index of another one. If
-presentation times are missing or not unique, frames are counted from the beginning of the file instead.
+With PyAV, frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames
+are identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does
+not change the index of another one. If presentation times are missing or not unique, frames are counted from the
+beginning of the file instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
+from reelscribe.decode.disposable import DisposableFrames
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
@@ -52,6 +54,9 @@ class FrameReader:
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
+        # It gives up dropping disposable frames if a wanted frame cannot be decoded: what decoders show instead of
+        # damaged pictures may depend on every frame before.
+        self._may_drop = self._may_skip and not packets.corrupt_packets
 
     @property
     def may_seek(self) -> bool:
@@ -80,7 +85,13 @@ class FrameReader:
             remaining = wanted[done:]
             try:
                 with open_undecoded(self._name) as container:
-                    decoder = _Decoder(container, self._packets, self._heartbeat, may_seek=self._may_seek)
+                    decoder = _Decoder(
+                        container,
+                        self._packets,
+                        self._heartbeat,
+                        may_seek=self._may_seek,
+                        wanted=remaining if self._may_drop else None,
+                    )
                     try:
                         for position, frame in self._read_once(remaining, decoder):
                             done = len(wanted) - len(remaining) + position + 1
@@ -89,6 +100,8 @@ class FrameReader:
                         self.decoded += decoder.decoded
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
+            except _FrameMissed:
+                self._may_drop = False
             except _KeyframeMissed:
                 # Read the rest from the beginning of the file, without seeking or else without skipping.
                 if self._may_seek:
@@ -101,7 +114,8 @@ class FrameReader:
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (position in `wanted`, frame).
 
-        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it.
+        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it, and
+        _FrameMissed if frames were dropped and a wanted one cannot be decoded.
         """
         for run in self._plan(wanted):
             position = run.first
@@ -111,12 +125,15 @@ class FrameReader:
                 if not reached:
                     break
                 while position < run.stop and wanted[position] < index:
+                    decoder.miss_frame()
                     position += 1
                 if position == run.stop:
                     break
                 if wanted[position] == index:
                     yield position, frame
                     position += 1
+            if position < run.stop:
+                decoder.miss_frame()
             if not reached:
                 raise _KeyframeMissed
 
@@ -170,6 +187,10 @@ class _KeyframeMissed(Exception):
     """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
 
+class _FrameMissed(Exception):
+    """A wanted frame cannot be decoded, in a run of which disposable frames were dropped."""
+
+
 class _Decoder:
     """Decode runs of frames in one pass through an open file, from its beginning to its end."""
 
@@ -180,6 +201,7 @@ class _Decoder:
         heartbeat: Callable[[], None],
         *,
         may_seek: bool,
+        wanted: Sequence[int] | None,
     ) -> None:
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
@@ -192,19 +214,29 @@ class _Decoder:
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0
+        self._disposable = DisposableFrames(self._codec)
+        # Whether each frame must be decoded even if it is disposable; None if no frame is dropped.
+        self._is_wanted: NDArray[np.bool_] | None = None
+        if wanted is not None and len(wanted) < len(packets.times):
+            self._is_wanted = np.zeros(len(packets.times), bool)
+            self._is_wanted[np.asarray(wanted)] = True
+        self._has_dropped_frames = False  # of the current run
         self.decoded = 0
         """Number of frames that the codec returned."""
 
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where the index says.
+        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _FrameMissed if a packet
+        cannot be decoded after others have been dropped.
         """
         self._codec.flush_buffers()
+        self._has_dropped_frames = False
         for packet in chain(self._packets_of(run), [None]):
             try:
                 frames = self._codec.decode(packet)
             except av.FFmpegError:
+                self.miss_frame()
                 continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
@@ -212,6 +244,15 @@ class _Decoder:
                 self.decoded += 1
                 if index >= 0:
                     yield index, frame
+
+    def miss_frame(self) -> None:
+        """Stop dropping disposable frames, because one that is needed cannot be decoded.
+
+        Raises _FrameMissed if some have been dropped from the current run.
+        """
+        if self._has_dropped_frames:
+            raise _FrameMissed
+        self._is_wanted = None
 
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
@@ -230,10 +271,19 @@ class _Decoder:
                     raise _KeyframeMissed
                 started = index == run.keyframe
                 self._count_dropped_packet()
-            if started and not packet.is_corrupt:
+            if started and self._may_drop(packet, index):
+                self._has_dropped_frames = True
+                self._count_dropped_packet()
+            elif started and not packet.is_corrupt:
                 yield packet
             if started and index == run.last >= 0:
                 return
+
+    def _may_drop(self, packet: av.Packet[VideoStream], index: int) -> bool:
+        """Return whether a packet holds a frame that nobody needs."""
+        if self._is_wanted is None or not self._disposable.has(packet):
+            return False
+        return index < 0 or not self._is_wanted[index]
 
     def _demux(self) -> Iterator[av.Packet[VideoStream]]:
         with suppress(av.FFmpegError):  # the frames after a read error are lost
