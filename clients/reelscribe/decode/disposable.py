@@ -32,8 +32,10 @@ class DisposableFrames:
     """
 
     def __init__(self, codec: VideoCodecContext) -> None:
-        self._reader = _READERS[codec.name]() if codec.name in _READERS else None
-        self._length_size = 0  # size of the length in front of each unit, in bytes; 0 where start codes are between them
+        self._reader: _Reader | None = _READERS[codec.name]() if codec.name in CODECS else None
+        self._length_size = (
+            0  # size of the length in front of each unit, in bytes; 0 where start codes are between them
+        )
         record = codec.extradata or b""
         with suppress(IndexError, ValueError):  # of a damaged record; then no frame is known to be disposable
             if self._reader and record[:1] == b"\1":
@@ -132,7 +134,7 @@ class _HevcReader:
     """
 
     LENGTH_SIZE_AT = 21
-    _SLICES_OF_NO_REFERENCE = {0x00, 0x04, 0x08, 0x0C, 0x10}
+    _SLICES_OF_NO_REFERENCE = (0x00, 0x04, 0x08, 0x0C, 0x10)
     """First bytes of the slices of such pictures: of the types TRAIL_N, TSA_N, STSA_N, RADL_N and RASL_N."""
     _HARMLESS = (0x46, 0x4C, 0x4E, 0x50)
     """First bytes of delimiters, filler data and supplemental information."""
@@ -164,6 +166,9 @@ class _HevcReader:
 
 
 _READERS: dict[str, type[_H264Reader] | type[_HevcReader]] = {"h264": _H264Reader, "hevc": _HevcReader}
+
+CODECS = frozenset(_READERS)
+"""FFmpeg's names of the codecs whose disposable frames are known."""
 
 
 class _Bits:

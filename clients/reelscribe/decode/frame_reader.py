@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.disposable import DisposableFrames
+from reelscribe.decode.disposable import CODECS, DisposableFrames
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
@@ -54,9 +54,9 @@ class FrameReader:
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
-        # It gives up dropping disposable frames if a wanted frame cannot be decoded: what decoders show instead of
-        # damaged pictures may depend on every frame before.
-        self._may_drop = self._may_skip and not packets.corrupt_packets
+        # It gives up dropping disposable frames at the first damage.
+        has_marks = packets.info.video_codec in CODECS
+        self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
 
     @property
     def may_seek(self) -> bool:
@@ -115,7 +115,7 @@ class FrameReader:
         """Yield (position in `wanted`, frame).
 
         Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it, and
-        _FrameMissed if frames were dropped and a wanted one cannot be decoded.
+        _FrameMissed if frames may be dropped and a wanted one cannot be decoded.
         """
         for run in self._plan(wanted):
             position = run.first
@@ -125,7 +125,7 @@ class FrameReader:
                 if not reached:
                     break
                 while position < run.stop and wanted[position] < index:
-                    decoder.miss_frame()
+                    decoder.miss()
                     position += 1
                 if position == run.stop:
                     break
@@ -133,7 +133,7 @@ class FrameReader:
                     yield position, frame
                     position += 1
             if position < run.stop:
-                decoder.miss_frame()
+                decoder.miss()
             if not reached:
                 raise _KeyframeMissed
 
@@ -188,7 +188,7 @@ class _KeyframeMissed(Exception):
 
 
 class _FrameMissed(Exception):
-    """A wanted frame cannot be decoded, in a run of which disposable frames were dropped."""
+    """A frame cannot be decoded, or is damaged, while disposable frames are dropped."""
 
 
 class _Decoder:
@@ -215,28 +215,28 @@ class _Decoder:
         self._file_position = 0
         self._dropped_packets = 0
         self._disposable = DisposableFrames(self._codec)
-        # Whether each frame must be decoded even if it is disposable; None if no frame is dropped.
+        # Whether each frame is wanted; None if disposable ones are decoded, too.
         self._is_wanted: NDArray[np.bool_] | None = None
         if wanted is not None and len(wanted) < len(packets.times):
             self._is_wanted = np.zeros(len(packets.times), bool)
             self._is_wanted[np.asarray(wanted)] = True
-        self._has_dropped_frames = False  # of the current run
+            # What is shown instead of a damaged picture may depend on frames that are dropped, so damage is an error.
+            self._codec.options = {**self._codec.options, "err_detect": "explode"}
         self.decoded = 0
         """Number of frames that the codec returned."""
 
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _FrameMissed if a packet
-        cannot be decoded after others have been dropped.
+        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _FrameMissed if a frame is
+        damaged while disposable frames are dropped.
         """
         self._codec.flush_buffers()
-        self._has_dropped_frames = False
         for packet in chain(self._packets_of(run), [None]):
             try:
                 frames = self._codec.decode(packet)
             except av.FFmpegError:
-                self.miss_frame()
+                self.miss()
                 continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
@@ -245,14 +245,10 @@ class _Decoder:
                 if index >= 0:
                     yield index, frame
 
-    def miss_frame(self) -> None:
-        """Stop dropping disposable frames, because one that is needed cannot be decoded.
-
-        Raises _FrameMissed if some have been dropped from the current run.
-        """
-        if self._has_dropped_frames:
+    def miss(self) -> None:
+        """Raise _FrameMissed if disposable frames are dropped: without that, a frame may not be missing."""
+        if self._is_wanted is not None:
             raise _FrameMissed
-        self._is_wanted = None
 
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
@@ -271,16 +267,15 @@ class _Decoder:
                     raise _KeyframeMissed
                 started = index == run.keyframe
                 self._count_dropped_packet()
-            if started and self._may_drop(packet, index):
-                self._has_dropped_frames = True
+            if started and self._is_superfluous(packet, index):
                 self._count_dropped_packet()
             elif started and not packet.is_corrupt:
                 yield packet
             if started and index == run.last >= 0:
                 return
 
-    def _may_drop(self, packet: av.Packet[VideoStream], index: int) -> bool:
-        """Return whether a packet holds a frame that nobody needs."""
+    def _is_superfluous(self, packet: av.Packet[VideoStream], index: int) -> bool:
+        """Return whether a packet holds a frame that is disposable and not wanted."""
         if self._is_wanted is None or not self._disposable.has(packet):
             return False
         return index < 0 or not self._is_wanted[index]
