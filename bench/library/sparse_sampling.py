@@ -20,7 +20,7 @@ and, in brackets, smallest and largest.
 
 from __future__ import annotations
 
-import os
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -114,8 +114,8 @@ class Way:
 
 
 def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def ours(path: Path, sampling: Sampling) -> list[float]:
