@@ -90,7 +90,7 @@ class FrameReader:
                         self._packets,
                         self._heartbeat,
                         may_seek=self._may_seek,
-                        wanted=remaining if self._may_drop else None,
+                        wanted=remaining if self._drops_between(remaining) else None,
                     )
                     try:
                         for position, frame in self._read_once(remaining, decoder):
@@ -136,6 +136,16 @@ class FrameReader:
                 decoder.miss()
             if not reached:
                 raise _KeyframeMissed
+
+    def _drops_between(self, wanted: Sequence[int]) -> bool:
+        """Return whether disposable frames are dropped: only where most frames on the way to others are not wanted.
+
+        Where they are wanted, it would gain little, and damage would be met with a second decoding.
+        """
+        if not self._may_drop:
+            return False
+        on_the_way = sum(wanted[run.stop - 1] + 1 - max(run.keyframe, 0) for run in self._plan(wanted))
+        return 2 * len(wanted) < on_the_way
 
     def _plan(self, wanted: Sequence[int]) -> Iterator[DecodeRun]:
         if self._may_skip:
@@ -217,7 +227,7 @@ class _Decoder:
         self._disposable = DisposableFrames(self._codec)
         # Whether each frame is wanted; None if disposable ones are decoded, too.
         self._is_wanted: NDArray[np.bool_] | None = None
-        if wanted is not None and len(wanted) < len(packets.times):
+        if wanted is not None:
             self._is_wanted = np.zeros(len(packets.times), bool)
             self._is_wanted[np.asarray(wanted)] = True
             # What is shown instead of a damaged picture may depend on frames that are dropped, so damage is an error.
