@@ -41,6 +41,16 @@ def test_ways_to_describe_clips_find_the_truth(tables_of):
     assert [row[1] for row in ratios["rows"]] == ["litserve"]
 
 
+def test_ours_reads_the_wanted_frames_and_ffmpeg_skips_some_of_them(run_bench, tmp_path):
+    words = ["--sizes", "96x64", "--groups", 2, "--seconds", 4, "--codecs", "h264", "--json", tmp_path / "tables.json"]
+    done = run_bench("library/sparse_sampling", *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (table,) = json.loads((tmp_path / "tables.json").read_text())["tables"]
+    wrong = {row[0].partition(": ")[2]: row[4] for row in table["rows"]}
+    assert [wrong[way] for way in ("ours, --fps 1", "PyAV, all", "PyAV, seek")] == ["0 of 4"] * 3
+    assert all(wrong[f"PyAV, {skip}"] != "0 of 4" for skip in ("noref", "nokey"))
+
+
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
     words = ["--caption-tokens", 5, "--speech-tokens", 5, "--clip-tokens", 5, "--clip-size", "96x64"]
     (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)

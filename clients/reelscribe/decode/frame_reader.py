@@ -1,8 +1,9 @@
 """Decode frames by their index, with PyAV or with decord.
 
-With PyAV, frames that are not wanted are skipped where keyframes allow it. Frames are identified by their presentation
-times, so that a packet that cannot be decoded only costs its own frame and does not change the index of another one. If
-presentation times are missing or not unique, frames are counted from the beginning of the file instead.
+With PyAV, frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames
+are identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does
+not change the index of another one. If presentation times are missing or not unique, frames are counted from the
+beginning of the file instead.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
+from reelscribe.decode.disposable import CODECS, DisposableFrames
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
@@ -54,6 +56,9 @@ class FrameReader:
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
+        # It gives up dropping disposable frames at the first damage.
+        has_marks = packets.info.video_codec in CODECS
+        self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
 
     @property
     def may_seek(self) -> bool:
@@ -82,7 +87,13 @@ class FrameReader:
             remaining = wanted[done:]
             try:
                 with open_undecoded(self._name) as container:
-                    decoder = _Decoder(container, self._packets, self._heartbeat, may_seek=self._may_seek)
+                    decoder = _Decoder(
+                        container,
+                        self._packets,
+                        self._heartbeat,
+                        may_seek=self._may_seek,
+                        wanted=remaining if self._drops_between(remaining) else None,
+                    )
                     try:
                         for position, frame in self._read_once(remaining, decoder):
                             self.found_damage = self.found_damage or decoder.found_damage
@@ -93,6 +104,8 @@ class FrameReader:
                         self.found_damage = self.found_damage or decoder.found_damage
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
+            except _FrameMissed:
+                self._may_drop = False
             except _KeyframeMissed:
                 # Read the rest from the beginning of the file, without seeking or else without skipping.
                 if self._may_seek:
@@ -105,7 +118,8 @@ class FrameReader:
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (position in `wanted`, frame).
 
-        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it.
+        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it, and
+        _FrameMissed if frames may be dropped and a wanted one cannot be decoded.
         """
         for run in self._plan(wanted):
             position = run.first
@@ -115,14 +129,27 @@ class FrameReader:
                 if not reached:
                     break
                 while position < run.stop and wanted[position] < index:
+                    decoder.miss()
                     position += 1
                 if position == run.stop:
                     break
                 if wanted[position] == index:
                     yield position, frame
                     position += 1
+            if position < run.stop:
+                decoder.miss()
             if not reached:
                 raise _KeyframeMissed
+
+    def _drops_between(self, wanted: Sequence[int]) -> bool:
+        """Return whether disposable frames are dropped: only where most frames on the way to others are not wanted.
+
+        Where they are wanted, it would gain little, and damage would be met with a second decoding.
+        """
+        if not self._may_drop:
+            return False
+        on_the_way = sum(wanted[run.stop - 1] + 1 - max(run.keyframe, 0) for run in self._plan(wanted))
+        return 2 * len(wanted) < on_the_way
 
     def _plan(self, wanted: Sequence[int]) -> Iterator[DecodeRun]:
         if self._may_skip:
@@ -174,6 +201,10 @@ class _KeyframeMissed(Exception):
     """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
 
+class _FrameMissed(Exception):
+    """A frame cannot be decoded, or is damaged, while disposable frames are dropped."""
+
+
 class _Decoder:
     """Decode runs of frames in one pass through an open file, from its beginning to its end."""
 
@@ -184,6 +215,7 @@ class _Decoder:
         heartbeat: Callable[[], None],
         *,
         may_seek: bool,
+        wanted: Sequence[int] | None,
     ) -> None:
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
@@ -196,6 +228,14 @@ class _Decoder:
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0
+        self._disposable = DisposableFrames(self._codec)
+        # Whether each frame is wanted; None if disposable ones are decoded, too.
+        self._is_wanted: NDArray[np.bool_] | None = None
+        if wanted is not None:
+            self._is_wanted = np.zeros(len(packets.times), bool)
+            self._is_wanted[np.asarray(wanted)] = True
+            # What is shown instead of a damaged picture may depend on frames that are dropped, so damage is an error.
+            self._codec.options = {**self._codec.options, "err_detect": "explode"}
         self.decoded = 0
         """Number of frames that the codec returned."""
         self.found_damage = False
@@ -204,7 +244,8 @@ class _Decoder:
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where the index says.
+        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _FrameMissed if a frame is
+        damaged while disposable frames are dropped.
         """
         self._codec.flush_buffers()
         for packet in chain(self._packets_of(run), [None]):
@@ -212,6 +253,7 @@ class _Decoder:
                 frames = self._codec.decode(packet)
             except av.FFmpegError:
                 self.found_damage = True
+                self.miss()
                 continue  # a damaged packet only costs its own frame
             for frame in frames:
                 self._heartbeat()
@@ -220,6 +262,11 @@ class _Decoder:
                 self.decoded += 1
                 if index >= 0:
                     yield index, frame
+
+    def miss(self) -> None:
+        """Raise _FrameMissed if disposable frames are dropped: without that, a frame may not be missing."""
+        if self._is_wanted is not None:
+            raise _FrameMissed
 
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
@@ -238,10 +285,18 @@ class _Decoder:
                     raise _KeyframeMissed
                 started = index == run.keyframe
                 self._count_dropped_packet()
-            if started and not packet.is_corrupt:
+            if started and self._is_superfluous(packet, index):
+                self._count_dropped_packet()
+            elif started and not packet.is_corrupt:
                 yield packet
             if started and index == run.last >= 0:
                 return
+
+    def _is_superfluous(self, packet: av.Packet[VideoStream], index: int) -> bool:
+        """Return whether a packet holds a frame that is disposable and not wanted."""
+        if self._is_wanted is None or not self._disposable.has(packet):
+            return False
+        return index < 0 or not self._is_wanted[index]
 
     def _demux(self) -> Iterator[av.Packet[VideoStream]]:
         with suppress(av.FFmpegError):  # the frames after a read error are lost
