@@ -3,12 +3,17 @@
 A call is what TorchServe passes to a handler at once: one request, or up to batchSize requests that it joined. A
 handler's reader decides which bodies it accepts (captions/frame_requests.py, transcripts/audio_requests.py) by their
 first bytes, not by the Content-Type.
+
+A reader checks a request and reserves its place in the call, one request after the other. What takes longer, such as
+decoding a file, it leaves to threads, which work on several requests at once while the device computes the others.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reelscribe.errors import RequestError, UnsupportedFormat, WireError
@@ -82,7 +87,15 @@ class Request(Protocol):
         """Make the response, a value for JSON, from one result for each item."""
 
 
-RequestReader = Callable[[Row, Headers], Request]
+@dataclass(frozen=True)
+class Encoded:
+    """A request that a reader accepted, and that has its place in the call, but must still be decoded or scaled."""
+
+    decode: Callable[[], Request]
+    """Does this work, in any thread. Raises a RequestError if the request turns out to be damaged."""
+
+
+RequestReader = Callable[[Row, Headers], Request | Encoded]
 """Reads the requests of one call, one after the other. Raises a RequestError for a request that cannot be answered."""
 
 
@@ -121,21 +134,30 @@ class RequestBatch:
     """The requests of one call. Each is for the model, asks for the model's description, or gets an error."""
 
     def __init__(
-        self, data: Sequence[Row], context: Context, read: RequestReader, counters: Counters | None = None
+        self,
+        data: Sequence[Row],
+        context: Context,
+        read: RequestReader,
+        counters: Counters | None = None,
+        threads: Executor | None = None,
     ) -> None:
-        """Read all requests.
+        """Read all requests, or with `threads` begin to.
 
         Args:
             data: The requests as TorchServe passes them.
             context: TorchServe's context of this call.
             read: Reads one request for the model.
             counters: Counts requests, errors, and the time that reading takes.
+            threads: Decode the requests of a call with several. By default, or if there is one request only, nothing
+                would be gained by that, and they are decoded here.
         """
         self._context = context
         self._counters = counters or Counters()
         self._responses: list[Any] = [None] * len(data)
         self._requests: dict[int, Request] = {}
+        self._items: dict[int, Any] = {}
         self._describe_requests: list[int] = []
+        self._threads = threads if len(data) > 1 else None
         for i, row in enumerate(data):
             headers = {name.lower(): value for name, value in context.get_all_request_header(i).items()}
             if "describe" in headers:
@@ -144,20 +166,36 @@ class RequestBatch:
             self._counters.add("requests")
             try:
                 with self._counters.timed("preprocess_seconds"):
-                    self._requests[i] = read(row, headers)
+                    request = read(row, headers)
+                if isinstance(request, Encoded) and self._threads:
+                    self._items[i] = self._threads.submit(self._decode, i, request)
+                else:
+                    self._items[i] = self._decode(i, request)
             except RequestError as error:
                 self._refuse(i, error)
 
     @property
     def items(self) -> list[Any]:
-        """The items of each request for the model that could be read, in order."""
-        return [request.items for request in self._requests.values()]
+        """The items of each request for the model that could be read, in order.
+
+        Those of a request that threads decode are a Future of them, which may raise a RequestError.
+        """
+        return list(self._items.values())
+
+    def _decode(self, i: int, request: Request | Encoded) -> Any:
+        """Keep request `i`, once it is decoded, and return its items."""
+        if isinstance(request, Encoded):
+            with self._counters.timed("preprocess_seconds"):
+                request = request.decode()
+        self._requests[i] = request
+        return request.items
 
     def responses(self, results: Sequence[list[Any] | RequestError], description: dict[str, Any]) -> list[str]:
         """Make the responses to all requests of the call.
 
         Args:
-            results: For each entry of `items`, the results of these items, or the error of the request.
+            results: For each entry of `items`, the results of these items, or the error of the request, which may be
+                that of its future.
             description: The response to requests for the model's description.
 
         Returns:
@@ -165,11 +203,11 @@ class RequestBatch:
         """
         for i in self._describe_requests:
             self._responses[i] = description
-        for (i, request), result in zip(self._requests.items(), results, strict=True):
+        for i, result in zip(self._items, results, strict=True):
             if isinstance(result, RequestError):
                 self._refuse(i, result)
             else:
-                self._responses[i] = request.response(result)
+                self._responses[i] = self._requests[i].response(result)
         for i in range(len(self._responses)):
             self._context.set_response_content_type(i, "application/json")
         return [_to_json(response) for response in self._responses]
