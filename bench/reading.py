@@ -4,9 +4,10 @@
                           [--requests 48] [--rounds 5] [--json FILE]
 
 A real TorchServe with one worker for each number of threads, and clients that keep its queue full. The models of the
-workers only sleep, as long as a device of the speed below would compute, in device batches of 8 chunks or frames. With 0 threads, a worker reads all requests of a call before it computes. --joined is how many requests TorchServe
-joins for a call. --shared are sizes of a pool that both reads and computes, for sounds alone. 6 is that of Python's
-default pool on two cores.
+workers only sleep, as long as a device of the speed below would compute, in device batches of 8 chunks or frames. With
+0 threads, a worker reads all requests of a call before it computes. --joined is how many requests TorchServe joins for
+a call. --shared are sizes of a pool that both reads and computes, for sounds alone. 6 is that of Python's default pool
+on two cores.
 
     sounds   FLAC of 60 s, 44.1 kHz stereo; 2,000 s of audio in a second
     short    FLAC of 1 to 2 s, 16 kHz mono; likewise

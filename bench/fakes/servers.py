@@ -14,9 +14,16 @@ FAKES = Path(__file__).parent
 
 
 @contextmanager
-def serve_noop(directory: Path, **overrides: str) -> Iterator[Serving]:
-    """Serve the handler that computes nothing, with one worker. `overrides` replace settings of config.properties."""
-    pack_handler(FAKES / "noop_handler.py", "noop", directory / "store", settings={}, modules={})
+def serve_noop(directory: Path, *, unpickle: bool = False, **overrides: str) -> Iterator[Serving]:
+    """Serve the handler that computes nothing, with one worker.
+
+    Args:
+        directory: As for `serve`.
+        unpickle: Whether it reads requests by pickle.loads rather than reelscribe.wire.
+        overrides: Settings that replace those of config.properties.
+    """
+    settings = {"handler": {"unpickle": unpickle}}
+    pack_handler(FAKES / "noop_handler.py", "noop", directory / "store", settings=settings, modules={})
     with serve(directory, "noop", CONFIG, default_workers_per_model="1", **overrides) as serving:
         yield serving
 
