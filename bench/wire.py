@@ -1,6 +1,7 @@
 """What does the body format cost in time and memory: over a socket, when it is read, and through TorchServe?
 
-    scripts/bench wire [--tables transfers reading sizes layouts] [--rounds 5] [--json FILE]
+    scripts/bench wire [--tables transfers reading sizes layouts] [--layouts 8x4 4x8 2x16 1x32]
+                       [--rounds 5] [--json FILE]
 
 transfers: layouts and formats over a socket. reading: a large body. sizes: requests of several sizes through
 TorchServe. layouts: those of transfers through a TorchServe that allows such bodies, to a worker that computes nothing,
@@ -129,14 +130,15 @@ def transfer(name: str, bodies: int) -> tuple[float, float, float]:
     return sender["seconds"], sender["memory"] / MEGABYTE, received["memory"] / MEGABYTE
 
 
-def measure_transfers(rounds: int) -> Report:
+def measure_transfers(rounds: int, layouts: list[str]) -> Report:
     """The table of formats and layouts over a socket."""
     payload = IMAGES * float(np.prod(IMAGE_SHAPE)) * 4 / MEGABYTE
     report = Report(
         f"{IMAGES} images of {IMAGE_SHAPE} float32, {payload:.0f} MB, as bodies x images in each",
         ("layout", "format", "seconds", "sender MB", "receiver MB", "time / that of (a)"),
     )
-    for layout, bodies in LAYOUTS.items():
+    for layout in layouts:
+        bodies = LAYOUTS[layout]
         results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in FORMATS}
         for _ in range(rounds):
             for name in FORMATS:
@@ -148,7 +150,7 @@ def measure_transfers(rounds: int) -> Report:
     return report
 
 
-def measure_reading(_rounds: int) -> Report:
+def measure_reading(_rounds: int, _layouts: list[str]) -> Report:
     """The table of what it takes to read a large body."""
     body = bytearray().join(wire.pack({"frames": np.ones((200, 1000, 1000), np.uint8)}))
     seconds = []
@@ -208,14 +210,15 @@ def serve_layout(name: str, bodies: int) -> tuple[float, float, float, float]:
     return client["seconds"], client["memory"] / MEGABYTE, java / MEGABYTE, worker / MEGABYTE
 
 
-def measure_layouts(rounds: int) -> Report:
+def measure_layouts(rounds: int, layouts: list[str]) -> Report:
     """The table of layouts through TorchServe."""
     payload = IMAGES * float(np.prod(IMAGE_SHAPE)) * 4 / MEGABYTE
     report = Report(
         f"{payload:.0f} MB through TorchServe, as bodies x images in each",
         ("layout", "format", "seconds", "client MB", "Java MB", "worker MB", "time / that of (a)"),
     )
-    for layout, bodies in LAYOUTS.items():
+    for layout in layouts:
+        bodies = LAYOUTS[layout]
         results: dict[str, list[tuple[float, ...]]] = {name: [] for name in ("a", "c")}
         for _ in range(rounds):
             for name, rows in results.items():
@@ -241,7 +244,7 @@ async def throughput(serving: Serving, frames: FrameArray, in_flight: int, reque
         return requests * frames.nbytes / MEGABYTE / (time.perf_counter() - start)
 
 
-def measure_sizes(rounds: int) -> Report:
+def measure_sizes(rounds: int, _layouts: list[str]) -> Report:
     """The table of request sizes and requests in flight."""
     stamina.set_active(False)  # a refused request ends the benchmark, instead of making it slow
     settings: dict[str, Any] = {"max_request_size": str(110 * MEGABYTE), "vmargs": "-Xmx4g -XX:MaxDirectMemorySize=4g"}
@@ -282,10 +285,13 @@ def main() -> None:
     else:
         parser = command_parser(__doc__)
         parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+        parser.add_argument(
+            "--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="bodies x images in each"
+        )
         parser.add_argument("--rounds", type=int, default=5)
         add_json_option(parser)
         options = parser.parse_args()
-        publish([TABLES[name](options.rounds) for name in options.tables], options.json)
+        publish([TABLES[name](options.rounds, options.layouts) for name in options.tables], options.json)
 
 
 if __name__ == "__main__":
