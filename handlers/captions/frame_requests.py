@@ -107,8 +107,9 @@ class FrameReader:
     def _read_still(self, body: bytes | bytearray) -> Encoded:
         image = open_still(body)
         self._limits.check(1, *image.size)
-        self._reserve(1, image.width * image.height)
-        return Encoded(lambda: FrameRequest(to_frame(image, self._size)[None], single=True))
+        pixels = image.width * image.height
+        self._reserve(1, pixels)
+        return Encoded(lambda: FrameRequest(to_frame(image, self._size)[None], single=True), pixels)
 
     def _reserve(self, frames: int, still_pixels: int = 0) -> None:
         """Reserve room in this call, before anything large is decoded."""

@@ -88,14 +88,16 @@ class ClipReader:
         self._reserve(len(clips))
         if not any(map(self._is_to_be_scaled, clips)):
             return ClipRequest(clips, single=not listed)
-        return Encoded(lambda: ClipRequest([self._scale(clip) for clip in clips], single=not listed))
+        pixels = sum(clip.frames.size // 3 for clip in clips)
+        return Encoded(lambda: ClipRequest([self._scale(clip) for clip in clips], single=not listed), pixels)
 
     def _read_still(self, body: bytes | bytearray) -> Encoded:
         image = open_still(body)
         self._check_sides(*image.size)
-        self._reserve(1, image.width * image.height)
+        pixels = image.width * image.height
+        self._reserve(1, pixels)
         size = self._describer.family.still_budget.frame_size(1, *image.size)
-        return Encoded(lambda: ClipRequest([Clip(to_frame(image, size)[None], [0.0])], single=True))
+        return Encoded(lambda: ClipRequest([Clip(to_frame(image, size)[None], [0.0])], single=True), pixels)
 
     def _read_clip(self, sent: Any) -> Clip:
         tree = {"frames": sent} if isinstance(sent, np.ndarray) else sent

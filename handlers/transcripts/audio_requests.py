@@ -157,7 +157,7 @@ class AudioReader:
             check_length(min(len(chunk.samples) for chunk in chunks))
             return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
 
-        return convert() if rate == model_rate else Encoded(convert)
+        return convert() if rate == model_rate else Encoded(convert, sum(map(len, arrays)))
 
     def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):
@@ -182,7 +182,7 @@ class AudioReader:
             chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(decode(file, rate))]
             return AudioRequest(chunks, "file", rate)
 
-        return Encoded(convert)
+        return Encoded(convert, file.frames * file.channels)
 
     def _cut(self, samples: SampleArray) -> list[SampleArray]:
         """Cut a whole file into chunks, as the client does."""

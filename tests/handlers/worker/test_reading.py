@@ -26,6 +26,9 @@ SECONDS = 30
 
 RNG = np.random.default_rng(0)
 
+MANY = 10**7
+"""Values of a request that is worth a thread."""
+
 
 @dataclass
 class Words:
@@ -68,7 +71,7 @@ def test_the_device_computes_full_batches_while_other_requests_are_read(threads)
         computed.set()
         return batches[-1]
 
-    got = answers(call(["a"], Encoded(decode), ["b", "c"]), DeviceBatches(compute, 2), threads, FakeContext())
+    got = answers(call(["a"], Encoded(decode, MANY), ["b", "c"]), DeviceBatches(compute, 2), threads, FakeContext())
     assert got == ["A", "D E", "B C"]
     assert batches == [["A", "B"], ["C", "D"], ["E"]]
 
@@ -86,7 +89,7 @@ def test_a_stage_that_computes_is_waited_for_before_requests_that_are_read(threa
         return words
 
     device = DeviceBatches(collect, 2, submit=shout, in_flight=2)
-    assert answers(call(["a", "b"], Encoded(decode)), device, threads, FakeContext()) == ["A B", "C"]
+    assert answers(call(["a", "b"], Encoded(decode, MANY)), device, threads, FakeContext()) == ["A B", "C"]
     assert steps == [["A", "B"], ["C"]]
 
 
@@ -98,7 +101,7 @@ def test_requests_are_read_at_once_and_answered_in_their_order(threads):
             both.wait()  # raises unless two threads decode
             return Words([word])
 
-        return Encoded(decode)
+        return Encoded(decode, MANY)
 
     requests = call(*map(encoded, "abcd"))
     assert answers(requests, DeviceBatches(shout, 8), threads, FakeContext()) == ["A", "B", "C", "D"]
@@ -110,7 +113,7 @@ def test_a_request_that_cannot_be_decoded_costs_the_others_nothing(threads, pool
         raise WireError("it is damaged")
 
     context = FakeContext()
-    requests = call(["a"], Encoded(damaged), Encoded(lambda: Words(["b"])))
+    requests = call(["a"], Encoded(damaged, MANY), Encoded(lambda: Words(["b"]), MANY))
     first, error, last = answers(requests, DeviceBatches(shout, 1), threads if pool else None, context)
     assert [first, last] == ["A", "B"]
     assert error["error"] == {"type": "WireError", "message": "it is damaged"}
@@ -129,12 +132,14 @@ def test_when_a_call_fails_what_was_not_read_yet_is_dropped_and_the_next_call_is
         assert started.wait(SECONDS)
         raise ValueError("the device is broken")
 
-    never = Encoded(lambda: pytest.fail("read after the call had failed"))
+    never = Encoded(lambda: pytest.fail("read after the call had failed"), MANY)
     with ThreadPoolExecutor(1) as one:
         with pytest.raises(ValueError, match="the device is broken"):
-            answers(call(["a"], Encoded(decode), never), DeviceBatches(fail, 1), one, FakeContext())
+            answers(call(["a"], Encoded(decode, MANY), never), DeviceBatches(fail, 1), one, FakeContext())
         release.set()
-        assert answers(call(["a"], Encoded(lambda: Words(["b"]))), DeviceBatches(shout, 1), one, FakeContext()) == [
+        assert answers(
+            call(["a"], Encoded(lambda: Words(["b"]), MANY)), DeviceBatches(shout, 1), one, FakeContext()
+        ) == [
             "A",
             "B",
         ]
@@ -146,7 +151,13 @@ class NoThreads(Executor):
 
 
 @pytest.mark.parametrize(
-    "requests", [call(["a"], ["b", "c"]), call(Encoded(lambda: Words(["a"])))], ids=["plain", "alone"]
+    "requests",
+    [
+        call(["a"], ["b", "c"]),
+        call(Encoded(lambda: Words(["a"]), MANY)),
+        call(["a"], Encoded(lambda: Words(["b"]), 30_000), Encoded(lambda: Words(["c"]), 30_000)),
+    ],
+    ids=["plain", "alone", "short"],
 )
 def test_what_no_thread_would_speed_up_is_read_without(requests):
     device = DeviceBatches(shout, 8)
@@ -156,7 +167,7 @@ def test_what_no_thread_would_speed_up_is_read_without(requests):
 
 def still(kind: str) -> dict[str, bytes]:
     file = io.BytesIO()
-    Image.fromarray(RNG.integers(0, 256, (60, 80, 3), np.uint8)).save(file, kind)
+    Image.fromarray(RNG.integers(0, 256, (300, 400, 3), np.uint8)).save(file, kind)
     return {"body": file.getvalue()}
 
 
@@ -166,7 +177,7 @@ def test_stills_that_threads_decode_are_the_same_and_have_the_same_places_in_the
     contexts = FakeContext(), FakeContext()
     results = []
     for pool, context in zip((threads, None), contexts, strict=True):
-        reader = FrameReader(FrameLimits(6, 100), InputSize(16, 12))
+        reader = FrameReader(FrameLimits(6, 1000), InputSize(16, 12))
         requests = RequestBatch(data, context, reader, threads=pool)
         results.append(DeviceBatches(lambda slices: [f.copy() for part in slices for f in part], 1).map(requests.items))
         requests.responses([WireError("-")] * len(results[-1]), {})
@@ -211,7 +222,7 @@ def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatc
             both.wait()
             return request.decode()
 
-        return Encoded(meet)
+        return Encoded(meet, request.values)
 
     monkeypatch.setattr(caption_handler.FrameReader, "__call__", meeting)
     monkeypatch.setenv("REELSCRIBE_READ_THREADS", "2")
