@@ -1,15 +1,23 @@
 """What does the body format cost in time and memory: over a socket, when it is read, and through TorchServe?
 
-    scripts/bench wire [--rounds 5] [--json FILE]
+    scripts/bench wire [--tables transfers reading sizes layouts] [--layouts 8x4 4x8 2x16 1x32]
+                       [--rounds 5] [--json FILE]
+
+transfers: layouts and formats over a socket. reading: a large body. sizes: requests of several sizes through
+TorchServe. layouts: those of transfers through a TorchServe that allows such bodies, to a worker that computes nothing,
+by reelscribe.wire and by pickle.dumps and pickle.loads.
 
 Sender and receiver are processes of their own. Every round runs all formats once. The tables show medians and, in
-brackets, smallest and largest. Memory is the peak of the resident set, less that of the idle process.
+brackets, smallest and largest. Memory is the peak of the resident set, less that of the idle process. In the table of
+layouts, each row has a server of its own in each round, because Java keeps the memory that it has taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
+import os
 import pickle
 import re
 import socket
@@ -22,6 +30,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import stamina
@@ -42,6 +51,8 @@ LAYOUTS = {f"{count}x{IMAGES // count}": count for count in (8, 4, 2, 1)}
 """Numbers of bodies, by the names of the rows: bodies x images in each."""
 REQUEST_MEGABYTES = (1, 5, 8, 24, 100)
 IN_FLIGHT = (1, 2, 4)
+LARGE_BODIES: dict[str, Any] = {"max_request_size": str(500 * MEGABYTE), "vmargs": "-Xmx6g -XX:MaxDirectMemorySize=4g"}
+"""Settings of a server for the table of layouts; no other server should have them."""
 
 Pack = Callable[[Any], list[wire.Segment]]
 Unpack = Callable[[bytearray], Any]
@@ -53,9 +64,9 @@ FORMATS: dict[str, tuple[str, Pack, Unpack]] = {
 }
 
 
-def memory(name: str) -> int:
-    """Resident bytes of this process: VmRSS is the present value, VmHWM the peak."""
-    return int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]) * 1024
+def memory(name: str, process: int | str = "self") -> int:
+    """Resident bytes of a process, by default this one: VmRSS is the present value, VmHWM the peak."""
+    return int(re.findall(rf"{name}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())[0]) * 1024
 
 
 def print_figures(idle: int, seconds: float) -> None:
@@ -63,12 +74,17 @@ def print_figures(idle: int, seconds: float) -> None:
     print(json.dumps({"seconds": seconds, "memory": memory("VmHWM") - idle}))
 
 
+def random_images() -> list[Any]:
+    """The images of all layouts."""
+    rng = np.random.default_rng(0)
+    return [rng.random(IMAGE_SHAPE, np.float32) for _ in range(IMAGES)]
+
+
 def send(name: str, bodies: int, port: int) -> None:
     """Main function of the sender, timed from the arrays to the receiver's confirmation that it has them all."""
     pack = FORMATS[name][1]
     idle = memory("VmRSS")
-    rng = np.random.default_rng(0)
-    images = [rng.random(IMAGE_SHAPE, np.float32) for _ in range(IMAGES)]
+    images = random_images()
     with socket.create_connection(("127.0.0.1", port)) as peer:
         start = time.perf_counter()
         for at in range(0, IMAGES, IMAGES // bodies):
@@ -114,14 +130,15 @@ def transfer(name: str, bodies: int) -> tuple[float, float, float]:
     return sender["seconds"], sender["memory"] / MEGABYTE, received["memory"] / MEGABYTE
 
 
-def measure_transfers(rounds: int) -> Report:
-    """The table of formats and layouts."""
+def measure_transfers(rounds: int, layouts: list[str]) -> Report:
+    """The table of formats and layouts over a socket."""
     payload = IMAGES * float(np.prod(IMAGE_SHAPE)) * 4 / MEGABYTE
     report = Report(
         f"{IMAGES} images of {IMAGE_SHAPE} float32, {payload:.0f} MB, as bodies x images in each",
         ("layout", "format", "seconds", "sender MB", "receiver MB", "time / that of (a)"),
     )
-    for layout, bodies in LAYOUTS.items():
+    for layout in layouts:
+        bodies = LAYOUTS[layout]
         results: dict[str, list[tuple[float, float, float]]] = {name: [] for name in FORMATS}
         for _ in range(rounds):
             for name in FORMATS:
@@ -133,7 +150,7 @@ def measure_transfers(rounds: int) -> Report:
     return report
 
 
-def measure_unpack() -> Report:
+def measure_reading(_rounds: int, _layouts: list[str]) -> Report:
     """The table of what it takes to read a large body."""
     body = bytearray().join(wire.pack({"frames": np.ones((200, 1000, 1000), np.uint8)}))
     seconds = []
@@ -155,6 +172,63 @@ def measure_unpack() -> Report:
     return report
 
 
+def post(name: str, bodies: int, url: str) -> None:
+    """Main function of a client of TorchServe, timed from the arrays to the last answer."""
+    pack = FORMATS[name][1]
+    idle = memory("VmRSS")
+    images = random_images()
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc)
+    headers = {"Authorization": f"Bearer {os.environ['WIRE_TOKEN']}", "Content-Type": "application/octet-stream"}
+    start = time.perf_counter()
+    for at in range(0, IMAGES, IMAGES // bodies):
+        segments = pack({"prompt": "a video of", "frames": images[at : at + IMAGES // bodies]})
+        sized = {**headers, "Content-Length": str(wire.size_of(segments))}
+        connection.request("POST", address.path, body=iter(segments), headers=sized)
+        with connection.getresponse() as response:
+            answer = response.read()
+            assert response.status == 200, answer
+        assert len(json.loads(answer)) == IMAGES // bodies
+        del segments
+    print_figures(idle, time.perf_counter() - start)
+
+
+def serve_layout(name: str, bodies: int) -> tuple[float, float, float, float]:
+    """Seconds of a layout through a new TorchServe, and megabytes of memory of client, Java and worker."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_noop(Path(folder), unpickle=FORMATS[name][2] is pickle.loads, **LARGE_BODIES) as serving,
+    ):
+        pids = [pid for kind in ("java", "workers") for pid in serving.processes()[kind]]
+        idle = [memory("VmRSS", pid) for pid in pids]
+        command = [sys.executable, __file__, "post", name, str(bodies), serving.predictions]
+        # Not on a command line, which everybody can read.
+        environment = {**os.environ, "WIRE_TOKEN": serving.token}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        java, worker = (memory("VmHWM", pid) - before for pid, before in zip(pids, idle, strict=True))
+    client = json.loads(done.stdout)
+    return client["seconds"], client["memory"] / MEGABYTE, java / MEGABYTE, worker / MEGABYTE
+
+
+def measure_layouts(rounds: int, layouts: list[str]) -> Report:
+    """The table of layouts through TorchServe."""
+    payload = IMAGES * float(np.prod(IMAGE_SHAPE)) * 4 / MEGABYTE
+    report = Report(
+        f"{payload:.0f} MB through TorchServe, as bodies x images in each",
+        ("layout", "format", "seconds", "client MB", "Java MB", "worker MB", "time / that of (a)"),
+    )
+    for layout in layouts:
+        bodies = LAYOUTS[layout]
+        results: dict[str, list[tuple[float, ...]]] = {name: [] for name in ("a", "c")}
+        for _ in range(rounds):
+            for name, rows in results.items():
+                rows.append(serve_layout(name, bodies))
+        columns = {name: [Spread(column) for column in zip(*rows, strict=True)] for name, rows in results.items()}
+        for name, figures in columns.items():
+            report.add(layout, f"({name}) {FORMATS[name][0]}", *figures, figures[0].over(columns["a"][0]))
+    return report
+
+
 async def throughput(serving: Serving, frames: FrameArray, in_flight: int, requests: int) -> float:
     """Megabytes per second of `requests` requests, `in_flight` at a time."""
     async with CaptionClient([Server(serving.url, serving.token)], serving.model) as client:
@@ -170,10 +244,10 @@ async def throughput(serving: Serving, frames: FrameArray, in_flight: int, reque
         return requests * frames.nbytes / MEGABYTE / (time.perf_counter() - start)
 
 
-def measure_torchserve(rounds: int) -> Report:
+def measure_sizes(rounds: int, _layouts: list[str]) -> Report:
     """The table of request sizes and requests in flight."""
     stamina.set_active(False)  # a refused request ends the benchmark, instead of making it slow
-    settings = {"max_request_size": str(110 * MEGABYTE), "vmargs": "-Xmx4g -XX:MaxDirectMemorySize=4g"}
+    settings: dict[str, Any] = {"max_request_size": str(110 * MEGABYTE), "vmargs": "-Xmx4g -XX:MaxDirectMemorySize=4g"}
     results: dict[tuple[int, int], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder, serve_noop(Path(folder), **settings) as s:
         for _ in range(rounds):
@@ -192,19 +266,32 @@ def measure_torchserve(rounds: int) -> Report:
     return report
 
 
+TABLES = {
+    "transfers": measure_transfers,
+    "reading": measure_reading,
+    "sizes": measure_sizes,
+    "layouts": measure_layouts,
+}
+
+
 def main() -> None:
-    """Print the tables; with `send` or `receive`, be one of the two processes."""
+    """Print the tables; with `send`, `receive` or `post`, be one of the processes."""
     if sys.argv[1:2] == ["send"]:
         send(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     elif sys.argv[1:2] == ["receive"]:
         receive(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1:2] == ["post"]:
+        post(sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
         parser = command_parser(__doc__)
+        parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+        parser.add_argument(
+            "--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS), help="bodies x images in each"
+        )
         parser.add_argument("--rounds", type=int, default=5)
         add_json_option(parser)
         options = parser.parse_args()
-        reports = [measure_transfers(options.rounds), measure_unpack(), measure_torchserve(options.rounds)]
-        publish(reports, options.json)
+        publish([TABLES[name](options.rounds, options.layouts) for name in options.tables], options.json)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from reelscribe.errors import ReelscribeError
     from support.hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from support.trees import same
+    from worker.request_batch import Encoded
     from worker.still_image import is_still
 
 LONGEST = 2**16
@@ -44,13 +45,19 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
         os.abort()
 
 
+def read_still(body: bytes) -> None:
+    request = FrameReader(LIMITS, SIZE)({"body": body}, {})
+    assert isinstance(request, Encoded)
+    request.decode()
+
+
 def read(body: bytes) -> object:
     """What the server does with `body`, watched: the tree in it, or None if it is refused or a still."""
     global reading
     reading = True
     try:
         if is_still(body):
-            FrameReader(LIMITS, SIZE)({"body": body}, {})
+            read_still(body)
             return None
         return wire.unpack(body)
     except ReelscribeError as error:
@@ -91,7 +98,7 @@ def good_bodies() -> list[bytes]:
 def main() -> None:
     bodies = good_bodies()
     for body in bodies:  # what is imported when first needed, before anything is watched
-        FrameReader(LIMITS, SIZE)({"body": body}, {}) if is_still(body) else wire.unpack(body)
+        read_still(body) if is_still(body) else wire.unpack(body)
     with tempfile.TemporaryDirectory() as folder:
         seeds, words = Path(folder) / "seeds", Path(folder) / "words"
         seeds.mkdir()

@@ -2,6 +2,7 @@
 
 The model transcribes `speed` seconds of audio in a second, on any machine; `speed` is a setting under `handler:` in the
 YAML. The text of a transcript is the number of samples of its chunk, so that a benchmark can add up what was received.
+With `compute_in_read_threads`, the threads that read also compute, to show why ours do not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class EmulatedSettings(ModelSettings):
 
     speed: float = 2000
     """Seconds of audio transcribed in a second."""
+    compute_in_read_threads: bool = False
+    """Whether device batches wait for their turn among the requests to read, as in one pool for everything."""
 
 
 class EmulatedModel:
@@ -88,12 +91,20 @@ class EmulatedSpeechHandler(ModelHandler[EmulatedSettings]):
             workers=workers,
             response_seconds=response_seconds,
         )
+
+        def compute(slices: list[list[Chunk]]) -> list[ChunkTranscript]:
+            return model.transcribe([chunk for part in slices for chunk in part])
+
+        def compute_in_read_threads(slices: list[list[Chunk]]) -> list[ChunkTranscript]:
+            assert self._read_threads, "expected read_threads of 1 or more"
+            return self._read_threads.submit(compute, slices).result()
+
         limits = AudioLimits(model.max_chunks, model.chunk_seconds, model.max_file_seconds)
         return LoadedModel(
             description.to_json(),
             lambda: AudioReader(limits, model),
             DeviceBatches(
-                lambda requests: model.transcribe([chunk for request in requests for chunk in request]),
+                compute_in_read_threads if settings.compute_in_read_threads else compute,
                 settings.device_batch,
                 item="chunk",
                 length=lambda chunk: len(chunk.samples),

@@ -8,7 +8,7 @@ of clips under "clips", one such clip, or an array of the frames of one. A clip 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,10 +18,10 @@ from PIL import Image
 from clips.describer import Describer
 from reelscribe import wire
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
-from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, brief
-from worker.request_batch import Headers, Row, request_body, wrong_format
+from worker.request_batch import Encoded, Headers, Row, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
 MAX_PROMPT_LETTERS = 100_000
@@ -60,8 +60,8 @@ class ClipReader:
         self._describer, self._settings = describer, describer.settings
         self._clips_left, self._still_pixels_left = self._settings.max_clips, STILL_PIXELS_PER_CALL
 
-    def __call__(self, row: Row, _headers: Headers) -> ClipRequest:
-        """Read the clips of one request.
+    def __call__(self, row: Row, _headers: Headers) -> ClipRequest | Encoded:
+        """Read the clips of one request; a still is decoded later, and frames of another size are scaled later.
 
         Args:
             row: The request as TorchServe passes it.
@@ -72,7 +72,7 @@ class ClipReader:
         """
         body = request_body(row)
         if is_still(body):
-            return ClipRequest([self._read_still(body)], single=True)
+            return self._read_still(body)
         if not body.startswith(wire.STARTS):
             raise wrong_format(body, ACCEPTED)
         tree: Any = wire.unpack(body)
@@ -86,14 +86,18 @@ class ClipReader:
             )
         clips = [self._read_clip(each) for each in sent]
         self._reserve(len(clips))
-        return ClipRequest(clips, single=not listed)
+        if not any(map(self._is_to_be_scaled, clips)):
+            return ClipRequest(clips, single=not listed)
+        pixels = sum(clip.frames.size // 3 for clip in clips)
+        return Encoded(lambda: ClipRequest([self._scale(clip) for clip in clips], single=not listed), pixels)
 
-    def _read_still(self, body: bytes | bytearray) -> Clip:
+    def _read_still(self, body: bytes | bytearray) -> Encoded:
         image = open_still(body)
         self._check_sides(*image.size)
-        self._reserve(1, image.width * image.height)
+        pixels = image.width * image.height
+        self._reserve(1, pixels)
         size = self._describer.family.still_budget.frame_size(1, *image.size)
-        return Clip(to_frame(image, size)[None], [0.0])
+        return Encoded(lambda: ClipRequest([Clip(to_frame(image, size)[None], [0.0])], single=True), pixels)
 
     def _read_clip(self, sent: Any) -> Clip:
         tree = {"frames": sent} if isinstance(sent, np.ndarray) else sent
@@ -103,11 +107,10 @@ class ClipReader:
                 f"clip: expected an array, or a dict with frames and optionally pts_seconds and prompt, got {got}"
             )
         frames = self._check_frames(tree["frames"])
-        budget = self._budget(len(frames))
         times = tree.get("pts_seconds")
         if times is None:
-            times = [k / budget.fps for k in range(len(frames))]
-        return Clip(self._scale(frames, budget), _check_times(times, len(frames)), self._check_prompt(tree))
+            times = [k / self._budget(len(frames)).fps for k in range(len(frames))]
+        return Clip(frames, _check_times(times, len(frames)), self._check_prompt(tree))
 
     def _check_frames(self, frames: Any) -> FrameArray:
         if not isinstance(frames, np.ndarray):
@@ -140,13 +143,21 @@ class ClipReader:
     def _budget(self, count: int) -> ClipBudget:
         return self._describer.family.still_budget if count == 1 else self._describer.budget
 
-    def _scale(self, frames: FrameArray, budget: ClipBudget) -> FrameArray:
-        """Scale frames as the model's own processor does; those of our client have their size already."""
-        count, height, width, _ = frames.shape
-        size = budget.frame_size(count, width, height)
-        if (size.width, size.height) == (width, height):
-            return frames
-        return np.stack([fit(Image.fromarray(frame), size) for frame in frames])
+    def _size(self, clip: Clip) -> InputSize:
+        """The size that the model's own processor gives the frames of a clip."""
+        count, height, width, _ = clip.frames.shape
+        return self._budget(count).frame_size(count, width, height)
+
+    def _is_to_be_scaled(self, clip: Clip) -> bool:
+        """Whether the frames have another size; those of our client have it already."""
+        size = self._size(clip)
+        return (size.height, size.width) != clip.frames.shape[1:3]
+
+    def _scale(self, clip: Clip) -> Clip:
+        size = self._size(clip)
+        if not self._is_to_be_scaled(clip):
+            return clip
+        return replace(clip, frames=np.stack([fit(Image.fromarray(frame), size) for frame in clip.frames]))
 
     def _check_prompt(self, tree: dict[str, Any]) -> str | None:
         prompt = tree.get("prompt")

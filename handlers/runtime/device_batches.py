@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from typing import Any
 
 import torch
 
-from reelscribe.errors import OutOfDeviceMemory
+from reelscribe.errors import OutOfDeviceMemory, RequestError
+from runtime.call_items import CallItems, Items, Place
 from runtime.metrics import Counters
 
 logger = logging.getLogger(__name__)
-
-Items = Any
-"""The items of one request, or a slice of them: a list, or an array with the items along its first axis."""
 
 SubmitBatch = Callable[[list[Items]], Any]
 """Starts to compute a batch, given as slices of requests, and returns a handle for `CollectBatch`.
@@ -26,9 +25,6 @@ With a second stage in another process, it returns while that stage still comput
 
 CollectBatch = Callable[[Any], list[Any]]
 """Waits for the results of a submitted batch, and returns them in the order of its items."""
-
-Place = tuple[int, int]
-"""Where an item comes from: the index of its request, and its index in that request."""
 
 
 class DeviceBatches:
@@ -74,64 +70,67 @@ class DeviceBatches:
         self._in_flight = in_flight
         self.size = size
 
-    def map(self, requests: Sequence[Items]) -> list[list[Any] | OutOfDeviceMemory]:
+    def map(self, requests: Sequence[Items | Future[Items]]) -> list[list[Any] | RequestError]:
         """Run all items of all requests through the model.
 
+        While requests are still being read, batches of those that have been read run as soon as they are full.
+
         Args:
-            requests: The items of each request.
+            requests: The items of each request, or a future of them.
 
         Returns:
-            For each request, either the results of its items in their order, or an OutOfDeviceMemory.
+            For each request, either the results of its items in their order, or an error: an OutOfDeviceMemory, or the
+            RequestError that its future raised.
 
         Raises:
-            Exception: Whatever `submit` or `collect` raises, other than running out of memory. The batches in flight
-                are collected first.
+            Exception: Whatever `submit` or `collect` raises, other than running out of memory, or a future, other than
+                a RequestError. The batches in flight are collected first.
         """
-        results: list[list[Any]] = [[None] * len(request) for request in requests]
-        failed: dict[int, OutOfDeviceMemory] = {}
-        waiting = deque(self._in_order(requests))
+        call = CallItems(requests, self._length)
         in_flight: deque[tuple[list[Place], Any]] = deque()
         try:
-            while waiting or in_flight:
-                while waiting and len(in_flight) < self._in_flight:
-                    batch = [waiting.popleft() for _ in range(self._next_size(requests, waiting))]
-                    in_flight.append((batch, self._submit_batch(requests, batch)))
-                batch, pending = in_flight.popleft()
-                for (i, k), result in zip(batch, self._collect_batch(requests, batch, pending), strict=True):
-                    if result is None and i not in failed:
-                        failed[i] = self._does_not_fit()
-                        waiting = deque(place for place in waiting if place[0] != i)
-                    results[i][k] = result
+            while call.waiting or call.reading or in_flight:
+                while len(in_flight) < self._in_flight and self._is_batch_ready(call, computing=bool(in_flight)):
+                    batch = call.take(self._next_size(call))
+                    in_flight.append((batch, self._submit_batch(call, batch)))
+                if in_flight:
+                    batch, pending = in_flight.popleft()
+                    for place, result in zip(batch, self._collect_batch(call, batch, pending), strict=True):
+                        if result is None:
+                            call.fail(place, self._does_not_fit())
+                        else:
+                            call.finish(place, result)
         finally:
+            call.cancel()
             self._discard(pending for _, pending in in_flight)
-        return [failed.get(i, results[i]) for i in range(len(requests))]
+        return call.results()
 
-    def _in_order(self, requests: Sequence[Items]) -> list[Place]:
-        """All items, in the order in which they run."""
-        places = [(i, k) for i, request in enumerate(requests) for k in range(len(request))]
-        length = self._length
-        if length is not None:
-            places.sort(key=lambda place: -length(requests[place[0]][place[1]]))
-        return places
+    def _is_batch_ready(self, call: CallItems, *, computing: bool) -> bool:
+        """Whether a full batch can be submitted, or the last one. Waits for it unless the device is `computing`."""
+        call.receive()
+        while call.reading and len(call.waiting) < self.size and not computing:
+            with self._counters.timed("read_wait_seconds"):
+                call.receive(block=True)
+        return len(call.waiting) >= (self.size if call.reading else 1)
 
-    def _next_size(self, requests: Sequence[Items], waiting: Sequence[Place]) -> int:
-        """The number of items of the next batch, which are the first of `waiting`."""
-        most = min(self.size, len(waiting))
+    def _next_size(self, call: CallItems) -> int:
+        """The number of items of the next batch, which are the first that wait."""
+        most = min(self.size, len(call.waiting))
         length = self._length
         if length is None or self._most_padding >= 1:
             return most
-        lengths = [length(requests[i][k]) for i, k in islice(waiting, most)]
+        lengths = [length(call[place]) for place in islice(call.waiting, most)]
         # If no item is shorter than this, no more than that part of all is padding.
         shortest = (1 - self._most_padding) * lengths[0]
         return next((k for k, each in enumerate(lengths) if each < shortest), most)
 
-    def _submit_batch(self, requests: Sequence[Items], batch: list[Place]) -> Any:
+    def _submit_batch(self, call: CallItems, batch: list[Place]) -> Any:
         """The handle of a submitted batch, or None if it did not fit."""
         self._counters.add("device_batches")
         self._counters.add("device_items", len(batch))
-        return self._unless_out_of_memory(self._submit, _slices(requests, batch))
+        return self._unless_out_of_memory(self._submit, call.slices(batch))
 
-    def _collect_batch(self, requests: Sequence[Items], batch: list[Place], pending: Any) -> list[Any]:
+    def _collect_batch(self, call: CallItems, batch: list[Place], pending: Any) -> list[Any]:
         """A result for each item of a submitted batch; None for an item that does not fit even alone."""
         results = None if pending is None else self._unless_out_of_memory(self._collect, pending)
         if results is not None:
@@ -142,7 +141,7 @@ class DeviceBatches:
         results = [
             result
             for part in (batch[:half], batch[half:])
-            for result in self._collect_batch(requests, part, self._submit_batch(requests, part))
+            for result in self._collect_batch(call, part, self._submit_batch(call, part))
         ]
         if None not in results and half < self.size:
             self.size = half
@@ -175,18 +174,6 @@ class DeviceBatches:
         return OutOfDeviceMemory(
             f"one {self._item} alone does not fit the device; send smaller ones or use a larger device"
         )
-
-
-def _slices(requests: Sequence[Items], batch: list[Place]) -> list[Items]:
-    """Return the items of `batch` in order, as few slices as possible. A slice of an array is a view."""
-    slices: list[Items] = []
-    first = 0
-    for at in range(1, len(batch) + 1):
-        (i, k), (_, start) = batch[at - 1], batch[first]
-        if at == len(batch) or batch[at] != (i, k + 1):
-            slices.append(requests[i][start : k + 1])
-            first = at
-    return slices
 
 
 def is_out_of_memory(error: BaseException) -> bool:

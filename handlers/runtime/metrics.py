@@ -6,6 +6,7 @@ clients/reelscribe/server/metrics.yaml declares every metric and says what it co
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ CounterName = Literal[
     "device_items",
     "device_seconds",
     "preprocess_seconds",
+    "read_wait_seconds",
 ]
 """Names of the counters; `metric_name` makes Prometheus names of them."""
 
@@ -35,9 +37,10 @@ Sums = dict[tuple[CounterName, str], float]
 
 
 class Counters:
-    """The counters of one worker, which add up until `take` returns and resets them."""
+    """The counters of one worker, which add up until `take` returns and resets them. Threads may share them."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._sums: Sums = defaultdict(float)
 
     def add(self, name: CounterName, value: float = 1, *, error: str = "") -> None:
@@ -48,7 +51,8 @@ class Counters:
             value: How much to add, at least 0.
             error: The class name of an error, for the counter `errors` only.
         """
-        self._sums[name, error] += value
+        with self._lock:
+            self._sums[name, error] += value
 
     @contextmanager
     def timed(self, name: CounterName) -> Iterator[None]:
@@ -61,7 +65,8 @@ class Counters:
 
     def take(self) -> Sums:
         """Return the values since the last call, and reset them to zero."""
-        sums, self._sums = self._sums, defaultdict(float)
+        with self._lock:
+            sums, self._sums = self._sums, defaultdict(float)
         return dict(sums)
 
 

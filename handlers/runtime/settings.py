@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -13,6 +14,12 @@ import torch
 from reelscribe.errors import StartupError
 
 Settings = TypeVar("Settings", bound="ModelSettings")
+
+READ_THREADS_VARIABLE = "REELSCRIBE_READ_THREADS"
+"""The environment variable that overrides the setting `read_threads` of all models of a server."""
+
+MOST_READ_THREADS = 2
+"""The most threads that decode requests by default: with more, they wait for each other (docs/performance.md)."""
 
 ARCHIVE_FOLDER = Path(__file__).parents[1]
 """The folder that holds the handler: the unpacked archive, or handlers/ where nothing is packed."""
@@ -36,6 +43,9 @@ class ModelSettings:
     """Items (frames or chunks) that run through the model at once."""
     cpu_threads: int = 1
     """Threads that a worker computes with on the CPU. All workers and decode processes share the machine's cores."""
+    read_threads: int | None = None
+    """Threads that decode the files of a call and scale its frames, while the device computes what they have finished.
+    With 0, the worker reads everything before it computes. None is the number of cores, but at most 2."""
     weights: str | None = None
     """Folder of the archive that holds bundled weights; `model` and `revision` then say where they came from."""
     stages: int = 1
@@ -53,6 +63,8 @@ class ModelSettings:
         for name in ("device_batch", "cpu_threads", "in_flight"):
             if type(count := getattr(self, name)) is not int or count < 1:
                 raise StartupError(f"YAML, handler, {name}: expected a whole number of 1 or more, got {count!r}")
+        if self.read_threads is not None and (type(self.read_threads) is not int or self.read_threads < 0):
+            raise StartupError(f"YAML, handler, read_threads: expected null, 0 or more, got {self.read_threads!r}")
         if type(self.stages) is not int or self.stages not in (1, 2):
             raise StartupError(f"YAML, handler, stages: expected 1 or 2, got {self.stages!r}")
         if type(self.stage_seconds) not in (int, float) or not 0 < self.stage_seconds < math.inf:
@@ -82,6 +94,21 @@ class ModelSettings:
             hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(known)}"
             raise StartupError(f"YAML, handler: {', '.join(unknown)} is no option of this handler; {hint}")
         return cls(**options)
+
+    def threads_that_read(self) -> int:
+        """The number of threads that decode requests: that of the environment, or of the YAML, or the default.
+
+        Raises:
+            StartupError: The environment variable is not a whole number of 0 or more.
+        """
+        variable = os.environ.get(READ_THREADS_VARIABLE, "")
+        if variable:
+            if not (variable.isascii() and variable.isdigit()):
+                raise StartupError(f"{READ_THREADS_VARIABLE}: expected a whole number of 0 or more, got {variable!r}")
+            return int(variable)
+        if self.read_threads is not None:
+            return self.read_threads
+        return min(len(os.sched_getaffinity(0)), MOST_READ_THREADS)
 
     @property
     def pretrained(self) -> str:

@@ -6,7 +6,6 @@ the header are checked before anything is decoded, and files are read in blocks,
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from reelscribe.contract.speech import SampleArray, to_int16
 from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
 from transcripts.chunks import Samples
+from worker.body_file import body_file
 
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 192_000
@@ -49,26 +49,44 @@ def is_audio_file(body: bytes | bytearray) -> bool:
     return body.startswith((b"fLaC", b"OggS")) or (body[:4] == b"RIFF" and body[8:12] == b"WAVE")
 
 
-def read_audio_file(body: bytes | bytearray, sample_rate: int, max_seconds: float) -> SampleArray:
-    """Decode an audio file, average its channels, and resample it.
+def open_audio_file(body: bytes | bytearray, max_seconds: float) -> soundfile.SoundFile:
+    """Open an audio file without decoding it: its length is known then, and nothing large is in memory.
 
     Args:
         body: The bytes of the file.
+        max_seconds: Limit for the duration that the header claims. `decode` never returns more than that.
+
+    Returns:
+        A file of libsndfile, for `decode`.
+
+    Raises:
+        WireError: The file is damaged.
+        UnsupportedFormat: The codec is not supported, or the header does not say how long the file is.
+        LimitExceeded: The file is too long, or has too many channels.
+        SpeechError: Its sample rate is none of speech.
+    """
+    _check_riff_size(body)
+    with _libsndfile_errors():
+        file = soundfile.SoundFile(body_file(body))
+    _check_header(file, max_seconds)
+    return file
+
+
+def decode(file: soundfile.SoundFile, sample_rate: int) -> SampleArray:
+    """Decode an audio file, average its channels, and resample it. The file is closed then.
+
+    Args:
+        file: What `open_audio_file` returned.
         sample_rate: The wanted sample rate, in Hz.
-        max_seconds: Limit for the duration that the header claims.
 
     Returns:
         (N,) int16 at `sample_rate`.
 
     Raises:
         WireError: The file is damaged.
-        UnsupportedFormat: The codec is not supported, or the header does not say how long the file is.
-        LimitExceeded: The file is too long, or has too many channels.
         SpeechError: It holds no samples, or values that cannot be audio.
     """
-    _check_riff_size(body)
-    with _libsndfile_errors(), soundfile.SoundFile(io.BytesIO(body)) as file:
-        _check_header(file, max_seconds)
+    with _libsndfile_errors(), file:
         blocks = list(_resampled_blocks(_mono_blocks(file), file.samplerate, sample_rate))
         check_length(sum(map(len, blocks)))
         return np.concatenate([to_int16(block) for block in blocks])

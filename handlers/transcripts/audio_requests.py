@@ -22,9 +22,17 @@ from reelscribe import wire
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from reelscribe.errors import CallFull, LimitExceeded, SpeechError, brief
-from transcripts.audio_file import check_length, check_levels, check_rate, is_audio_file, read_audio_file, resample
+from transcripts.audio_file import (
+    check_length,
+    check_levels,
+    check_rate,
+    decode,
+    is_audio_file,
+    open_audio_file,
+    resample,
+)
 from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
-from worker.request_batch import Headers, Row, request_body, wrong_format
+from worker.request_batch import Encoded, Headers, Row, request_body, wrong_format
 
 ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"
 """The formats of a body, for error messages."""
@@ -100,8 +108,8 @@ class AudioReader:
         self._limits, self._model = limits, model
         self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
 
-    def __call__(self, row: Row, headers: Headers) -> AudioRequest:
-        """Read the audio of one request.
+    def __call__(self, row: Row, headers: Headers) -> AudioRequest | Encoded:
+        """Read the audio of one request; a file is decoded later, and chunks of another rate are resampled later.
 
         Args:
             row: The request as TorchServe passes it.
@@ -131,7 +139,7 @@ class AudioReader:
         options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
         return self._read_arrays(tree["chunks"], rate, options)
 
-    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest:
+    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest | Encoded:
         arrays = sent if isinstance(sent, list) else [sent]
         if not arrays:
             raise SpeechError("chunks: expected at least one, got none")
@@ -143,9 +151,13 @@ class AudioReader:
             self._check_array(array, rate)
         self._reserve(sum(map(len, arrays)) / rate)
         model_rate = self._model.sample_rate
-        chunks = [Chunk(resample(_to_float32(array), rate, model_rate), options) for array in arrays]
-        check_length(min(len(chunk.samples) for chunk in chunks))
-        return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
+
+        def convert() -> AudioRequest:
+            chunks = [Chunk(resample(_to_float32(array), rate, model_rate), options) for array in arrays]
+            check_length(min(len(chunk.samples) for chunk in chunks))
+            return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
+
+        return convert() if rate == model_rate else Encoded(convert, sum(map(len, arrays)))
 
     def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):
@@ -161,13 +173,16 @@ class AudioReader:
                 f" {len(array) / rate:.2f}; cut them where it is quiet, or send a WAV file"
             )
 
-    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> AudioRequest:
+    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> Encoded:
         rate = self._model.sample_rate
-        samples = read_audio_file(body, rate, self._limits.file_seconds)
-        # Resampling may round up by a sample, which must not make a file of the longest duration too long.
-        self._reserve(min(len(samples) / rate, self._limits.file_seconds))
-        chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(samples)]
-        return AudioRequest(chunks, "file", rate)
+        file = open_audio_file(body, self._limits.file_seconds)
+        self._reserve(file.frames / file.samplerate)
+
+        def convert() -> AudioRequest:
+            chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(decode(file, rate))]
+            return AudioRequest(chunks, "file", rate)
+
+        return Encoded(convert, file.frames * file.channels)
 
     def _cut(self, samples: SampleArray) -> list[SampleArray]:
         """Cut a whole file into chunks, as the client does."""
@@ -176,7 +191,7 @@ class AudioReader:
         return [*chunker.push(samples), *chunker.flush()]
 
     def _reserve(self, seconds: float) -> None:
-        """Reserve room in this call."""
+        """Reserve room in this call, before anything large is decoded."""
         if seconds > self._seconds_left:
             raise CallFull("call: too much audio in the requests that were joined with this one; try again")
         self._seconds_left -= seconds

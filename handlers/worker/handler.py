@@ -13,6 +13,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic
@@ -67,7 +68,8 @@ class ModelHandler(ABC, Generic[Settings]):
 
     _model: LoadedModel
     _metrics: MetricsReporter
-    """Both are set when the model is loaded, and never in the process of a second stage."""
+    _read_threads: Executor | None
+    """The first two are set when the model is loaded, and never in the process of a second stage."""
 
     @abstractmethod
     def load_model(
@@ -114,6 +116,8 @@ class ModelHandler(ABC, Generic[Settings]):
         config = context.model_yaml_config
         settings = self.settings_class.from_yaml(config)
         gpu = context.system_properties.get("gpu_id")
+        threads = settings.threads_that_read()
+        self._read_threads = ThreadPoolExecutor(threads, "read") if threads else None
         torch.set_num_threads(settings.cpu_threads)
         keep_freed_memory()
         if gpu is not None and not torch.cuda.is_available():
@@ -175,7 +179,7 @@ class ModelHandler(ABC, Generic[Settings]):
         """
         start = time.monotonic()
         model = self._model
-        requests = RequestBatch(data, context, model.new_reader(), model.counters)
+        requests = RequestBatch(data, context, model.new_reader(), model.counters, self._read_threads)
         responses = requests.responses(model.batches.map(requests.items), model.description)
         # Each response has its share of the time, so that the sum over all responses is the time of all calls.
         seconds = (time.monotonic() - start) / max(1, len(data))

@@ -1,11 +1,11 @@
 """Turns a JPEG, PNG or WebP still into one frame of a model's input size.
 
-A still is scaled as soon as it is decoded, so a call with many stills holds one of them at a time at full size.
+A still is scaled as soon as it is decoded, so of a call with many stills, each thread that decodes holds one at full
+size.
 """
 
 from __future__ import annotations
 
-import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +17,11 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
+from worker.body_file import body_file
+
+warnings.filterwarnings("ignore", module=r"PIL\.")
+"""Pillow warns of sizes below its own limit and of odd metadata. Filters belong to the process, not to a thread, so
+this one cannot be set and removed around each still."""
 
 MAX_PIXELS = 50_000_000
 """The most pixels of one still.
@@ -68,7 +73,7 @@ def open_still(body: bytes | bytearray) -> Image.Image:
     if body.count(b"Exif\0\0") > MAX_METADATA_PIECES or body.count(b"iCCP") > MAX_METADATA_PIECES:
         raise LimitExceeded(f"still: at most {MAX_METADATA_PIECES} pieces of metadata, got more; save it without")
     with _pillow_errors():
-        image = Image.open(io.BytesIO(body), formats=_FORMATS)
+        image = Image.open(body_file(body), formats=_FORMATS)
         animated = image.format != "MPO" and getattr(image, "is_animated", False)
     pixels = image.width * image.height
     if pixels > MAX_PIXELS:
@@ -122,16 +127,14 @@ def _orientation(image: Image.Image) -> Image.Transpose | None:
 @contextmanager
 def _pillow_errors() -> Iterator[None]:
     """Turn whatever Pillow raises for a damaged file into an error of that file's request alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of sizes below its own limit, and of odd metadata
-        try:
-            yield
-        except Image.DecompressionBombError:
-            raise _too_many_pixels("hundreds of millions") from None
-        except MemoryError:
-            raise OutOfDeviceMemory("still: it does not fit the memory when it is decoded; scale it down") from None
-        except Exception as error:  # noqa: BLE001 - Pillow also raises AssertionError, struct.error and others
-            raise _damaged(error) from None
+    try:
+        yield
+    except Image.DecompressionBombError:
+        raise _too_many_pixels("hundreds of millions") from None
+    except MemoryError:
+        raise OutOfDeviceMemory("still: it does not fit the memory when it is decoded; scale it down") from None
+    except Exception as error:  # noqa: BLE001 - Pillow also raises AssertionError, struct.error and others
+        raise _damaged(error) from None
 
 
 def _too_many_pixels(got: str) -> LimitExceeded:

@@ -51,6 +51,14 @@ def test_ours_reads_the_wanted_frames_and_ffmpeg_skips_some_of_them(run_bench, t
     assert all(wrong[f"PyAV, {skip}"] != "0 of 4" for skip in ("noref", "nokey"))
 
 
+def test_threads_that_read_are_compared_with_none_on_one_server(tables_of):
+    words = ["--bodies", "stills", "--joined", 2, "--threads", 0, 2, "--requests", 6, "--rounds", 1]
+    (table,) = tables_of("reading", *words)
+    assert [row[0] for row in table["rows"]] == ["own 0", "own 2"]
+    assert all(row[1]["values"][0] > 0 for row in table["rows"])
+    assert table["rows"][0][2]["values"] == [1.0]
+
+
 def test_operations_and_bytes_are_those_of_torch_and_of_the_models(tables_of):
     words = ["--caption-tokens", 5, "--speech-tokens", 5, "--clip-tokens", 5, "--clip-size", "96x64"]
     (table,) = tables_of("gpu", "--device", "cpu", "--size", "tiny", "--check", *words)

@@ -70,6 +70,7 @@ def test_changed_weights_of_a_directory_have_another_revision(tmp_path, demo_mod
     [
         ("device_batch", [0, None, "8", 1.5], "a whole number of 1 or more"),
         ("cpu_threads", [0, None, True], "a whole number of 1 or more"),
+        ("read_threads", [-1, "2", True, 1.5], "null, 0 or more"),
         ("in_flight", [0, None, 2.0], "a whole number of 1 or more"),
         ("stages", [0, 3, None, True, "2"], "1 or 2"),
         ("stage_seconds", [0, -1, None, "30", True, math.inf, math.nan], "a finite number over 0"),

@@ -5,11 +5,16 @@ import numpy as np
 import pytest
 import soundfile
 
+from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
-from transcripts.audio_file import is_audio_file, read_audio_file
+from transcripts.audio_file import decode, is_audio_file, open_audio_file
 
 RATE = 16_000
 SECONDS = 1.5
+
+
+def read_audio_file(body: bytes, sample_rate: int, max_seconds: float) -> SampleArray:
+    return decode(open_audio_file(body, max_seconds), sample_rate)
 
 
 def tone(rate: int, channels: int = 1) -> np.ndarray:

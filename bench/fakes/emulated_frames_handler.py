@@ -1,0 +1,58 @@
+"""A TorchServe handler that reads requests as the caption handler does, but whose model only sleeps.
+
+Unlike demo/emulated_handler.py, which is about devices and workers, it is a `ModelHandler` with device batches, as the
+caption handler is. The model captions `frames_per_second`, a setting under `handler:` in the YAML.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from captions.frame_requests import FrameLimits, FrameReader
+from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
+from runtime.device_batches import DeviceBatches
+from runtime.second_stage import SecondStage
+from runtime.settings import ModelSettings
+from worker.handler import LoadedModel, ModelHandler
+
+
+@dataclass(frozen=True)
+class EmulatedSettings(ModelSettings):
+    """The settings under `handler:` in the YAML."""
+
+    frames_per_second: float = 400
+    """Frames captioned in a second."""
+
+
+class EmulatedFramesHandler(ModelHandler[EmulatedSettings]):
+    """The caption handler with the emulated model."""
+
+    settings_class = EmulatedSettings
+
+    def load_model(
+        self,
+        settings: EmulatedSettings,
+        _device: torch.device,
+        _workers: int,
+        _response_seconds: float,
+        _second_stage: SecondStage | None = None,
+    ) -> LoadedModel:
+        """Return the model and its reader of requests; no weights are loaded."""
+
+        def caption(slices: list[FrameArray]) -> list[FrameCaption]:
+            sizes = [frame.shape[:2] for frames in slices for frame in frames]
+            time.sleep(len(sizes) / settings.frames_per_second)
+            return [FrameCaption(f"{width} x {height}") for height, width in sizes]
+
+        return LoadedModel(
+            {"name": "emulated", "revision": "1"},
+            lambda: FrameReader(FrameLimits(512, 8192), InputSize(224, 224)),
+            DeviceBatches(caption, settings.device_batch, item="frame"),
+        )
+
+
+handle = EmulatedFramesHandler().handle
+"""TorchServe's entry point."""

@@ -1,0 +1,258 @@
+"""Requests of one call are decoded by threads while the device computes those that have been read."""
+
+import io
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+import caption_handler
+from captions.frame_requests import FrameLimits, FrameReader
+from reelscribe import wire
+from reelscribe.contract.frames import InputSize
+from reelscribe.errors import StartupError, WireError
+from runtime.device_batches import DeviceBatches
+from runtime.settings import ModelSettings
+from support.fake_context import FakeContext, parsed
+from transcripts.audio_requests import AudioLimits, AudioReader
+from worker.request_batch import Encoded, RequestBatch
+
+SECONDS = 30
+"""Timeout of what must happen; a test that fails waits for so long."""
+
+RNG = np.random.default_rng(0)
+
+MANY = 10**7
+"""Values of a request that is worth a thread."""
+
+
+@dataclass
+class Words:
+    """A request of words; its response is what came of them."""
+
+    items: list[str]
+
+    def response(self, results: list[str]) -> str:
+        return " ".join(results)
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def answers(data: list, device: DeviceBatches, threads: Executor | None, context: FakeContext) -> list:
+    requests = RequestBatch(data, context, lambda row, _: row["body"], threads=threads)
+    return parsed(requests.responses(device.map(requests.items), {}))
+
+
+def call(*requests: list[str] | Encoded) -> list[dict]:
+    return [{"body": request if isinstance(request, Encoded) else Words(request)} for request in requests]
+
+
+def shout(slices: list[list[str]]) -> list[str]:
+    return [word.upper() for part in slices for word in part]
+
+
+def test_the_device_computes_full_batches_while_other_requests_are_read(threads):
+    computed, batches = threading.Event(), []
+
+    def decode() -> Words:
+        assert computed.wait(SECONDS), "the device waited for this request"
+        return Words(["d", "e"])
+
+    def compute(slices: list[list[str]]) -> list[str]:
+        batches.append(shout(slices))
+        computed.set()
+        return batches[-1]
+
+    got = answers(call(["a"], Encoded(decode, MANY), ["b", "c"]), DeviceBatches(compute, 2), threads, FakeContext())
+    assert got == ["A", "D E", "B C"]
+    assert batches == [["A", "B"], ["C", "D"], ["E"]]
+
+
+def test_a_stage_that_computes_is_waited_for_before_requests_that_are_read(threads):
+    collected, steps = threading.Event(), []
+
+    def decode() -> Words:
+        assert collected.wait(SECONDS), "the batch in flight was not collected"
+        return Words(["c"])
+
+    def collect(words: list[str]) -> list[str]:
+        steps.append(words)
+        collected.set()
+        return words
+
+    device = DeviceBatches(collect, 2, submit=shout, in_flight=2)
+    assert answers(call(["a", "b"], Encoded(decode, MANY)), device, threads, FakeContext()) == ["A B", "C"]
+    assert steps == [["A", "B"], ["C"]]
+
+
+def test_requests_are_read_at_once_and_answered_in_their_order(threads):
+    both = threading.Barrier(2, timeout=SECONDS)
+
+    def encoded(word: str) -> Encoded:
+        def decode() -> Words:
+            both.wait()  # raises unless two threads decode
+            return Words([word])
+
+        return Encoded(decode, MANY)
+
+    requests = call(*map(encoded, "abcd"))
+    assert answers(requests, DeviceBatches(shout, 8), threads, FakeContext()) == ["A", "B", "C", "D"]
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_a_request_that_cannot_be_decoded_costs_the_others_nothing(threads, pool):
+    def damaged() -> Words:
+        raise WireError("it is damaged")
+
+    context = FakeContext()
+    requests = call(["a"], Encoded(damaged, MANY), Encoded(lambda: Words(["b"]), MANY))
+    first, error, last = answers(requests, DeviceBatches(shout, 1), threads if pool else None, context)
+    assert [first, last] == ["A", "B"]
+    assert error["error"] == {"type": "WireError", "message": "it is damaged"}
+    assert context.statuses == {1: 400}
+
+
+def test_when_a_call_fails_what_was_not_read_yet_is_dropped_and_the_next_call_is_answered():
+    started, release = threading.Event(), threading.Event()
+
+    def decode() -> Words:
+        started.set()
+        assert release.wait(SECONDS)
+        return Words([])
+
+    def fail(slices: list[list[str]]) -> list[str]:
+        assert started.wait(SECONDS)
+        raise ValueError("the device is broken")
+
+    never = Encoded(lambda: pytest.fail("read after the call had failed"), MANY)
+    with ThreadPoolExecutor(1) as one:
+        with pytest.raises(ValueError, match="the device is broken"):
+            answers(call(["a"], Encoded(decode, MANY), never), DeviceBatches(fail, 1), one, FakeContext())
+        release.set()
+        assert answers(
+            call(["a"], Encoded(lambda: Words(["b"]), MANY)), DeviceBatches(shout, 1), one, FakeContext()
+        ) == [
+            "A",
+            "B",
+        ]
+
+
+class NoThreads(Executor):
+    def submit(self, *arguments, **options):
+        raise AssertionError("nothing would be gained by a thread")
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        call(["a"], ["b", "c"]),
+        call(Encoded(lambda: Words(["a"]), MANY)),
+        call(["a"], Encoded(lambda: Words(["b"]), 30_000), Encoded(lambda: Words(["c"]), 30_000)),
+    ],
+    ids=["plain", "alone", "short"],
+)
+def test_what_no_thread_would_speed_up_is_read_without(requests):
+    device = DeviceBatches(shout, 8)
+    got = answers(requests, device, NoThreads(), FakeContext())
+    assert got == answers(requests, device, None, FakeContext())
+
+
+def still(kind: str) -> dict[str, bytes]:
+    file = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (300, 400, 3), np.uint8)).save(file, kind)
+    return {"body": file.getvalue()}
+
+
+def test_stills_that_threads_decode_are_the_same_and_have_the_same_places_in_the_call(threads):
+    frames = {"body": b"".join(wire.pack(np.zeros((2, 8, 8, 3), np.uint8)))}
+    data = [still("JPEG"), frames, still("PNG"), still("WEBP"), still("JPEG"), frames, still("PNG")]
+    contexts = FakeContext(), FakeContext()
+    results = []
+    for pool, context in zip((threads, None), contexts, strict=True):
+        reader = FrameReader(FrameLimits(6, 1000), InputSize(16, 12))
+        requests = RequestBatch(data, context, reader, threads=pool)
+        results.append(DeviceBatches(lambda slices: [f.copy() for part in slices for f in part], 1).map(requests.items))
+        requests.responses([WireError("-")] * len(results[-1]), {})
+        assert {i for i, status in context.statuses.items() if status == 503} == {5, 6}
+    for threaded, plain in zip(*results, strict=True):
+        assert np.array_equal(threaded, plain)
+
+
+class English:
+    sample_rate, languages, tasks, word_times = 16_000, ("en",), ("transcribe",), False
+
+
+def sound(seconds: float, rate: int = 44_100) -> dict[str, bytes]:
+    file = io.BytesIO()
+    soundfile.write(file, np.sin(np.arange(int(seconds * rate)) / 20) / 2, rate, format="FLAC")
+    return {"body": file.getvalue()}
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_seconds_of_sound_files_are_reserved_in_their_order_before_any_is_decoded(threads, pool):
+    context = FakeContext()
+    rates = {"body": b"".join(wire.pack({"chunks": np.zeros(8_000, np.int16), "sample_rate": 8_000}))}
+    damaged = {"body": sound(3)["body"][:-2000]}
+    data = [sound(2), damaged, sound(4), sound(3), rates, sound(0.5)]
+    reader = AudioReader(AudioLimits(chunks=2, chunk_seconds=5, file_seconds=10), English())
+    requests = RequestBatch(data, context, reader, threads=threads if pool else None)
+    device = DeviceBatches(lambda slices: [len(chunk.samples) for part in slices for chunk in part], 1)
+    results = [result for result in device.map(requests.items) if isinstance(result, list)]
+    requests.responses([WireError("-")] * len(requests.items), {})
+    assert results == [[32_000], [64_000], [16_000]]
+    assert {i for i, status in context.statuses.items() if status == 503} == {3, 5}
+
+
+def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatch):
+    both = threading.Barrier(2, timeout=SECONDS)
+    decode = caption_handler.FrameReader.__call__
+
+    def meeting(self, row, headers) -> Encoded:
+        request = decode(self, row, headers)
+
+        def meet():
+            both.wait()
+            return request.decode()
+
+        return Encoded(meet, request.values)
+
+    monkeypatch.setattr(caption_handler.FrameReader, "__call__", meeting)
+    monkeypatch.setenv("REELSCRIBE_READ_THREADS", "2")
+    handler, context = caption_handler.CaptionHandler(), FakeContext({"model": demo_model, "read_threads": 0})
+    handler.handle(None, context)
+    first, second = parsed(handler.handle([still("PNG"), still("JPEG")], context))
+    assert first["text"]
+    assert second["text"]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "variable", "threads"),
+    [(None, None, 2), (None, "", 2), (5, None, 5), (0, None, 0), (5, "0", 0), (None, "16", 16)],
+)
+def test_the_number_of_threads_is_that_of_the_environment_then_of_the_yaml(monkeypatch, yaml, variable, threads):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("REELSCRIBE_READ_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("REELSCRIBE_READ_THREADS", variable)
+    assert ModelSettings("name", read_threads=yaml).threads_that_read() == threads
+
+
+def test_one_core_has_one_thread_that_reads(monkeypatch):
+    monkeypatch.delenv("REELSCRIBE_READ_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3})
+    assert ModelSettings("name").threads_that_read() == 1
+
+
+@pytest.mark.parametrize("variable", ["two", "-1", "1.5", "٣"])
+def test_a_variable_that_is_no_number_of_threads_is_refused(monkeypatch, variable):
+    monkeypatch.setenv("REELSCRIBE_READ_THREADS", variable)
+    with pytest.raises(StartupError, match="REELSCRIBE_READ_THREADS: expected a whole number of 0 or more"):
+        ModelSettings("name").threads_that_read()
