@@ -7,14 +7,16 @@ process, from samples in memory to text:
 
 - ours: the work of client and server without the transport between them: audio is cut where it is quiet, packed, read
   from the body, and transcribed by the handler's model in batches. "as shipped" has the settings of speech.yaml: the
-  language is detected, and doubtful chunks are decoded again.
+  language is detected, and doubtful chunks are decoded again. With the engine torch, unless it says "ctranslate2".
 - pipeline: transformers' `pipeline("automatic-speech-recognition", chunk_length_s=...)` with windows of the model's
   length, of which neighbours overlap by a third; "no overlap" is without the overlap.
 - faster-whisper: one window after the other; or batched, with fixed windows or with those of its detector of voice
   activity, its default. peers/faster_whisper_peer.py says what was changed so that the demo model works.
 
-"whole path" is `reelscribe transcribe`: from FLAC files through decode processes, a real TorchServe with one worker and
-the ledger to the records. Its CPU seconds are those of all these processes, Java included.
+"whole path" is `reelscribe transcribe`: from FLAC files through decode processes, a real TorchServe with one worker for
+each engine and the ledger to the records. Its CPU seconds are those of all these processes, Java included. "as shipped"
+says the same as above; "text" and "timestamps" have the settings of those ways. faster-whisper's "from files" decodes
+the same files with its own decoder, and writes no records.
 
 Every round runs all ways once. RTFx is seconds of audio transcribed in a second. "ours / this" compares the audio
 transcribed per CPU second in the same round: ours of the same kind (text or timestamps), over this way. Figures are
