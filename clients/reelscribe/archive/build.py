@@ -185,10 +185,10 @@ def build(
         dtype=dtype,
         stages=stages,
     )
+    if conversion or "engine" in settings["handler"]:
+        settings["handler"]["engine"] = engine
     if conversion:
-        settings["handler"].update(engine=engine, converted=CONVERTED_FOLDER)
-    else:
-        settings["handler"].pop("engine", None)  # torch is the default
+        settings["handler"]["converted"] = CONVERTED_FOLDER
     try:
         model_store.mkdir(parents=True, exist_ok=True)
         # In the model store, because weights may not fit into /tmp; hidden, because TorchServe takes other folders

@@ -30,9 +30,9 @@ def converted(demo_speech, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def chunks() -> list[Chunk]:
-    """Twelve phrases and a second of noise, which ask for words."""
+    """Six phrases and a second of noise, which ask for words."""
     rng = random.Random(3)
-    spoken = [random_utterance(rng, held_out=k % 2 == 0).samples.astype(np.float32) / 32768 for k in range(12)]
+    spoken = [random_utterance(rng, held_out=k % 2 == 0).samples.astype(np.float32) / 32768 for k in range(6)]
     noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
     return [Chunk(samples, TranscriptionOptions(word_times=True)) for samples in (*spoken, noise)]
 
@@ -59,16 +59,12 @@ def test_its_transcripts_are_those_of_torch_and_its_words_nearly(demo_speech, co
 
 
 def test_a_sample_is_the_same_in_every_batch_and_another_one_for_other_audio(demo_speech, converted, chunks):
-    settings = {"engine": CT2, "converted": converted, "temperatures": (1.0,), "text_probability_threshold": None}
+    settings = {"engine": CT2, "converted": converted, "temperatures": (2.0,), "text_probability_threshold": None}
+    few = [chunks[0], Chunk(chunks[0].samples * 0.9, chunks[0].options), chunks[-1]]
     model = load(demo_speech, **settings)
-    together = model.transcribe(chunks)
-    assert together == model.transcribe(chunks[::-1])[::-1] == load(demo_speech, **settings).transcribe(chunks)
-    assert any(
-        sampled.text != greedy.text
-        for sampled, greedy in zip(
-            together, load(demo_speech, engine=CT2, converted=converted).transcribe(chunks), strict=True
-        )
-    )
+    together = model.transcribe(few)
+    assert together == model.transcribe(few[::-1])[::-1] == load(demo_speech, **settings).transcribe(few)
+    assert len({transcript.text for transcript in together}) == 3
 
 
 def test_int8_is_a_dtype_of_its_own(demo_speech, converted, chunks):
