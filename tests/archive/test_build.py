@@ -472,7 +472,7 @@ def test_an_engine_needs_its_package_and_an_architecture_that_it_knows(monkeypat
     ctc = shutil.copytree(demo_speech, tmp_path / "ctc")
     config = json.loads((ctc / "config.json").read_text())
     (ctc / "config.json").write_text(json.dumps({**config, "architectures": ["Wav2Vec2ForCTC"]}))
-    with pytest.raises(UsageError, match="expected a WhisperForConditionalGeneration, and .* holds a Wav2Vec2ForCTC"):
+    with pytest.raises(UsageError, match=r"expected a WhisperForConditionalGeneration, and .* holds a Wav2Vec2ForCTC"):
         build("words", "speech", str(ctc), tmp_path, engine="ctranslate2", handlers=HANDLERS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"expected the package ctranslate2 .* install reelscribe\[ctranslate2\]"):

@@ -1,12 +1,15 @@
 """Archives that `reelscribe archive` makes, as TorchServe serves them."""
 
 import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from demo_server import ROOT
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
 from support.servers import RunningServer, caption_texts
 
 
@@ -40,8 +43,8 @@ async def test_converted_weights_are_served_and_their_engine_is_part_of_the_iden
         running = server.with_model(model)
         status, answer = await running.post(body)
         assert status == 200
-        answers.append(answer["text"])
-        async with running.speech_client() as client:
+        answers.append(json.loads(answer)["text"])
+        async with SpeechClient([Server(server.url, server.token)], model) as client:
             descriptions.append(await client.describe())
     assert answers[0] == answers[1] != ""
     converted, usual = descriptions

@@ -20,7 +20,7 @@ import yaml
 from huggingface_hub import HfApi, errors, snapshot_download
 from safetensors import SafetensorError, safe_open
 
-from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, check_architecture, convert, find_conversion
+from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import pack_handler
 from reelscribe.errors import OutputError, UsageError
 
@@ -114,10 +114,12 @@ class _Weights:
         """The folder that holds the files."""
         return self.files[0].parent
 
-    @property
-    def weights(self) -> tuple[Path, ...]:
-        """Those of the files that hold weights."""
-        return tuple(path for path in self.files if path.suffix == ".safetensors" or path.name == _INDEX)
+    def needed_with(self, conversion: Conversion | None) -> list[Path]:
+        """Return the files that a handler needs besides what `conversion` makes of them."""
+        replaces = conversion is not None and conversion.replaces_weights
+        return [
+            path for path in self.files if not (replaces and (path.suffix == ".safetensors" or path.name == _INDEX))
+        ]
 
 
 def build(
@@ -173,8 +175,7 @@ def build(
     dtype = dtype or settings["handler"].get("dtype", "auto")
     conversion = find_conversion(kind, engine, stages)
     found = _find_weights(weights, kind, revision, download=bundle or conversion is not None)
-    if conversion:
-        check_architecture(conversion, engine, weights, str(found.architecture))
+    check_architecture(conversion, engine, weights, found.architecture)
     if stages == 2:
         _check_two_stages(found, kind, weights)
         settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
@@ -197,8 +198,7 @@ def build(
             script = handlers / f"{kind}_handler.py"
             archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
             if bundle:
-                replaced = found.weights if conversion and conversion.replaces_weights else ()
-                _add_files([path for path in found.files if path not in replaced], archive, WEIGHTS_FOLDER)
+                _add_files(found.needed_with(conversion), archive, WEIGHTS_FOLDER)
             if conversion:
                 converted = convert(conversion, found.folder, Path(directory) / CONVERTED_FOLDER, dtype, handlers)
                 _add_files(converted, archive, CONVERTED_FOLDER)

@@ -82,16 +82,16 @@ def find_conversion(kind: str, engine: str, stages: int) -> Conversion | None:
     return conversion
 
 
-def check_architecture(conversion: Conversion, engine: str, weights: str, architecture: str) -> None:
+def check_architecture(conversion: Conversion | None, engine: str, weights: str, architecture: str | None) -> None:
     """Raise UsageError for a model that the engine cannot run.
 
     Args:
-        conversion: The conversion of the engine.
+        conversion: The conversion of the engine; None for torch.
         engine: Name of the engine.
         weights: Hub name or directory of the weights.
-        architecture: The model's class.
+        architecture: The model's class; it is known wherever there is a conversion.
     """
-    if architecture not in conversion.architectures:
+    if conversion and architecture not in conversion.architectures:
         raise UsageError(
             f"engine {engine}: expected a {' or '.join(conversion.architectures)}, and {weights} holds a"
             f" {architecture}; build it with --engine {TORCH}"
