@@ -42,7 +42,7 @@ class Conversion:
 
 CONVERSIONS = {
     ("speech", "ctranslate2"): Conversion(
-        program="transcripts.whisper.convert",
+        program="transcripts.whisper.ctranslate2_engine",
         package="ctranslate2",
         extra="ctranslate2",
         architectures=("WhisperForConditionalGeneration",),

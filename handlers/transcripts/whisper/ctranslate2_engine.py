@@ -1,4 +1,4 @@
-"""The engine CTranslate2: a Whisper that `reelscribe archive --engine ctranslate2` has converted.
+"""The engine CTranslate2: a Whisper that `reelscribe archive --engine ctranslate2` has converted with this module.
 
 Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
 Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
@@ -9,6 +9,7 @@ here, the path is confined to the segments.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -259,3 +260,29 @@ def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
 def _array(view: Any) -> NDArray[np.float32]:
     """The numbers of a StorageView."""
     return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
+
+
+def convert(weights: str, target: str, dtype: str) -> None:
+    """Convert a Whisper to CTranslate2's format.
+
+    The files of the processor and of transformers' configuration stay with the weights, as they are read as for any
+    other engine.
+
+    Args:
+        weights: Folder with the weights in safetensors format.
+        target: The new folder for the converted weights.
+        dtype: A type of CTranslate2, which the file then has; "auto" keeps that of the weights.
+
+    Raises:
+        StartupError: CTranslate2 has no such type.
+    """
+    from ctranslate2.converters import TransformersConverter  # a worker needs neither of these
+    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+
+    if dtype not in ("auto", *ACCEPTED_MODEL_TYPES):
+        raise StartupError(f"dtype: expected auto or one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {dtype!r}")
+    TransformersConverter(weights).convert(target, quantization=None if dtype == "auto" else dtype)
+
+
+if __name__ == "__main__":
+    convert(*sys.argv[1:])
