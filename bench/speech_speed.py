@@ -1,24 +1,26 @@
 """How fast is transcribing, and how many words are wrong: ours, transformers' pipeline and faster-whisper?
 
-    scripts/bench speech_speed [--recordings 6] [--rounds 5] [--batch 8] [--json FILE]
+    scripts/bench speech_speed [--recordings 6] [--rounds 5] [--batch 8] [--ways WORD ...] [--json FILE]
 
 All ways get the same recordings and weights, the language, and one thread. The extra `bench` must be installed. In one
 process, from samples in memory to text:
 
 - ours: the work of client and server without the transport between them: audio is cut where it is quiet, packed, read
   from the body, and transcribed by the handler's model in batches. "as shipped" has the settings of speech.yaml: the
-  language is detected, and doubtful chunks are decoded again.
+  language is detected, and doubtful chunks are decoded again. With the engine torch, unless it says "ctranslate2".
 - pipeline: transformers' `pipeline("automatic-speech-recognition", chunk_length_s=...)` with windows of the model's
   length, of which neighbours overlap by a third; "no overlap" is without the overlap.
 - faster-whisper: one window after the other; or batched, with fixed windows or with those of its detector of voice
   activity, its default. peers/faster_whisper_peer.py says what was changed so that the demo model works.
 
-"whole path" is `reelscribe transcribe`: from FLAC files through decode processes, a real TorchServe with one worker and
-the ledger to the records. Its CPU seconds are those of all these processes, Java included.
+"whole path" is `reelscribe transcribe`: from FLAC files through decode processes, a real TorchServe with one worker for
+each engine and the ledger to the records, with the settings of speech.yaml. Its CPU seconds are those of all these
+processes, Java included. faster-whisper's "from files" decodes the same files with its own decoder, and writes nothing.
 
-Every round runs all ways once. RTFx is seconds of audio transcribed in a second. "ours / this" compares the audio
-transcribed per CPU second in the same round: ours of the same kind (text or timestamps), over this way. Figures are
-medians and, in brackets, smallest and largest.
+Every round runs all ways once, or with --ways those whose names have one of its words. RTFx is seconds of audio
+transcribed in a second. "ours / this" compares the audio transcribed per CPU second in the same round: ours with
+CTranslate2 of the same kind (text, timestamps or whole path), over this way. Figures are medians and, in brackets,
+smallest and largest.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import faster_whisper
 import jiwer
 import numpy as np
 import psutil
@@ -142,22 +145,39 @@ def faster(model: FasterWhisper, windows: Windows, batch: int, *, timestamps: bo
     return transcribe
 
 
-def whole_path(serving: Serving, folder: Path) -> Transcribe:
-    """Transcribe files in the new folder `folder` as `reelscribe transcribe` does."""
-    folder.mkdir()
+def written(recordings: Sequence[Recording], folder: Path) -> list[Path]:
+    """The recordings as FLAC files in `folder`."""
+    paths = [folder / f"{recording.seconds}.flac" for recording in recordings]
+    for path, recording in zip(paths, recordings, strict=True):
+        if not path.exists():
+            recording.write(path)
+    return paths
+
+
+def faster_from_files(model: FasterWhisper, folder: Path, batch: int, *, timestamps: bool) -> Transcribe:
+    """Decode files with faster-whisper, and transcribe them in batches of fixed windows."""
+
+    def transcribe(recordings: Sequence[Recording]) -> list[str]:
+        decoded = (
+            (faster_whisper.decode_audio(str(path)) * 32768).astype(np.int16) for path in written(recordings, folder)
+        )
+        return [model.transcribe(samples, "fixed", batch, timestamps=timestamps) for samples in decoded]
+
+    return transcribe
+
+
+def whole_path(serving: Serving, model: str, folder: Path) -> Transcribe:
+    """Transcribe files in `folder` with a model of the server as `reelscribe transcribe` does."""
 
     async def run(paths: Sequence[Path], out: Path) -> None:
-        async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
+        async with SpeechClient([Server(serving.url, serving.token)], model) as client:
             summary = await BulkRun(
                 [TranscriptTrack(client, SpeechOptions(transcription=TranscriptionOptions(language="en")))], out
             ).run([str(path) for path in paths])
         assert not summary.failed, str(summary)
 
     def transcribe(recordings: Sequence[Recording]) -> list[str]:
-        paths = [folder / f"{recording.seconds}.flac" for recording in recordings]
-        for path, recording in zip(paths, recordings, strict=True):
-            if not path.exists():
-                recording.write(path)
+        paths = written(recordings, folder)
         with tempfile.TemporaryDirectory() as out:
             asyncio.run(run(paths, Path(out)))
             records = map(json.loads, (Path(out) / "annotations.jsonl").read_text().splitlines())
@@ -175,43 +195,62 @@ def ways(batch: int) -> Iterator[dict[str, Way]]:
     """All ways by name."""
     alike: dict[str, Any] = {"device_batch": batch, "language": "en", "temperatures": (0.0,)}
     text, timed = "ours, text", "ours, timestamps"
+    fast_text, fast_timed, whole = (
+        f"{text}, ctranslate2",
+        f"{timed}, ctranslate2",
+        "whole path, as shipped, ctranslate2",
+    )
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         other = FasterWhisper(SPEECH, root / "converted")
-        archive.build("speech", "speech", str(SPEECH), root / "store", handlers=HANDLERS)
-        with serve(root, "speech", CONFIG) as serving:
+        fast = {"engine": "ctranslate2", "converted": str(root / "converted")}
+        for engine in ("torch", "ctranslate2"):
+            archive.build(engine, "speech", str(SPEECH), root / "store", engine=engine, handlers=HANDLERS)
+        files = root / "files"
+        files.mkdir()
+        with serve(root, "torch", CONFIG) as serving:
+            served = serving.instance.processes
             yield {
-                text: Way(ours(timestamps=False, **alike), text),
-                "pipeline, text": Way(pipeline(batch, timestamps=False), text),
-                "pipeline, text, no overlap": Way(pipeline(batch, timestamps=False, overlap=False), text),
-                "faster-whisper, text": Way(faster(other, "sequential", batch, timestamps=False), text),
-                "faster-whisper, text, fixed": Way(faster(other, "fixed", batch, timestamps=False), text),
-                "faster-whisper, text, vad": Way(faster(other, "vad", batch, timestamps=False), text),
-                timed: Way(ours(timestamps=True, **alike), timed),
-                "ours, as shipped": Way(ours(), timed),
-                "pipeline, timestamps": Way(pipeline(batch, timestamps=True), timed),
-                "faster-whisper, timestamps": Way(faster(other, "sequential", batch, timestamps=True), timed),
-                "faster-whisper, timestamps, fixed": Way(faster(other, "fixed", batch, timestamps=True), timed),
-                "whole path, as shipped": Way(whole_path(serving, root / "files"), timed, serving.instance.processes),
+                text: Way(ours(timestamps=False, **alike), fast_text),
+                fast_text: Way(ours(timestamps=False, **alike, **fast), fast_text),
+                "pipeline, text": Way(pipeline(batch, timestamps=False), fast_text),
+                "pipeline, text, no overlap": Way(pipeline(batch, timestamps=False, overlap=False), fast_text),
+                "faster-whisper, text": Way(faster(other, "sequential", batch, timestamps=False), fast_text),
+                "faster-whisper, text, fixed": Way(faster(other, "fixed", batch, timestamps=False), fast_text),
+                "faster-whisper, text, vad": Way(faster(other, "vad", batch, timestamps=False), fast_text),
+                timed: Way(ours(timestamps=True, **alike), fast_timed),
+                fast_timed: Way(ours(timestamps=True, **alike, **fast), fast_timed),
+                "ours, as shipped": Way(ours(), fast_timed),
+                "ours, as shipped, ctranslate2": Way(ours(**fast), fast_timed),
+                "pipeline, timestamps": Way(pipeline(batch, timestamps=True), fast_timed),
+                "faster-whisper, timestamps": Way(faster(other, "sequential", batch, timestamps=True), fast_timed),
+                "faster-whisper, timestamps, fixed": Way(faster(other, "fixed", batch, timestamps=True), fast_timed),
+                whole: Way(whole_path(serving, "ctranslate2", files), whole, served),
+                "whole path, as shipped": Way(whole_path(serving, "torch", files), whole, served),
+                "faster-whisper, timestamps, from files": Way(
+                    faster_from_files(other, files, batch, timestamps=True), whole
+                ),
             }
 
 
-def measure(recordings: Sequence[Recording], rounds: int, batch: int) -> Report:
-    """Run all ways, and return the table."""
+def measure(recordings: Sequence[Recording], rounds: int, batch: int, words: Sequence[str]) -> Report:
+    """Run all ways, or those whose name has one of `words`, and return the table."""
     seconds = sum(recording.seconds for recording in recordings)
     report = Report(
         f"{len(recordings)} recordings, {seconds:.0f} s of speech, batches of {batch}",
         ("way", "RTFx", "RTFx of a CPU second", "ours / this", "words wrong"),
     )
     expected = [" ".join(recording.words) for recording in recordings]
-    with ways(batch) as compared:
+    with ways(batch) as everything:
+        compared = {name: way for name, way in everything.items() if not words or any(word in name for word in words)}
         for way in compared.values():
             way.transcribe(recordings[:1])  # loads what is loaded at the first use
         walls = take_turns(rounds, {name: partial(way.run, recordings) for name, way in compared.items()})
     cpu = {name: Spread(tuple(way.cpu_seconds)) for name, way in compared.items()}
     for name, way in compared.items():
         rates = (Spread(tuple(seconds / value for value in spent.values)) for spent in (walls[name], cpu[name]))
-        ratio = "" if name == way.compared_with else cpu[name].over(cpu[way.compared_with])
+        known = way.compared_with in cpu and name != way.compared_with
+        ratio = cpu[name].over(cpu[way.compared_with]) if known else ""
         report.add(name, *rates, ratio, f"{jiwer.wer(expected, way.texts):.2%}")
     return report
 
@@ -222,6 +261,7 @@ def main() -> None:
     parser.add_argument("--recordings", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--ways", nargs="*", default=[], metavar="WORD")
     add_json_option(parser)
     options = parser.parse_args()
     if os.environ.get("OMP_NUM_THREADS") != "1":
@@ -232,7 +272,9 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     lengths = np.linspace(*RECORDING_SECONDS, options.recordings)
-    publish([measure(long_recordings(SEED, lengths.tolist()), options.rounds, options.batch)], options.json)
+    publish(
+        [measure(long_recordings(SEED, lengths.tolist()), options.rounds, options.batch, options.ways)], options.json
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 
@@ -33,12 +33,19 @@ class ModelSettings:
         StartupError: A value is out of range, or `model` is a folder that does not exist.
     """
 
+    engines: ClassVar[tuple[str, ...]] = ("torch",)
+    """The engines that this kind of handler has."""
+
     model: str
     """Hub name, or a directory that holds weights in safetensors format and the processor's files."""
     revision: str | None = None
     """Commit, branch or tag of the hub; None for a directory, or for the default branch."""
     dtype: str = "auto"
     """Name of a torch dtype. "auto" is bfloat16 (float16 on older GPUs) on a GPU, and float32 on a CPU."""
+    engine: str = "torch"
+    """What runs the model, one of `engines`. Others than torch need weights that `reelscribe archive` has converted."""
+    converted: str | None = None
+    """Folder of the archive that holds the converted weights; None with the engine torch."""
     device_batch: int = 32
     """Items (frames or chunks) that run through the model at once."""
     cpu_threads: int = 1
@@ -59,6 +66,15 @@ class ModelSettings:
         if self.weights is None and self.model.startswith(("/", ".", "~")) and not Path(self.model).is_dir():
             raise StartupError(
                 f"YAML, handler, model: the folder {self.model} is gone; put it back, or build the archive again"
+            )
+        if self.engine not in self.engines:
+            raise StartupError(
+                f"YAML, handler, engine: expected {' or '.join(self.engines)} for this handler, got {self.engine!r}"
+            )
+        if self.engine != "torch" and (self.converted is None or self.stages != 1):
+            raise StartupError(
+                f"YAML, handler, engine {self.engine}: expected converted weights in `converted` and one stage, got"
+                f" {self.converted} and {self.stages}; build the archive with --engine {self.engine}, without --stages"
             )
         for name in ("device_batch", "cpu_threads", "in_flight"):
             if type(count := getattr(self, name)) is not int or count < 1:
@@ -109,6 +125,12 @@ class ModelSettings:
         if self.read_threads is not None:
             return self.read_threads
         return min(len(os.sched_getaffinity(0)), MOST_READ_THREADS)
+
+    @property
+    def converted_folder(self) -> Path:
+        """The folder of the converted weights; only for engines other than torch."""
+        assert self.converted is not None, "an engine that needs converted weights"
+        return ARCHIVE_FOLDER / self.converted
 
     @property
     def pretrained(self) -> str:

@@ -33,17 +33,19 @@ def revision_of(settings: ModelSettings, model: Any) -> str:
 
     Args:
         settings: The settings that the model was loaded with.
-        model: The loaded model of transformers.
+        model: The loaded model of transformers, or another one with its configuration as `config`.
 
     Returns:
-        The commit of the hub; "sha256:" with 16 hex digits of a digest for weights of a directory; "unknown" if that
-        directory has no *.safetensors. Weights that are bundled in the archive keep the commit that they came from.
+        The commit of the hub; "sha256:" with 16 hex digits of a digest for weights of a directory, or of what they were
+        converted to; "unknown" if that directory has no *.safetensors. Weights that are bundled in the archive keep the
+        commit that they came from.
     """
     commit = getattr(model.config, "_commit_hash", None) or (settings.weights and settings.revision)
     if commit:
         return str(commit)
     digest = hashlib.sha256()
-    files = sorted(Path(settings.pretrained).glob("*.safetensors"))
+    folder = Path(settings.pretrained) if settings.converted is None else settings.converted_folder
+    files = sorted(folder.glob("*.safetensors" if settings.converted is None else "*"))
     if not files:
         return "unknown"
     for path in files:

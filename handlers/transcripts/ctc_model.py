@@ -20,7 +20,7 @@ from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
-from runtime.weights import load_pretrained
+from runtime.weights import load_pretrained, revision_of
 from transcripts.chunks import Chunk, Samples, round_seconds
 from transcripts.settings import SpeechSettings
 
@@ -83,6 +83,8 @@ class CtcModel:
         processor: Any = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         self._tokenizer, self._extractor = processor.tokenizer, processor.feature_extractor
         self.model = load_pretrained(AutoModelForCTC, settings, device)
+        self.revision = revision_of(settings, self.model)
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.sample_rate: int = self._extractor.sampling_rate
         self.chunk_seconds: float = settings.chunk_seconds or DEFAULT_CHUNK_SECONDS
         self.generation = {"pause_seconds": settings.pause_seconds, "logprob_threshold": settings.logprob_threshold}

@@ -13,7 +13,6 @@ from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage, StageFunction
-from runtime.weights import revision_of
 from transcripts.chunks import Chunk
 from transcripts.ctc_model import CtcModel
 from transcripts.settings import SpeechSettings
@@ -40,8 +39,10 @@ class SpeechModel(Protocol):
     """Whether the model can give the times of words."""
     generation: dict[str, Any]
     """All other settings that influence transcripts; they are part of the description."""
-    model: Any
-    """The model of transformers."""
+    revision: str
+    """Commit or digest of the weights."""
+    dtype: str
+    """Name of the data type that the model computes in."""
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
         """Transcribe chunks; returns one transcript for each. It is `collect` of `submit`."""
@@ -74,6 +75,11 @@ def load_speech_model(
     model: SpeechModel
     if architecture == WHISPER:
         model = WhisperModel(settings, device, counters, second_stage)
+    elif settings.engine != "torch":
+        raise StartupError(
+            f"model {settings.model}: expected {WHISPER} where handler, engine is {settings.engine}, got"
+            f" {architecture}; build the archive without --engine"
+        )
     elif second_stage is not None:
         raise _no_two_stages(settings, architecture)
     elif architecture.endswith("ForCTC"):
@@ -112,7 +118,7 @@ def describe(model: SpeechModel, settings: SpeechSettings, workers: int, respons
     """
     return SpeechDescription(
         name=settings.model,
-        revision=revision_of(settings, model.model),
+        revision=model.revision,
         sample_rate=model.sample_rate,
         chunk_seconds=model.chunk_seconds,
         languages=model.languages,
@@ -120,7 +126,8 @@ def describe(model: SpeechModel, settings: SpeechSettings, workers: int, respons
         language=settings.language,
         word_times=model.word_times,
         generation=model.generation,
-        dtype=str(model.model.dtype).removeprefix("torch."),
+        dtype=model.dtype,
+        engine=settings.engine,
         device_batch=settings.device_batch,
         max_chunks=settings.max_chunks,
         workers=workers,

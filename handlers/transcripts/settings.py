@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from reelscribe.errors import StartupError
 from runtime.settings import ModelSettings
@@ -19,6 +19,9 @@ class SpeechSettings(ModelSettings):
     Raises:
         StartupError: A value is out of range.
     """
+
+    engines: ClassVar[tuple[str, ...]] = ("torch", "ctranslate2")
+    """Of CTC models, only torch."""
 
     device_batch: int = 16
     """Chunks that run through the model at once."""

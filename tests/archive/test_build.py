@@ -428,3 +428,52 @@ def test_a_folder_of_the_same_name_among_temporary_files_is_left_alone(tmp_path,
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     build("clips", "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
     assert mine.exists()
+
+
+def test_converted_weights_are_in_the_archive_and_a_bundle_leaves_out_what_they_replace(
+    monkeypatch, tmp_path, demo_speech
+):
+    arguments = ["words", "--handler", "speech", "--weights", demo_speech, "--model-store", str(tmp_path)]
+    result = run(monkeypatch, *arguments, "--engine", "ctranslate2", "--dtype", "int8", "--bundle")
+    assert result.exit_code == 0, result.output
+    archive = tmp_path / "words.mar"
+    settings = settings_of(archive)["handler"]
+    assert (settings["engine"], settings["dtype"], settings["converted"]) == ("ctranslate2", "int8", "converted")
+    assert {"converted/model.bin", "converted/config.json", "converted/vocabulary.json"} <= names_in(archive)
+    assert {"config.json", "generation_config.json", "tokenizer.json"} <= bundled_in(archive)
+    assert "model.safetensors" not in bundled_in(archive)
+    with zipfile.ZipFile(archive) as mar:  # a byte for most weights, where the others have four
+        assert (
+            mar.getinfo("converted/model.bin").file_size < 0.5 * Path(demo_speech, "model.safetensors").stat().st_size
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["words.mar"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "reason"),
+    [
+        ("caption", {"engine": "ctranslate2"}, "engine: expected torch for a caption handler, got 'ctranslate2'"),
+        ("speech", {"engine": "onnx"}, "engine: expected torch or ctranslate2 for a speech handler, got 'onnx'"),
+        ("speech", {"engine": "ctranslate2", "stages": 2}, "engine ctranslate2: expected one stage, got 2"),
+        (
+            "speech",
+            {"engine": "ctranslate2", "dtype": "float12"},
+            "cannot be converted: .*expected auto or one of int8",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_run_the_model_is_refused(tmp_path, demo_model, demo_speech, kind, options, reason):
+    with pytest.raises(UsageError, match=reason):
+        build("words", kind, demo_speech if kind == "speech" else demo_model, tmp_path, handlers=HANDLERS, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engine_needs_its_package_and_an_architecture_that_it_knows(monkeypatch, tmp_path, demo_speech):
+    ctc = shutil.copytree(demo_speech, tmp_path / "ctc")
+    config = json.loads((ctc / "config.json").read_text())
+    (ctc / "config.json").write_text(json.dumps({**config, "architectures": ["Wav2Vec2ForCTC"]}))
+    with pytest.raises(UsageError, match=r"expected a WhisperForConditionalGeneration, and .* holds a Wav2Vec2ForCTC"):
+        build("words", "speech", str(ctc), tmp_path, engine="ctranslate2", handlers=HANDLERS)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"expected the package ctranslate2 .* install reelscribe\[ctranslate2\]"):
+        build("words", "speech", demo_speech, tmp_path, engine="ctranslate2", handlers=HANDLERS)

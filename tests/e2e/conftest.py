@@ -20,17 +20,22 @@ EMULATED = {
 
 @pytest.fixture(scope="session")
 def gone_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the weights that one archive of `server` bundles; the folder does not exist any more."""
+    """Path of the weights that two archives of `server` bundle; the folder does not exist any more."""
     return tmp_path_factory.mktemp("gone") / "weights"
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, demo_model: str, gone_weights: Path) -> Iterator[RunningServer]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, demo_model: str, demo_speech: str, gone_weights: Path
+) -> Iterator[RunningServer]:
     """A server as anybody starts it, with every model that the tests share; its `model` is the captioner."""
     directory = tmp_path_factory.mktemp("server")
     shutil.copytree(demo_model, gone_weights)
     options = {"bundle": True, "version": "2.0", "handlers": HANDLERS}
     archive.build("bundled", "caption", str(gone_weights), directory / "store", **options)
+    shutil.rmtree(gone_weights)
+    shutil.copytree(demo_speech, gone_weights)
+    archive.build("converted", "speech", str(gone_weights), directory / "store", engine="ctranslate2", **options)
     shutil.rmtree(gone_weights)
     for name, model in EMULATED.items():
         pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())

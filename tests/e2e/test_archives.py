@@ -1,11 +1,15 @@
 """Archives that `reelscribe archive` makes, as TorchServe serves them."""
 
 import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from demo_server import ROOT
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import SpeechClient
 from support.servers import RunningServer, caption_texts
 
 
@@ -30,3 +34,21 @@ async def test_bundled_weights_are_described_by_their_origin_and_revision(bundle
     async with bundled.client() as client:
         description = await client.describe()
     assert (description.name, description.revision) == (str(gone_weights), revision)
+
+
+async def test_converted_weights_are_served_and_their_engine_is_part_of_the_identity(server, gone_weights):
+    body = (ROOT / "demo" / "media" / "phrases.ogg").read_bytes()
+    answers, descriptions = [], []
+    for model in ("converted/2.0", "speech"):
+        running = server.with_model(model)
+        status, answer = await running.post(body)
+        assert status == 200
+        answers.append(json.loads(answer)["text"])
+        async with SpeechClient([Server(server.url, server.token)], model) as client:
+            descriptions.append(await client.describe())
+    assert answers[0] == answers[1] != ""
+    converted, usual = descriptions
+    assert (converted.name, converted.engine, converted.dtype) == (str(gone_weights), "ctranslate2", "float32")
+    assert (usual.engine, usual.dtype) == ("torch", "float32")
+    assert converted.revision.startswith("sha256:")
+    assert replace(converted, name=usual.name, revision=usual.revision).identity != usual.identity

@@ -1,7 +1,8 @@
 """Builds model archives for TorchServe: a handler with its settings and, on request, the weights.
 
-handler_files.py packs the handler; this module adds the weights. It checks everything about weights that can be known
-without loading them, so that errors appear here and not on the server: see `_check_files` and `_find_on_hub`.
+handler_files.py packs the handler, and engines.py converts weights for engines other than torch; this module adds the
+weights. It checks everything about weights that can be known without loading them, so that errors appear here and not
+on the server: see `_check_files` and `_find_on_hub`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import re
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import yaml
 from huggingface_hub import HfApi, errors, snapshot_download
 from safetensors import SafetensorError, safe_open
 
+from reelscribe.archive.engines import CONVERTED_FOLDER, TORCH, Conversion, check_architecture, convert, find_conversion
 from reelscribe.archive.handler_files import pack_handler
 from reelscribe.errors import OutputError, UsageError
 
@@ -102,9 +105,21 @@ class _Weights:
     revision: str | None
     """Commit on the hub; None for a directory."""
     files: tuple[Path, ...]
-    """The files to bundle; empty for weights on the hub that are not bundled."""
+    """The files to bundle, all in one folder; empty for weights on the hub that need not be downloaded."""
     architecture: str | None = None
     """The model's class; None if only the hub knows it and cannot be reached."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the files."""
+        return self.files[0].parent
+
+    def needed_with(self, conversion: Conversion | None) -> list[Path]:
+        """Return the files that a handler needs besides what `conversion` makes of them."""
+        replaces = conversion is not None and conversion.replaces_weights
+        return [
+            path for path in self.files if not (replaces and (path.suffix == ".safetensors" or path.name == _INDEX))
+        ]
 
 
 def build(
@@ -118,6 +133,8 @@ def build(
     bundle: bool = False,
     gpus: GpuWorkers | None = None,
     stages: int = 1,
+    engine: str | None = None,
+    dtype: str | None = None,
     handlers: Path = Path("handlers"),
 ) -> Path:
     """Build the archive of a model; an archive of that name and version is replaced.
@@ -133,6 +150,8 @@ def build(
         gpus: The GPUs of the workers; by default those in the YAML.
         stages: 1, or 2 to split each worker over two processes, each with half of the model and a GPU of its own. They
             get successive GPUs of `gpus`.
+        engine: What runs the model: "torch", or one of CONVERSIONS for this kind; by default that in the YAML.
+        dtype: Name of a dtype, or "auto"; by default that in the YAML.
         handlers: The folder of the handlers, and of `<kind>.yaml` with all other settings.
 
     Returns:
@@ -152,13 +171,25 @@ def build(
     if stages == 2 and kind not in _TWO_STAGE_ARCHITECTURES:
         raise UsageError(f"stages: expected 1 for a {kind} handler, whose models run on one GPU, got 2")
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
-    found = _find_weights(weights, kind, revision, bundle=bundle)
+    engine = engine or settings["handler"].get("engine", TORCH)
+    dtype = dtype or settings["handler"].get("dtype", "auto")
+    conversion = find_conversion(kind, engine, stages)
+    found = _find_weights(weights, kind, revision, download=bundle or conversion is not None)
+    check_architecture(conversion, engine, weights, found.architecture)
     if stages == 2:
         _check_two_stages(found, kind, weights)
         settings = {**_TWO_STAGE_BATCHING[kind], **settings, **_TWO_PROCESSES}
     settings["handler"].update(
-        model=found.model, revision=found.revision, weights=WEIGHTS_FOLDER if bundle else None, stages=stages
+        model=found.model,
+        revision=found.revision,
+        weights=WEIGHTS_FOLDER if bundle else None,
+        dtype=dtype,
+        stages=stages,
     )
+    if conversion or "engine" in settings["handler"]:
+        settings["handler"]["engine"] = engine
+    if conversion:
+        settings["handler"]["converted"] = CONVERTED_FOLDER
     try:
         model_store.mkdir(parents=True, exist_ok=True)
         # In the model store, because weights may not fit into /tmp; hidden, because TorchServe takes other folders
@@ -167,7 +198,10 @@ def build(
             script = handlers / f"{kind}_handler.py"
             archive = pack_handler(script, handlers, Path(directory), name=name, version=version, settings=settings)
             if bundle:
-                _add_weights(found.files, archive)
+                _add_files(found.needed_with(conversion), archive, WEIGHTS_FOLDER)
+            if conversion:
+                converted = convert(conversion, found.folder, Path(directory) / CONVERTED_FOLDER, dtype, handlers)
+                _add_files(converted, archive, CONVERTED_FOLDER)
             # Renamed when it is complete, so that a server that starts meanwhile never finds half an archive.
             return archive.replace(model_store / file_name)
     except OSError as error:
@@ -229,28 +263,28 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _add_weights(files: tuple[Path, ...], archive: Path) -> None:
-    """Add weights to an archive without compression, which would hardly make them smaller.
+def _add_files(files: Sequence[Path], archive: Path, folder: str) -> None:
+    """Add weights to a folder of an archive, without compression, which would hardly make them smaller.
 
     torch-model-archiver would copy them twice, and compress them.
     """
     with zipfile.ZipFile(archive, "a", strict_timestamps=False) as mar:
         for path in files:
-            mar.write(path, f"{WEIGHTS_FOLDER}/{path.name}")
+            mar.write(path, f"{folder}/{path.name}")
 
 
-def _find_weights(weights: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+def _find_weights(weights: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     directory = Path(weights)
     if directory.is_dir():
         if revision is not None:
             raise UsageError(f"revision: only weights on the hub have any, and {weights} is a directory; leave it out")
         return _Weights(str(directory.resolve()), None, *_check_files(directory, weights, kind))
     if weights.count("/") == 1 and not weights.startswith((".", "/")):
-        return _find_on_hub(weights, kind, revision, bundle=bundle)
+        return _find_on_hub(weights, kind, revision, download=download)
     raise UsageError(f"weights: {weights} is neither a directory nor a hub name like Salesforce/blip2-opt-2.7b")
 
 
-def _find_on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) -> _Weights:
+def _find_on_hub(name: str, kind: str, revision: str | None, *, download: bool) -> _Weights:
     """Find weights on the hub, or in its cache on this machine if the hub cannot be reached."""
     hub_error: Exception | None = None
     try:
@@ -259,7 +293,7 @@ def _find_on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) ->
             raise _no_safetensors(name)
     except _HUB_ERRORS as error:
         hub_error = error
-    patterns = [_SINGLE, "model-*.safetensors", *_BESIDE_WEIGHTS] if bundle else ["config.json"]
+    patterns = [_SINGLE, "model-*.safetensors", *_BESIDE_WEIGHTS] if download else ["config.json"]
     try:
         snapshot = Path(
             snapshot_download(
@@ -272,14 +306,14 @@ def _find_on_hub(name: str, kind: str, revision: str | None, *, bundle: bool) ->
         )
     except _HUB_ERRORS as error:
         unreachable = isinstance(error, errors.LocalEntryNotFoundError) and not isinstance(hub_error, _NOT_FOUND)
-        if unreachable and _COMMIT.fullmatch(revision or "") and not bundle:
+        if unreachable and _COMMIT.fullmatch(revision or "") and not download:
             return _Weights(name, revision, ())  # nothing needs to be looked up; the server checks that it exists
         raise UsageError(
             f"weights: {name}, revision {revision or 'main'}: found neither on the hub nor in its cache here"
             f" ({type(hub_error or error).__name__}); check the name, the network, and whether you may read it; all 40"
-            " digits of a commit as --revision need no network, unless --bundle is given"
+            " digits of a commit as --revision need no network, unless the weights go into the archive"
         ) from None
-    if bundle:
+    if download:
         return _Weights(name, snapshot.name, *_check_files(snapshot, name, kind))
     return _Weights(name, snapshot.name, (), _architecture(snapshot / "config.json", name, kind))
 

@@ -41,6 +41,14 @@ _STAGES_HELP = (
     " encoder and the language model get one GPU each, so 4 GPUs hold two workers. For each worker, torchrun then"
     " listens on a port of all network interfaces."
 )
+_ENGINE_HELP = (
+    "What runs the model: torch, or for a Whisper ctranslate2. Its weights are converted here, and the archive holds"
+    " them. By default handlers/KIND.yaml decides."
+)
+_DTYPE_HELP = (
+    "Data type that the model computes in, such as float16 or bfloat16, and with --engine ctranslate2 also int8. By"
+    " default handlers/KIND.yaml decides."
+)
 _VERSION_HELP = (
     "Version of the model. The archive becomes NAME-VERSION.mar, beside those of other versions; by default it is"
     " version 1.0 in NAME.mar."
@@ -57,6 +65,8 @@ def archive(
     devices: Annotated[str | None, typer.Option(metavar="GPU,...", help=_DEVICES_HELP)] = None,
     workers_per_gpu: Annotated[int | None, typer.Option(min=1, metavar="N", help=_PER_GPU_HELP)] = None,
     stages: Annotated[int, typer.Option(min=1, max=2, metavar="N", help=_STAGES_HELP)] = 1,
+    engine: Annotated[str | None, typer.Option(metavar="NAME", help=_ENGINE_HELP)] = None,
+    dtype: Annotated[str | None, typer.Option(metavar="NAME", help=_DTYPE_HELP)] = None,
     version: Annotated[str | None, typer.Option(metavar="VERSION", help=_VERSION_HELP)] = None,
     model_store: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder of model archives (*.mar). The server serves all of them.")
@@ -76,6 +86,8 @@ def archive(
             bundle=bundle,
             gpus=_gpu_workers(gpus, devices, workers_per_gpu),
             stages=stages,
+            engine=engine,
+            dtype=dtype,
         )
         typer.echo(f"built {built}")
 

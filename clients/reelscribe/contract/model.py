@@ -41,6 +41,8 @@ def identity_of(description: Mapping[str, Any]) -> str:
         16 hexadecimal digits, equal for models that give the same answers to the same requests.
     """
     hashed = {name: value for name, value in description.items() if name not in _NOT_IN_IDENTITY}
+    if hashed.get("engine") == "torch":
+        del hashed["engine"]  # models had no other engine before, and have kept their identities
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -64,13 +66,15 @@ class ModelDescription:
     generation: Mapping[str, Any]
     """Options of transformers' `generate` and, for speech, all other settings on which transcripts depend."""
     dtype: str
-    """Name of the torch dtype that the model computes in, such as "bfloat16"."""
+    """Name of the data type that the model computes in: one of torch's, such as "bfloat16", or one of the engine's."""
     device_batch: int
     """Number of frames or chunks that run through the model at once."""
     workers: int = 1
     """Number of workers that serve the model, on all its servers together."""
     response_seconds: float = 120
     """Seconds that a worker may take for one request before TorchServe replaces the worker."""
+    engine: str = "torch"
+    """What runs the model, such as "torch" or "ctranslate2"."""
     stages: int = 1
     """Number of processes that each worker is split over, 1 or 2."""
     devices: tuple[str, ...] = ()

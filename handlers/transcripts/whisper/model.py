@@ -19,10 +19,10 @@ from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from runtime.weights import load_pretrained
 from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.decoder import WhisperDecoder
+from transcripts.whisper.engine import WhisperEngine
+from transcripts.whisper.torch_engine import TorchEngine
 from transcripts.whisper.transcriber import WindowTranscriber
 from transcripts.whisper.windows import TranscribedWindow, Window
 from transcripts.word_times import fit_words
@@ -83,15 +83,10 @@ class WhisperModel:
         self._device = device
         processor = _processor(settings)
         self._extractor = processor.feature_extractor
-        model_class: type[Any] = WhisperForConditionalGeneration
-        if second_stage is not None:
-            from transcripts.whisper.halves import WhisperFirstStage  # only a model in two stages needs it
-
-            model_class = WhisperFirstStage
-        self.model = load_pretrained(model_class, settings, device)
-        self._decoder = WhisperDecoder(self.model, settings.generation, timestamps=settings.timestamps)
+        self.engine = _load_engine(settings, device, whole=second_stage is None)
+        self.revision, self.dtype = self.engine.revision, self.engine.dtype
         self._second_stage = second_stage or LocalSecondStage(
-            WindowTranscriber(self.model, self._decoder, processor.tokenizer, settings).transcribe
+            WindowTranscriber(self.engine, processor.tokenizer, settings).transcribe
         )
         self.sample_rate: int = self._extractor.sampling_rate
         window_seconds = self._extractor.n_samples / self.sample_rate
@@ -101,12 +96,13 @@ class WhisperModel:
                 f"YAML, handler, chunk_seconds: expected at most {window_seconds:g}, the model's window, got"
                 f" {self.chunk_seconds}"
             )
-        self.languages, self.tasks = self._decoder.languages, self._decoder.tasks
+        self.languages = tuple(self.engine.tokens.languages)
+        self.tasks = tuple(self.engine.tokens.tasks) or ("transcribe",)
         if settings.language is not None and settings.language not in self.languages:
             raise StartupError(
                 f"YAML, handler, language: expected one of {', '.join(self.languages)}, got {settings.language}"
             )
-        self.word_times = bool(getattr(self.model.generation_config, "alignment_heads", None))
+        self.word_times = self.engine.word_times
         self.generation = {**{name: getattr(settings, name) for name in _DESCRIBED_SETTINGS}, **settings.generation}
 
     def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
@@ -153,11 +149,10 @@ class WhisperModel:
             chunks: B chunks, none longer than the model's window.
 
         Returns:
-            {"states": the encoder's states, (B, T, D), "windows": B trees of `Window`}.
+            {"states": the encoder's states, as its engine has them, "windows": B trees of `Window`}.
         """
         with torch.inference_mode():
-            features = self.features([chunk.samples for chunk in chunks])
-            states: Tensor = self.model.get_encoder()(features).last_hidden_state
+            states = self.engine.encode(self.features([chunk.samples for chunk in chunks]))
         windows = [Window.of(c.samples, c.options, self.sample_rate, self._temperatures) for c in chunks]
         return {"states": states, "windows": [window.to_tree() for window in windows]}
 
@@ -168,10 +163,10 @@ class WhisperModel:
             samples: Arrays (N,) at the model's sample rate.
 
         Returns:
-            (B, mels, frames) on the model's device and in its dtype.
+            (B, mels, frames), float32.
         """
         inputs = self._extractor(samples, sampling_rate=self.sample_rate, return_tensors="pt", device=str(self._device))
-        features: Tensor = inputs["input_features"].to(self._device, self.model.dtype)
+        features: Tensor = inputs["input_features"]
         return features
 
 
@@ -186,9 +181,22 @@ def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> Stag
     """
     from transcripts.whisper.halves import WhisperSecondStage  # only a model in two stages needs it
 
-    model = load_pretrained(WhisperSecondStage, settings, device)
-    decoder = WhisperDecoder(model, settings.generation, timestamps=settings.timestamps)
-    return WindowTranscriber(model, decoder, _processor(settings).tokenizer, settings).transcribe
+    engine = TorchEngine(WhisperSecondStage, settings, device)
+    return WindowTranscriber(engine, _processor(settings).tokenizer, settings).transcribe
+
+
+def _load_engine(settings: SpeechSettings, device: torch.device, *, whole: bool) -> WhisperEngine:
+    """Load the engine of the settings, with the whole model or with the encoder only."""
+    if settings.engine == "ctranslate2":
+        # Only this engine needs the package ctranslate2.
+        from transcripts.whisper.ctranslate2_engine import CTranslate2Engine
+
+        return CTranslate2Engine(settings, device)
+    if whole:
+        return TorchEngine(WhisperForConditionalGeneration, settings, device)
+    from transcripts.whisper.halves import WhisperFirstStage  # only a model in two stages needs it
+
+    return TorchEngine(WhisperFirstStage, settings, device)
 
 
 def _processor(settings: SpeechSettings) -> Any:

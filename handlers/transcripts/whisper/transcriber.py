@@ -12,17 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from runtime.second_stage import TensorTree
 from transcripts.chunks import round_seconds
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.decoder import WhisperDecoder
-from transcripts.whisper.segments import TokenSegment, split_segments
+from transcripts.whisper.engine import WhisperEngine, WindowBatch
+from transcripts.whisper.segments import split_segments
 from transcripts.whisper.windows import TranscribedWindow, Window
-from transcripts.whisper.word_alignment import align_tokens
 from transcripts.whisper.words import time_words
 
 MIN_TOKENS = 10
@@ -70,17 +68,6 @@ class Thresholds:
         return self.no_speech is not None and no_speech_prob > self.no_speech
 
 
-class _EncodedWindow(NamedTuple):
-    """A window before tokens are generated for it."""
-
-    window: Window
-    states: Tensor
-    """The encoder's states, (1, T, D)."""
-    language: str | None
-    """The requested language, otherwise the one of the settings, otherwise the detected one."""
-    no_speech_prob: float
-
-
 class _DecodingResult(NamedTuple):
     """What was generated for one window at one temperature."""
 
@@ -88,6 +75,7 @@ class _DecodingResult(NamedTuple):
     text: str
     avg_logprob: float
     text_probability: float
+    no_speech_prob: float
     temperature: float
 
     @property
@@ -98,18 +86,17 @@ class _DecodingResult(NamedTuple):
 
 
 class WindowTranscriber:
-    """Transcribes encoded windows with a decoder."""
+    """Transcribes encoded windows with an engine."""
 
-    def __init__(self, model: Any, decoder: WhisperDecoder, tokenizer: Any, settings: SpeechSettings) -> None:
+    def __init__(self, engine: WhisperEngine, tokenizer: Any, settings: SpeechSettings) -> None:
         """Set up the second stage.
 
         Args:
-            model: A loaded Whisper; its encoder is not needed.
-            decoder: The decoder of `model`.
-            tokenizer: The tokenizer of `model`.
+            engine: The engine; its encoder is not needed.
+            tokenizer: The tokenizer of the model.
             settings: Language, temperatures, thresholds and limit of tokens.
         """
-        self._model, self._decoder, self._tokenizer, self._settings = model, decoder, tokenizer, settings
+        self._engine, self._tokenizer, self._settings = engine, tokenizer, settings
         self._thresholds = Thresholds(
             settings.compression_ratio_threshold,
             settings.logprob_threshold,
@@ -121,78 +108,87 @@ class WindowTranscriber:
         """Transcribe a batch of windows; this is the `StageFunction` of Whisper.
 
         Args:
-            tree: {"states": the encoder's states, (B, T, D), "windows": B trees of `Window`}.
+            tree: {"states": the encoder's states of B windows, "windows": B trees of `Window`}.
 
         Returns:
             {"windows": B trees of `TranscribedWindow`}.
         """
         windows = [Window.from_tree(window) for window in tree["windows"]]
         with torch.inference_mode():
-            return {"windows": [window.to_tree() for window in self._transcribe(windows, tree["states"])]}
+            batch = self._engine.batch(tree["states"])
+            return {"windows": [window.to_tree() for window in self._transcribe(windows, batch)]}
 
-    def _transcribe(self, windows: list[Window], states: Tensor) -> list[TranscribedWindow]:
-        encoded = [
-            _EncodedWindow(
-                window,
-                states=states[i : i + 1],
-                language=window.options.language or self._settings.language or detection.language,
-                no_speech_prob=detection.no_speech_prob,
-            )
-            for i, (window, detection) in enumerate(zip(windows, self._decoder.detect_language(states), strict=True))
-        ]
-        results, token_counts = self._generate(encoded, states)
+    def _transcribe(self, windows: list[Window], batch: WindowBatch) -> list[TranscribedWindow]:
+        languages = [window.options.language or self._settings.language for window in windows]
+        if not all(languages):
+            languages = [given or found for given, found in zip(languages, batch.detect_languages(), strict=True)]
+        results, token_counts = self._generate(windows, languages, batch)
         return [
-            self._decode(window, result, token_count)
-            for window, result, token_count in zip(encoded, results, token_counts, strict=True)
+            self._decode(window, language, batch, row, result, token_count)
+            for row, (window, language, result, token_count) in enumerate(
+                zip(windows, languages, results, token_counts, strict=True)
+            )
         ]
 
-    def _generate(self, encoded: list[_EncodedWindow], states: Tensor) -> tuple[list[_DecodingResult], list[int]]:
+    def _generate(
+        self, windows: list[Window], languages: list[str | None], batch: WindowBatch
+    ) -> tuple[list[_DecodingResult], list[int]]:
         """The final result of each window, and how many tokens were generated for it at all temperatures together."""
         results: dict[int, _DecodingResult] = {}
-        token_counts = [0] * len(encoded)
-        remaining = list(range(len(encoded)))
+        token_counts = [0] * len(windows)
+        remaining = list(range(len(windows)))
         for attempt, temperature in enumerate(self._settings.temperatures):
-            batch = [encoded[i] for i in remaining]
-            decoded = self._decoder.generate(
-                states[remaining],
-                [self._decoder.prompt(item.language, item.window.options.task) for item in batch],
-                [self._token_limit(item.window) for item in batch],
+            decoded = (batch if len(remaining) == len(windows) else batch.select(remaining)).generate(
+                [self._engine.tokens.prompt(languages[i], windows[i].options.task) for i in remaining],
+                [self._token_limit(windows[i]) for i in remaining],
                 temperature,
-                [item.window.seeds[attempt] for item in batch],
+                [windows[i].seeds[attempt] for i in remaining],
             )
-            for i, (tokens, avg_logprob, text_probability) in zip(remaining, decoded, strict=True):
+            for i, (tokens, avg_logprob, text_probability, no_speech_prob) in zip(remaining, decoded, strict=True):
                 text = self._text(tokens)
-                results[i] = _DecodingResult(tokens, text, avg_logprob, text_probability, temperature)
+                results[i] = _DecodingResult(tokens, text, avg_logprob, text_probability, no_speech_prob, temperature)
                 token_counts[i] += len(tokens)
-            remaining = [i for i in remaining if self._needs_fallback(results[i], encoded[i])]
+            remaining = [i for i in remaining if self._needs_fallback(results[i])]
             if not remaining:
                 break
-        return [results[i] for i in range(len(encoded))], token_counts
+        return [results[i] for i in range(len(windows))], token_counts
 
     def _token_limit(self, window: Window) -> int:
         """The most tokens of a window; without a limit, a model that repeats itself would fill all its positions."""
         return MIN_TOKENS + math.ceil(window.duration * self._settings.tokens_per_second)
 
-    def _needs_fallback(self, result: _DecodingResult, encoded: _EncodedWindow) -> bool:
-        return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, encoded.no_speech_prob)
+    def _needs_fallback(self, result: _DecodingResult) -> bool:
+        return self._thresholds.needs_fallback(result.avg_logprob, result.compression_ratio, result.no_speech_prob)
 
-    def _decode(self, encoded: _EncodedWindow, result: _DecodingResult, token_count: int) -> TranscribedWindow:
-        """The transcript of a window; empty if the window holds no speech."""
-        duration = encoded.window.duration
+    def _decode(
+        self,
+        window: Window,
+        language: str | None,
+        batch: WindowBatch,
+        row: int,
+        result: _DecodingResult,
+        token_count: int,
+    ) -> TranscribedWindow:
+        """The transcript of the window in a row of the batch; empty if the window holds no speech."""
+        duration = window.duration
         empty = ChunkTranscript(
             text="",
-            language=encoded.language,
+            language=language,
             segments=(),
-            no_speech_prob=round_confidence(encoded.no_speech_prob),
+            no_speech_prob=round_confidence(result.no_speech_prob),
             avg_logprob=round_confidence(result.avg_logprob),
             compression_ratio=round(result.compression_ratio, 3),
             temperature=result.temperature,
         )
-        if self._thresholds.is_no_speech(result.avg_logprob, encoded.no_speech_prob, result.text_probability):
+        if self._thresholds.is_no_speech(result.avg_logprob, result.no_speech_prob, result.text_probability):
             return TranscribedWindow(empty, duration, token_count)
-        segments, resume_at = split_segments(result.tokens, self._decoder.first_timestamp, duration)
+        segments, resume_at = split_segments(result.tokens, self._engine.tokens.first_timestamp, duration)
         texts = [self._text(segment.tokens) for segment in segments]
-        words = self._words(encoded, segments) if encoded.window.options.word_times else [None] * len(segments)
+        words: Sequence[tuple[Word, ...] | None] = [None] * len(segments)
+        if window.options.word_times and segments:
+            prompt = self._engine.tokens.prompt(language, window.options.task, timestamps=False)
+            aligned = batch.select([row]).align(prompt, segments, duration)
+            words = time_words(self._tokenizer, segments, aligned, language)
         speech_segments = tuple(
             SpeechSegment(
                 round_seconds(segment.start), round_seconds(segment.end), text.strip(), timed, empty.avg_logprob
@@ -203,13 +199,7 @@ class WindowTranscriber:
         transcript = replace(empty, text="".join(texts).strip(), segments=speech_segments)
         return TranscribedWindow(transcript, duration if resume_at is None else resume_at, token_count)
 
-    def _words(self, encoded: _EncodedWindow, segments: list[TokenSegment]) -> Sequence[tuple[Word, ...] | None]:
-        """The words of each segment, with their times."""
-        prompt = self._decoder.prompt(encoded.language, encoded.window.options.task, timestamps=False)
-        aligned = align_tokens(self._model, encoded.states, prompt, segments, encoded.window.duration)
-        return time_words(self._tokenizer, segments, aligned, encoded.language)
-
     def _text(self, tokens: list[int]) -> str:
         """The text of tokens without timestamps. It may start with a space."""
-        text: str = self._tokenizer.decode([token for token in tokens if token < self._decoder.first_timestamp])
+        text: str = self._tokenizer.decode([token for token in tokens if token < self._engine.tokens.first_timestamp])
         return text

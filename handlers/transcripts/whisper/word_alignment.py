@@ -8,8 +8,8 @@ segment has a path of its own, on which each token lasts for at least one state 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutput
 
+from transcripts.whisper.engine import AlignedTokens
 from transcripts.whisper.segments import TokenSegment
 
 STATES_PER_SECOND = 50
@@ -26,15 +27,6 @@ STATES_PER_SECOND = 50
 
 MARGIN_SECONDS = 0.1
 """How far tokens may lie outside of their segment, as Whisper's timestamps are not exact; never in another segment."""
-
-
-class AlignedTokens(NamedTuple):
-    """When the N text tokens of a segment are spoken, and how probable they are."""
-
-    times: list[float]
-    """When each token starts, and when the last one ends: N + 1 increasing times, in seconds of the window."""
-    probabilities: list[float]
-    """The probability of each token after those before it, among all text tokens, as in openai/whisper."""
 
 
 def align_tokens(
@@ -56,26 +48,62 @@ def align_tokens(
     tokens = [token for segment in segments for token in segment.tokens]
     end = model.config.eos_token_id
     attention, logits = _run(model, states, torch.tensor([[*prompt, *tokens, end]], device=states.device))
-    length = max(1, min(attention.shape[-1], int(duration * STATES_PER_SECOND)))
+    length = state_count(attention.shape[-1], duration)
     weights = attention[:, len(prompt) - 1 : -1, :length].float()
     # Normalised over the tokens: which token attends to a position more than the other tokens do.
     weights = (weights - weights.mean(-2, keepdim=True)) / weights.std(-2, keepdim=True, unbiased=False).clamp(min=1e-6)
     matrix = _median_filter(weights, model.config.median_filter_width).mean(0).cpu().double().numpy()
     by_token = logits[len(prompt) - 1 :][: len(tokens), :end].float().softmax(-1)  # text tokens precede `end`
     probabilities = by_token[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.long)].tolist()
+    return align_segments(
+        segments,
+        length,
+        duration,
+        probabilities,
+        lambda rows, first, stop: monotonic_alignment(matrix[rows, first:stop]),
+    )
+
+
+def align_segments(
+    segments: Sequence[TokenSegment],
+    length: int,
+    duration: float,
+    probabilities: list[float],
+    starts_within: Callable[[slice, int, int], NDArray[np.intp]],
+) -> list[AlignedTokens]:
+    """Give each token its time within its segment.
+
+    Args:
+        segments: The segments of a window, in order.
+        length: Number of the states of the window's audio.
+        duration: Length of the window's audio, in seconds.
+        probabilities: The probabilities of all text tokens of the window.
+        starts_within: Returns the states in which the tokens of a segment start, counted from the first one of its
+            range: increasing, the first one 0. It takes the slice of the segment's tokens among all text tokens of the
+            window, the first state of the range, and the one after its last.
+
+    Returns:
+        The times and the probabilities of the tokens of each segment.
+    """
     ranges = state_ranges(segments, length)
+    token_count = sum(len(segment.tokens) for segment in segments)
     aligned, at = [], 0
     for k, segment in enumerate(segments):
         rows = slice(at, at + len(segment.tokens))
         if ranges is None:
-            times = [duration * row / len(tokens) for row in range(rows.start, rows.stop + 1)]
+            times = [duration * row / token_count for row in range(rows.start, rows.stop + 1)]
         else:
             first, stop = ranges[k]
-            starts = first + monotonic_alignment(matrix[rows, first:stop])
+            starts = first + starts_within(rows, first, stop)
             times = [min(state / STATES_PER_SECOND, duration) for state in (*starts.tolist(), stop)]
         aligned.append(AlignedTokens(times, probabilities[rows]))
         at = rows.stop
     return aligned
+
+
+def state_count(states: int, duration: float) -> int:
+    """Return how many of a window's `states` belong to its audio, which lasts `duration` seconds: at least one."""
+    return max(1, min(states, int(duration * STATES_PER_SECOND)))
 
 
 def state_ranges(segments: Sequence[TokenSegment], length: int) -> list[tuple[int, int]] | None:

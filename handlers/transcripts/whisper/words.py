@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import Word
 from transcripts.chunks import LANGUAGES_WITHOUT_SPACES, round_seconds
+from transcripts.whisper.engine import AlignedTokens
 from transcripts.whisper.segments import TokenSegment
-from transcripts.whisper.word_alignment import AlignedTokens
 
 _OPENING = "\"'“¿([{-"
 """Punctuation that belongs to the next word, as in openai/whisper."""

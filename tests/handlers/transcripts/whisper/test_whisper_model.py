@@ -11,8 +11,10 @@ from support.audio import noise
 from support.tiny_models import save_whisper
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.decoder import DecodedTokens, WhisperDecoder
+from transcripts.whisper.ctranslate2_engine import convert
+from transcripts.whisper.engine import DecodedTokens
 from transcripts.whisper.model import WhisperModel
+from transcripts.whisper.torch_engine import TorchBatch
 
 CPU = torch.device("cpu")
 RATE = 16_000
@@ -23,6 +25,22 @@ GREEDY["text_probability_threshold"] = None  # what random weights generate is g
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, demo_speech) -> str:
     return save_whisper(tmp_path_factory.mktemp("whisper"), AutoProcessor.from_pretrained(demo_speech))
+
+
+@pytest.fixture(scope="module")
+def converted(directory, tmp_path_factory) -> str:
+    """The same model for CTranslate2."""
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    convert(directory, str(folder), "auto")
+    return str(folder)
+
+
+@pytest.fixture(scope="module", params=["torch", "ctranslate2"])
+def engine(request) -> dict[str, str]:
+    """The settings of each engine."""
+    if request.param == "torch":
+        return {}
+    return {"engine": request.param, "converted": request.getfixturevalue("converted")}
 
 
 def load(directory: str, **settings) -> WhisperModel:
@@ -55,8 +73,8 @@ def test_features_are_those_of_the_feature_extractor_in_numpy(directory, demo_sp
         assert np.abs(load(name).features(recordings).numpy() - expected).max() < 1e-3
 
 
-def test_greedy_text_and_its_probability_are_those_of_transformers(directory):
-    got = load(directory, **GREEDY, tokens_per_second=1).transcribe(chunks(NOISES[:2], language="de"))
+def test_greedy_text_and_its_probability_are_those_of_transformers(directory, engine):
+    got = load(directory, **engine, **GREEDY, tokens_per_second=1).transcribe(chunks(NOISES[:2], language="de"))
     processor = AutoProcessor.from_pretrained(directory)
     model = AutoModelForSpeechSeq2Seq.from_pretrained(directory).eval()
     for recording, transcript, budget in zip(NOISES[:2], got, [11, 13], strict=True):
@@ -71,16 +89,16 @@ def test_greedy_text_and_its_probability_are_those_of_transformers(directory):
 
 
 @pytest.mark.parametrize("settings", [{"tokens_per_second": 3}, GREEDY])
-def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directory, settings):
-    model = load(directory, **settings)
+def test_a_transcript_does_not_depend_on_the_other_chunks_of_a_batch(directory, engine, settings):
+    model = load(directory, **engine, **settings)
     together = model.transcribe(chunks(NOISES, word_times=True))
     assert together == [model.transcribe([chunk])[0] for chunk in chunks(NOISES, word_times=True)]
     assert together == model.transcribe(chunks(NOISES[::-1], word_times=True))[::-1]
     assert len({str(transcript) for transcript in together}) == len(NOISES)
 
 
-def test_requests_of_several_kinds_run_together(directory):
-    model = load(directory, **GREEDY)
+def test_requests_of_several_kinds_run_together(directory, engine):
+    model = load(directory, **engine, **GREEDY)
     mixed = [
         chunks([recording], **options)[0]
         for recording, options in zip(
@@ -90,22 +108,22 @@ def test_requests_of_several_kinds_run_together(directory):
     assert model.transcribe(mixed) == [model.transcribe([chunk])[0] for chunk in mixed]
 
 
-def test_the_language_is_given_or_set_or_detected(directory):
-    assert load(directory, **GREEDY).transcribe(chunks(NOISES[:1], language="de"))[0].language == "de"
-    assert load(directory, **GREEDY, language="de").transcribe(chunks(NOISES[:1]))[0].language == "de"
-    assert load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))[0].language in ("en", "de")
+def test_the_language_is_given_or_set_or_detected(directory, engine):
+    assert load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1], language="de"))[0].language == "de"
+    assert load(directory, **engine, **GREEDY, language="de").transcribe(chunks(NOISES[:1]))[0].language == "de"
+    assert load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1]))[0].language in ("en", "de")
 
 
 def test_only_chunks_below_a_threshold_are_decoded_again_at_the_next_temperature(directory, monkeypatch):
     certain = [t.avg_logprob for t in load(directory, **GREEDY).transcribe(chunks(NOISES))]
     passes = []
-    generate = WhisperDecoder.generate
+    generate = TorchBatch.generate
 
-    def watched(self, states, prompts, budgets, temperature, seeds):
-        passes.append((temperature, len(states)))
-        return generate(self, states, prompts, budgets, temperature, seeds)
+    def watched(self, prompts, budgets, temperature, seeds):
+        passes.append((temperature, len(self)))
+        return generate(self, prompts, budgets, temperature, seeds)
 
-    monkeypatch.setattr(WhisperDecoder, "generate", watched)
+    monkeypatch.setattr(TorchBatch, "generate", watched)
     threshold = sorted(certain)[2] + 1e-3  # three chunks are below it
     settings = {
         **GREEDY,
@@ -118,14 +136,14 @@ def test_only_chunks_below_a_threshold_are_decoded_again_at_the_next_temperature
     assert [t.temperature for t in transcripts] == [0.5 if c < threshold else 0.0 for c in certain]
 
 
-def test_text_that_repeats_itself_is_decoded_again(directory):
+def test_text_that_repeats_itself_is_decoded_again(directory, engine):
     settings = {**GREEDY, "temperatures": (0.0, 1.0), "compression_ratio_threshold": 0.01}
-    (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
+    (transcript,) = load(directory, **engine, **settings).transcribe(chunks(NOISES[:1]))
     assert transcript.temperature == 1.0
 
 
-def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(directory):
-    (usual,) = load(directory, **GREEDY).transcribe(chunks(NOISES[:1]))
+def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(directory, engine):
+    (usual,) = load(directory, **engine, **GREEDY).transcribe(chunks(NOISES[:1]))
     assert usual.text
     sure, unsure = usual.avg_logprob - 0.1, usual.avg_logprob + 0.1
     for logprob, no_speech, text in (
@@ -135,22 +153,22 @@ def test_no_speech_takes_a_high_no_speech_probability_and_an_improbable_text(dir
         (unsure, 1.0, usual.text),
     ):
         settings = {**GREEDY, "logprob_threshold": logprob, "no_speech_threshold": no_speech}
-        (transcript,) = load(directory, **settings).transcribe(chunks(NOISES[:1]))
+        (transcript,) = load(directory, **engine, **settings).transcribe(chunks(NOISES[:1]))
         assert (transcript.text, bool(transcript.segments)) == (text, bool(text))
         assert transcript.no_speech_prob == usual.no_speech_prob
 
 
 def scripted(monkeypatch, model: WhisperModel, *passes: list[str]) -> list[int]:
     """Let the decoder write one script a pass, the last one for ever; returns how many windows each pass has."""
-    number = AutoProcessor.from_pretrained(model.model.name_or_path).tokenizer.convert_tokens_to_ids
+    number = AutoProcessor.from_pretrained(model.engine.model.name_or_path).tokenizer.convert_tokens_to_ids
     scripts, windows = list(passes), []
 
-    def generate(self, states, prompts, budgets, temperature, seeds):
-        windows.append(len(states))
+    def generate(self, prompts, budgets, temperature, seeds):
+        windows.append(len(self))
         script = scripts.pop(0) if len(scripts) > 1 else scripts[0]
-        return [DecodedTokens(number(script), -0.1, 0.9)] * len(states)
+        return [DecodedTokens(number(script), -0.1, 0.9, 0.0)] * len(self)
 
-    monkeypatch.setattr(WhisperDecoder, "generate", generate)
+    monkeypatch.setattr(TorchBatch, "generate", generate)
     return windows
 
 
@@ -173,14 +191,14 @@ def test_a_model_that_never_ends_advances_by_at_least_a_second(directory, monkey
 
 
 def test_a_temperature_samples_tokens_by_their_probabilities(directory):
-    model = load(directory)
+    model = load(directory, timestamps=False)
     draws = 1000
-    decoder = WhisperDecoder(model.model, {}, timestamps=False)
     with torch.inference_mode():
         states = model.encode(chunks(NOISES[:1]))["states"][:, :50].expand(draws, -1, -1)
-        prompt = decoder.prompt("en", "transcribe")
-        written = decoder.generate(states, [prompt] * draws, [1] * draws, 0.7, list(range(draws)))
-        logits = model.model(encoder_outputs=(states[:1],), decoder_input_ids=torch.tensor([prompt])).logits[0, -1]
+        prompt = model.engine.tokens.prompt("en", "transcribe")
+        written = model.engine.batch(states).generate([prompt] * draws, [1] * draws, 0.7, list(range(draws)))
+        network = model.engine.model
+        logits = network(encoder_outputs=(states[:1],), decoder_input_ids=torch.tensor([prompt])).logits[0, -1]
     probable = (logits.float() / 0.7).softmax(-1)
     top = probable.topk(5)
     drawn = [row.tokens[0] if row.tokens else None for row in written]
@@ -189,18 +207,18 @@ def test_a_temperature_samples_tokens_by_their_probabilities(directory):
         assert drawn.count(token) / draws == pytest.approx(probability, abs=4 * spread)
 
 
-def test_the_number_of_tokens_is_limited_by_the_duration_of_the_audio(directory):
+def test_the_number_of_tokens_is_limited_by_the_duration_of_the_audio(directory, engine):
     texts = {}
     for tokens_per_second in (1, 50):
-        model = load(directory, **GREEDY, tokens_per_second=tokens_per_second)
+        model = load(directory, **engine, **GREEDY, tokens_per_second=tokens_per_second)
         (transcript,) = model.transcribe(chunks([NOISES[1]]))
         texts[tokens_per_second] = transcript.text
     assert texts[50].startswith(texts[1])
     assert len(texts[50]) > len(texts[1])
 
 
-def test_a_long_text_stays_within_the_decoder_s_positions(directory):
-    (transcript,) = load(directory, **GREEDY, tokens_per_second=1000).transcribe(chunks([noise(5, 7)]))
+def test_a_long_text_stays_within_the_decoder_s_positions(directory, engine):
+    (transcript,) = load(directory, **engine, **GREEDY, tokens_per_second=1000).transcribe(chunks([noise(5, 7)]))
     assert transcript.text
 
 

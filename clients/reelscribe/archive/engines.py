@@ -1,0 +1,123 @@
+"""The engines that a kind of handler can run a model with, and the conversion of weights that some of them need.
+
+torch, the default, computes with the weights as they are. Other engines need weights in a format of their own: a
+program beside the handlers converts them when the archive is built, and the archive holds the result in the folder
+CONVERTED_FOLDER, with or without --bundle. So there is one file to copy, to replace and to remove.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from reelscribe.errors import UsageError
+
+TORCH = "torch"
+"""The engine that needs no conversion."""
+
+CONVERTED_FOLDER = "converted"
+"""The folder of converted weights in an archive."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How the weights of a model become those of an engine."""
+
+    program: str
+    """Module in handlers/ that converts. It is run with three arguments: the folder of the weights in safetensors
+    format, the new folder to write files to, and the `dtype` of the handler's settings."""
+    package: str
+    """Name of the package that the engine needs, on this machine and on the server."""
+    extra: str
+    """The extra of reelscribe that installs the package."""
+    architectures: tuple[str, ...]
+    """The architectures that can be converted."""
+    replaces_weights: bool
+    """Whether the handler does not need the weights in safetensors format any more; then --bundle leaves them out."""
+
+
+CONVERSIONS = {
+    ("speech", "ctranslate2"): Conversion(
+        program="transcripts.whisper.ctranslate2_engine",
+        package="ctranslate2",
+        extra="ctranslate2",
+        architectures=("WhisperForConditionalGeneration",),
+        replaces_weights=True,
+    )
+}
+"""The conversion of each kind of handler and engine, besides torch."""
+
+
+def find_conversion(kind: str, engine: str, stages: int) -> Conversion | None:
+    """Find the conversion that an engine needs.
+
+    Args:
+        kind: The kind of handler.
+        engine: Name of the engine.
+        stages: Number of processes that each worker is split over.
+
+    Returns:
+        The conversion; None for torch, which needs none.
+
+    Raises:
+        UsageError: The kind of handler has no such engine, its package is not installed, or it has no two stages.
+    """
+    if engine == TORCH:
+        return None
+    conversion = CONVERSIONS.get((kind, engine))
+    if conversion is None:
+        known = [TORCH, *(name for each, name in CONVERSIONS if each == kind)]
+        raise UsageError(f"engine: expected {' or '.join(known)} for a {kind} handler, got {engine!r}")
+    if stages != 1:
+        raise UsageError(f"engine {engine}: expected one stage, got {stages}; build the archive without --stages")
+    if importlib.util.find_spec(conversion.package) is None:
+        raise UsageError(
+            f"engine {engine}: expected the package {conversion.package} here and on the server, got none; install"
+            f" reelscribe[{conversion.extra}]"
+        )
+    return conversion
+
+
+def check_architecture(conversion: Conversion | None, engine: str, weights: str, architecture: str | None) -> None:
+    """Raise UsageError for a model that the engine cannot run.
+
+    Args:
+        conversion: The conversion of the engine; None for torch.
+        engine: Name of the engine.
+        weights: Hub name or directory of the weights.
+        architecture: The model's class; it is known wherever there is a conversion.
+    """
+    if conversion and architecture not in conversion.architectures:
+        raise UsageError(
+            f"engine {engine}: expected a {' or '.join(conversion.architectures)}, and {weights} holds a"
+            f" {architecture}; build it with --engine {TORCH}"
+        )
+
+
+def convert(conversion: Conversion, source: Path, target: Path, dtype: str, handlers: Path) -> list[Path]:
+    """Convert weights, in a process of its own that imports torch.
+
+    Args:
+        conversion: The conversion.
+        source: Folder with the weights in safetensors format and all that belongs to them.
+        target: A folder that does not exist; it is made.
+        dtype: The `dtype` of the handler's settings.
+        handlers: The folder of the handlers, which holds the program.
+
+    Returns:
+        The files in `target`, sorted.
+
+    Raises:
+        UsageError: The program failed.
+    """
+    command = [sys.executable, "-P", "-m", conversion.program, str(source.resolve()), str(target.resolve()), dtype]
+    environment = {**os.environ, "PYTHONPATH": str(handlers.resolve())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise UsageError(f"weights: {source} cannot be converted: {lines[-1]}")
+    return sorted(path for path in target.iterdir() if path.is_file())

@@ -1,0 +1,288 @@
+"""The engine CTranslate2: a Whisper that `reelscribe archive --engine ctranslate2` has converted with this module.
+
+Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
+Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
+get their times from one path through the attention for all text of a window, as CTranslate2 does not return attention;
+here, the path is confined to the segments.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AutoConfig, GenerationConfig
+
+from reelscribe.errors import StartupError
+from runtime.weights import revision_of
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.engine import AlignedTokens, DecodedTokens
+from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.word_alignment import align_segments, state_count
+
+try:
+    import ctranslate2
+except ImportError:
+    raise StartupError(
+        "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; install reelscribe[ctranslate2]"
+    ) from None
+
+FRAMES_PER_STATE = 2
+"""Frames of the spectrogram for each state of the encoder."""
+
+_OPTIONS = ("max_new_tokens",)
+"""The options of transformers' `generate` that this engine has too."""
+
+
+class CTranslate2Engine:
+    """A converted Whisper. It implements `WhisperEngine`."""
+
+    def __init__(self, settings: SpeechSettings, device: torch.device) -> None:
+        """Load the model.
+
+        Args:
+            settings: Which model, and how it generates.
+            device: Where to load it.
+
+        Raises:
+            StartupError: A setting is one that this engine does not have, or the model lacks Whisper's settings.
+        """
+        if unknown := settings.generation.keys() - set(_OPTIONS):
+            raise StartupError(
+                f"YAML, handler, generation: engine ctranslate2 has {', '.join(_OPTIONS)} alone, got"
+                f" {', '.join(sorted(unknown))}; leave it out, or build the archive without --engine"
+            )
+        self.config = config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+        generation = GenerationConfig.from_pretrained(settings.pretrained, revision=settings.revision or "main")
+        self.tokens = WhisperTokens(generation, config.eos_token_id, timestamps=settings.timestamps)
+        self.word_times = bool(getattr(generation, "alignment_heads", None))
+        self.text_probability_threshold = settings.text_probability_threshold
+        self.max_new_tokens = settings.generation.get("max_new_tokens", math.inf)
+        self.options = {
+            "beam_size": 1,
+            "return_scores": True,
+            "return_no_speech_prob": True,
+            "max_initial_timestamp_index": getattr(generation, "max_initial_timestamp_index", None)
+            or config.max_source_positions,
+        }
+        self._load = partial(
+            ctranslate2.models.Whisper,
+            str(settings.converted_folder),
+            device=device.type,
+            device_index=device.index or 0,
+            compute_type=_compute_type(settings, device),
+            intra_threads=settings.cpu_threads,
+        )
+        self.model = self._load()
+        self.dtype: str = self.model.compute_type
+        self.revision = revision_of(settings, self)
+
+    def encode(self, features: Tensor) -> Any:
+        """Return the encoder's states, a StorageView (B, T, D)."""
+        return self.model.encode(ctranslate2.StorageView.from_array(features.float().cpu().contiguous().numpy()))
+
+    def batch(self, states: Any) -> CTranslate2Batch:
+        """Return windows with the encoder's states, a StorageView (B, T, D)."""
+        return CTranslate2Batch(self, states)
+
+    def load_with_seed(self, seed: int) -> Any:
+        """Return the model, loaded again, with a generator of random numbers that starts at `seed`.
+
+        CTranslate2 seeds a generator only when a thread first uses it, and each loaded model has threads of its own.
+        """
+        ctranslate2.set_random_seed(seed % 2**32)
+        return self._load()
+
+
+class CTranslate2Batch:
+    """Encoded windows. It implements `WindowBatch`."""
+
+    def __init__(self, engine: CTranslate2Engine, states: Any) -> None:
+        """Take the states of windows, a StorageView (B, T, D)."""
+        self._engine, self._states = engine, states
+
+    def __len__(self) -> int:
+        return int(self._states.shape[0])
+
+    def select(self, rows: Sequence[int]) -> CTranslate2Batch:
+        """Return some of the windows."""
+        selected = ctranslate2.StorageView.from_array(np.ascontiguousarray(_array(self._states)[list(rows)]))
+        device = ctranslate2.Device.cuda if self._states.device == "cuda" else ctranslate2.Device.cpu
+        return CTranslate2Batch(self._engine, selected.to_device(device).to(self._states.dtype))
+
+    def detect_languages(self) -> list[str | None]:
+        """Return the code of each window's most probable language; None for models of a single language."""
+        codes, ids = list(self._engine.tokens.languages), list(self._engine.tokens.languages.values())
+        if not codes:
+            return [None] * len(self)
+        # CTranslate2's own detection is only for models with the vocabulary of OpenAI. As the start is followed by a
+        # token of text, it does not apply its rules for timestamps to the logits of the first step.
+        results = self._engine.model.generate(
+            self._states,
+            [[self._engine.tokens.start, 0]] * len(self),
+            beam_size=1,
+            max_length=4,
+            return_logits_vocab=True,
+            suppress_blank=False,
+            suppress_tokens=[],
+        )
+        return [codes[int(_array(result.logits[0][0]).ravel()[ids].argmax())] for result in results]
+
+    def generate(
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+    ) -> list[DecodedTokens]:
+        """Generate tokens for each window; see `WindowBatch`."""
+        # The last position is left for the end token, which the alignment of words needs.
+        longest = min(self._engine.max_new_tokens, self._engine.config.max_target_positions - len(prompts[0]) - 1)
+        limits = [int(min(limit, longest)) for limit in limits]
+        if temperature > 0:
+            return [
+                self.select([row])._sampled(prompt, limit, temperature, seed)
+                for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
+            ]
+        results = self._run(self._engine.model, prompts, max(limits))
+        return [
+            self._greedy(row, prompt, limit, result, within=limit == max(limits))
+            for row, (prompt, limit, result) in enumerate(zip(prompts, limits, results, strict=True))
+        ]
+
+    def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
+        """Generate up to `limit` tokens for each window."""
+        # CTranslate2 stops at half of max_length, and at max_length with the prompt.
+        length = max(2 * limit, limit + len(prompts[0]))
+        return model.generate(self._states, prompts, max_length=length, **self._engine.options, **options)
+
+    def _greedy(self, row: int, prompt: list[int], limit: int, result: Any, *, within: bool) -> DecodedTokens:
+        """The tokens of a window, which is decoded again where `result` does not say all that is needed.
+
+        Args:
+            row: The row of the window.
+            prompt: Its prompt.
+            limit: The most tokens that it may have.
+            result: What CTranslate2 returned.
+            within: Whether it was told of this limit; it takes one limit for the whole batch.
+        """
+        (tokens,), (score,) = result.sequences_ids, result.scores
+        if tokens and (within or len(tokens) < limit):
+            logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
+            text = [token for token in tokens if token < self._engine.tokens.end]
+            # The mean of probabilities is at least their geometric mean, and other tokens only make that lower.
+            halves = sum(token == before for before, token in pairwise(text))
+            bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
+            threshold = self._engine.text_probability_threshold
+            if threshold is None or bound >= threshold:
+                return self._decoded(tokens, logprob, bound, result)
+        (result,) = self.select([row])._run(self._engine.model, [prompt], limit, return_logits_vocab=True)
+        return self._exact(result, limit)
+
+    def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
+        """Sample the tokens of the only window."""
+        options = {"sampling_topk": 0, "sampling_temperature": temperature, "return_logits_vocab": True}
+        (result,) = self._run(self._engine.load_with_seed(seed), [prompt], limit, **options)
+        return self._exact(result, limit)
+
+    def _exact(self, result: Any, limit: int) -> DecodedTokens:
+        """The tokens of a window and their probabilities, from the logits of each step."""
+        end = self._engine.tokens.end
+        (tokens,), (steps,) = result.sequences_ids, result.logits
+        logprobs = [
+            float(torch.from_numpy(_array(logits).ravel()).log_softmax(-1)[token])
+            for logits, token in zip(steps, [*tokens, end][: max(1, limit)], strict=False)
+        ]
+        text_sum, before, text_count = 0.0, end, 0
+        for token, logprob in zip(tokens, logprobs, strict=False):
+            if token < end:
+                text_sum += math.exp(logprob) * (0.5 if token == before else 1.0)
+                before, text_count = token, text_count + 1
+        return self._decoded(tokens, sum(logprobs), text_sum / text_count if text_count else 1.0, result)
+
+    def _decoded(self, tokens: list[int], logprob: float, text_probability: float, result: Any) -> DecodedTokens:
+        return DecodedTokens(
+            self._engine.tokens.text_and_timestamps(tokens),
+            logprob / (len(tokens) + 1),  # as in openai/whisper, the average includes the end token
+            text_probability,
+            result.no_speech_prob,
+        )
+
+    def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
+        """Align the text tokens of a window with its audio; see `WindowBatch`."""
+        tokens = [token for segment in segments for token in segment.tokens]
+        length = state_count(self._states.shape[1], duration)
+        (result,) = self._engine.model.align(
+            self._states,
+            prompt[:-1],  # CTranslate2 adds <|notimestamps|> itself
+            [tokens],
+            length * FRAMES_PER_STATE,
+            median_filter_width=self._engine.config.median_filter_width,
+        )
+        path = np.array(result.alignments)
+        starts = path[np.searchsorted(path[:, 0], np.arange(len(tokens))), 1]
+        return align_segments(
+            segments,
+            length,
+            duration,
+            list(result.text_token_probs),
+            lambda rows, first, stop: _confined(starts[rows] - first, stop - first),
+        )
+
+
+def _confined(starts: NDArray[np.intp], length: int) -> NDArray[np.intp]:
+    """Move starts into a range of `length` states, so that the first is 0 and each token lasts for a state at least."""
+    rows = np.arange(len(starts))
+    starts = np.append(0, starts[1:])
+    starts = np.maximum.accumulate(starts - rows) + rows
+    confined: NDArray[np.intp] = np.minimum(starts, length - len(starts) + rows)
+    return confined
+
+
+def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
+    """The type that CTranslate2 computes in. Raises StartupError if the device does not have it."""
+    # On a GPU float16, as CTranslate2 has bfloat16 on newer ones only, and this type everywhere.
+    wanted = ("float32" if device.type == "cpu" else "float16") if settings.dtype == "auto" else settings.dtype
+    supported = sorted(ctranslate2.get_supported_compute_types(device.type, device.index or 0))
+    if wanted not in supported:
+        raise StartupError(
+            f"YAML, handler, dtype: expected auto or one of {', '.join(supported)} with engine ctranslate2 on"
+            f" {device.type}, got {settings.dtype!r}"
+        )
+    return wanted
+
+
+def _array(view: Any) -> NDArray[np.float32]:
+    """The numbers of a StorageView."""
+    return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
+
+
+def convert(weights: str, target: str, dtype: str) -> None:
+    """Convert a Whisper to CTranslate2's format.
+
+    The files of the processor and of transformers' configuration stay with the weights, as they are read as for any
+    other engine.
+
+    Args:
+        weights: Folder with the weights in safetensors format.
+        target: The new folder for the converted weights.
+        dtype: A type of CTranslate2, which the file then has; "auto" keeps that of the weights.
+
+    Raises:
+        StartupError: CTranslate2 has no such type.
+    """
+    from ctranslate2.converters import TransformersConverter  # a worker needs neither of these
+    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+
+    if dtype not in ("auto", *ACCEPTED_MODEL_TYPES):
+        raise StartupError(f"dtype: expected auto or one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {dtype!r}")
+    TransformersConverter(weights).convert(target, quantization=None if dtype == "auto" else dtype)
+
+
+if __name__ == "__main__":
+    convert(*sys.argv[1:])

@@ -1,0 +1,106 @@
+"""What runs a Whisper: the interface between its engines and all that reelscribe adds to them.
+
+An engine encodes windows, detects their languages, generates tokens and aligns them with the audio. Cutting audio into
+windows, temperatures and thresholds, segments and words are the same with every engine (transcriber.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.tokens import WhisperTokens
+
+
+class DecodedTokens(NamedTuple):
+    """The tokens that were generated for one window."""
+
+    tokens: list[int]
+    """IDs of text and timestamp tokens, without the prompt and the end token."""
+    avg_logprob: float
+    """Average log-probability of the tokens and the end token."""
+    text_probability: float
+    """Mean probability of the text tokens, without timestamps, from 0 to 1; 1 if there are none. A token that repeats
+    the one before it counts half, as a model that guesses finds repetitions probable. Where it exceeds
+    `text_probability_threshold`, an engine may return a lower bound that exceeds it too."""
+    no_speech_prob: float
+    """Probability from 0 to 1 that the window holds no speech, of the decoder's first step."""
+
+
+class AlignedTokens(NamedTuple):
+    """When the N text tokens of a segment are spoken, and how probable they are."""
+
+    times: list[float]
+    """When each token starts, and when the last one ends: N + 1 increasing times, in seconds of the window."""
+    probabilities: list[float]
+    """The probability of each token after those before it, among all text tokens, as in openai/whisper."""
+
+
+class WindowBatch(Protocol):
+    """B encoded windows that an engine decodes."""
+
+    def __len__(self) -> int:
+        """B."""
+
+    def select(self, rows: Sequence[int]) -> WindowBatch:
+        """Return some of the windows."""
+
+    def detect_languages(self) -> list[str | None]:
+        """Return the code of each window's most probable language; None for models of a single language."""
+
+    def generate(
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+    ) -> list[DecodedTokens]:
+        """Generate tokens for each window: the most probable ones, or at a temperature over 0 random ones.
+
+        Args:
+            prompts: The prompt of each window; all of the same length.
+            limits: The most tokens of each window. Settings and the model's positions may limit them further.
+            temperature: 0 for greedy decoding; higher values sample more evenly.
+            seeds: A seed for each window. Equal seeds draw equal samples, whatever the other windows are.
+
+        Returns:
+            The tokens of each window.
+        """
+
+    def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
+        """Align the text tokens of a window with its audio; only for a batch of one window.
+
+        Args:
+            prompt: IDs of the tokens before the text, with <|notimestamps|>.
+            segments: The segments of the window, in order, each with at least one token.
+            duration: Length of the window's audio, in seconds.
+
+        Returns:
+            The times and the probabilities of the tokens of each segment. No token lasts less than 0.02 s, unless the
+            window is too short for that; then all tokens last equally long.
+        """
+
+
+class WhisperEngine(Protocol):
+    """A loaded Whisper, or one of its two stages."""
+
+    tokens: WhisperTokens
+    """The special tokens of the model."""
+    word_times: bool
+    """Whether the model can align tokens with the audio."""
+    dtype: str
+    """Name of the data type that the model computes in."""
+    revision: str
+    """Commit or digest of the weights."""
+
+    def encode(self, features: Tensor) -> Any:
+        """Run the encoder.
+
+        Args:
+            features: Log-mel spectrograms of B windows, (B, mels, frames), float32.
+
+        Returns:
+            The encoder's states, for `batch`.
+        """
+
+    def batch(self, states: Any) -> WindowBatch:
+        """Return the windows whose states `encode` returned."""

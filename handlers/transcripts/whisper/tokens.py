@@ -1,0 +1,72 @@
+"""The special tokens of a Whisper: its prompts, and which tokens are text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reelscribe.errors import StartupError
+
+
+class WhisperTokens:
+    """The special tokens of a Whisper, as its settings for generation have them.
+
+    Attributes:
+        languages: Token ID of each supported language, by its code; empty for models of a single language.
+        tasks: Token ID of each supported task; empty for models of a single language.
+        start: The ID of <|startoftranscript|>.
+        end: The ID of <|endoftext|>; text tokens have lower IDs.
+        no_timestamps: The ID of <|notimestamps|>.
+        no_speech: The ID of <|nospeech|>.
+        first_timestamp: The ID of the timestamp token of 0.00 s; all other tokens have lower IDs.
+        timestamps: Whether text is generated with the times of segments.
+    """
+
+    def __init__(self, config: Any, end: int, *, timestamps: bool) -> None:
+        """Read a model's settings for generation.
+
+        Args:
+            config: The `generation_config` of the model.
+            end: The ID of <|endoftext|>.
+            timestamps: Whether to generate the times of segments.
+
+        Raises:
+            StartupError: The model lacks Whisper's settings.
+        """
+        if getattr(config, "no_timestamps_token_id", None) is None:
+            raise StartupError(
+                "generation_config.json: expected no_timestamps_token_id, which every Whisper has; copy the file from"
+                " the model that this one was trained from"
+            )
+        self.timestamps = timestamps
+        self.start, self.end = int(config.decoder_start_token_id), end
+        self.no_timestamps = int(config.no_timestamps_token_id)
+        self.no_speech, self.first_timestamp = self.no_timestamps - 1, self.no_timestamps + 1
+        self.languages: dict[str, int] = {
+            name.strip("<|>"): token for name, token in (getattr(config, "lang_to_id", None) or {}).items()
+        }
+        self.tasks: dict[str, int] = getattr(config, "task_to_id", None) or {}
+        if not getattr(config, "is_multilingual", bool(self.languages)):
+            self.languages, self.tasks = {}, {}
+
+    def prompt(self, language: str | None, task: str, *, timestamps: bool | None = None) -> list[int]:
+        """Make the tokens that precede the text of a window.
+
+        Args:
+            language: Code of the language; None for models of a single language.
+            task: "transcribe" or "translate".
+            timestamps: Whether to ask for timestamps; by default, what `__init__` was given.
+
+        Returns:
+            Token IDs: <|startoftranscript|>, language and task of multilingual models, and perhaps <|notimestamps|>.
+        """
+        tokens = [self.start]
+        if language is not None and self.languages:
+            tokens += [self.languages[language], self.tasks[task]]
+        timestamps = self.timestamps if timestamps is None else timestamps
+        return tokens if timestamps else [*tokens, self.no_timestamps]
+
+    def text_and_timestamps(self, tokens: list[int]) -> list[int]:
+        """Return the tokens that are text or timestamps, without the end token and all that follows it."""
+        tokens = tokens[: tokens.index(self.end)] if self.end in tokens else tokens
+        # The IDs of special tokens are between those of text and of timestamps.
+        return [token for token in tokens if token < self.end or token >= self.first_timestamp]

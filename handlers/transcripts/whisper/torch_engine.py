@@ -1,0 +1,209 @@
+"""The engine torch: a Whisper of transformers.
+
+Language detection, the probability of no speech and the average log-probability are those of openai/whisper
+(decoding.py). The rules for timestamps and suppressed tokens are those of transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+from transformers.modeling_outputs import BaseModelOutput
+
+from reelscribe.errors import StartupError
+from runtime.weights import load_pretrained, revision_of
+from transcripts.settings import SpeechSettings
+from transcripts.whisper.engine import AlignedTokens, DecodedTokens
+from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.word_alignment import align_tokens
+
+_RESERVED_OPTIONS = frozenset(
+    ["do_sample", "temperature", "top_k", "top_p", "num_beams", "language", "task", "return_timestamps"]
+)
+"""Options of `generate` that this module sets itself."""
+
+
+class TorchEngine:
+    """A WhisperForConditionalGeneration, or one of its two halves. It implements `WhisperEngine`.
+
+    Attributes:
+        model: The model of transformers. Without a decoder, only `encode` and the attributes may be used; without an
+            encoder, all but `encode`.
+        options: Options of transformers' `generate`, without max_new_tokens.
+        max_new_tokens: Limit for the tokens of a window.
+    """
+
+    def __init__(self, model_class: Any, settings: SpeechSettings, device: torch.device) -> None:
+        """Load the model.
+
+        Args:
+            model_class: The class of the whole model, or of one half.
+            settings: Which model, and how it generates.
+            device: Where to load it.
+
+        Raises:
+            StartupError: `generation` has an option that this class sets itself, or the model lacks Whisper's settings.
+        """
+        options = settings.generation
+        if reserved := _RESERVED_OPTIONS & set(options):
+            raise StartupError(
+                f"YAML, handler, generation: {', '.join(sorted(reserved))} cannot be set, as windows are decoded"
+                " greedily or sampled at `temperatures`, and requests name language and task; leave it out"
+            )
+        self.model = load_pretrained(model_class, settings, device)
+        config = self.model.generation_config
+        self.tokens = WhisperTokens(config, self.model.config.eos_token_id, timestamps=settings.timestamps)
+        config.max_length = None  # or each call would warn that max_new_tokens is given as well
+        self.options = {name: value for name, value in options.items() if name != "max_new_tokens"}
+        self.max_new_tokens = options.get("max_new_tokens", math.inf)
+        self.word_times = bool(getattr(config, "alignment_heads", None))
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
+        self.revision = revision_of(settings, self.model)
+
+    def encode(self, features: Tensor) -> Tensor:
+        """Return the encoder's states, (B, T, D)."""
+        states: Tensor = self.model.get_encoder()(features.to(self.model.device, self.model.dtype)).last_hidden_state
+        return states
+
+    def batch(self, states: Tensor) -> TorchBatch:
+        """Return windows with the encoder's states (B, T, D)."""
+        return TorchBatch(self, states)
+
+
+class TorchBatch:
+    """Encoded windows. It implements `WindowBatch`."""
+
+    def __init__(self, engine: TorchEngine, states: Tensor, first_logits: Tensor | None = None) -> None:
+        """Take the states of windows.
+
+        Args:
+            engine: The engine.
+            states: The encoder's states, (B, T, D).
+            first_logits: The logits of the decoder's first step, (B, V), where they are known.
+        """
+        self._engine, self._states = engine, states
+        if first_logits is not None:
+            self._first_logits = first_logits
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def select(self, rows: Sequence[int]) -> TorchBatch:
+        """Return some of the windows."""
+        rows = list(rows)
+        return TorchBatch(self._engine, self._states[rows], self._first_logits[rows])
+
+    @cached_property
+    def _first_logits(self) -> Tensor:
+        """The logits of the decoder's first step, (B, V), float32."""
+        prompt = torch.full((len(self), 1), self._engine.tokens.start, device=self._states.device)
+        output = self._engine.model(encoder_outputs=BaseModelOutput(self._states), decoder_input_ids=prompt)
+        logits: Tensor = output.logits[:, 0].float()
+        return logits
+
+    def detect_languages(self) -> list[str | None]:
+        """Return the code of each window's most probable language; None for models of a single language."""
+        codes, ids = list(self._engine.tokens.languages), list(self._engine.tokens.languages.values())
+        if not codes:
+            return [None] * len(self)
+        return [codes[i] for i in self._first_logits[:, ids].argmax(-1).tolist()]
+
+    def generate(
+        self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
+    ) -> list[DecodedTokens]:
+        """Generate tokens for each window; see `WindowBatch`."""
+        model, tokens = self._engine.model, self._engine.tokens
+        ids = torch.tensor(prompts, device=self._states.device)
+        length = ids.shape[1]
+        # The last position is left for the end token, which the alignment of words needs.
+        longest = min(self._engine.max_new_tokens, model.config.max_target_positions - length - 1)
+        limits = [int(min(limit, longest)) for limit in limits]
+        selector = _TokenSelector(length, limits, temperature, seeds, tokens.end)
+        processors: list[LogitsProcessor] = [selector]
+        if tokens.timestamps:
+            processors.insert(0, WhisperTimeStampLogitsProcessor(model.generation_config, begin_index=length))
+        # Whisper's own `generate` does not return the probability of no speech, nor the temperature of the result.
+        # It calls this general `generate` for each temperature, too.
+        sequences = GenerationMixin.generate(
+            model,
+            encoder_outputs=BaseModelOutput(self._states),
+            attention_mask=torch.ones(self._states.shape[:2], device=self._states.device),
+            decoder_input_ids=ids,
+            logits_processor=LogitsProcessorList(processors),
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=max(limits),
+            **self._engine.options,
+        )
+        rows = sequences[:, length:].tolist()
+        no_speech = self._first_logits.softmax(-1)[:, tokens.no_speech].tolist()
+        sums = zip(rows, selector.logprobs.tolist(), selector.text_probabilities.tolist(), no_speech, strict=True)
+        return [self._decoded(*row) for row in sums]
+
+    def _decoded(self, row: list[int], logprob: float, text_probability: float, no_speech_prob: float) -> DecodedTokens:
+        end = self._engine.tokens.end
+        tokens = row[: row.index(end)] if end in row else row
+        text_count = sum(token < end for token in tokens)
+        return DecodedTokens(
+            self._engine.tokens.text_and_timestamps(tokens),
+            logprob / (len(tokens) + 1),  # as in openai/whisper, the average includes the end token
+            text_probability / text_count if text_count else 1.0,
+            no_speech_prob,
+        )
+
+    def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
+        """Align the text tokens of a window with its audio; see `WindowBatch`."""
+        return align_tokens(self._engine.model, self._states, prompt, segments, duration)
+
+
+class _TokenSelector(LogitsProcessor):
+    """Makes the greedy search of transformers select tokens as Whisper does, and adds up how probable they are.
+
+    A row ends at its limit of tokens. At a temperature over 0, Gumbel noise is added to logits / temperature: the
+    largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
+    comes from a generator on the CPU with the row's own seed, so a sample depends on nothing else.
+    """
+
+    def __init__(self, prompt_length: int, limits: list[int], temperature: float, seeds: list[int], end: int) -> None:
+        self._prompt_length, self._limits, self._temperature, self._end = prompt_length, limits, temperature, end
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds] if temperature > 0 else []
+        self._open = [True] * len(limits)
+        self.logprobs = torch.zeros(len(limits), dtype=torch.float64)
+        """The sum of the log-probabilities of each row's tokens."""
+        self.text_probabilities = torch.zeros(len(limits), dtype=torch.float64)
+        """The sum of the probabilities of each row's text tokens, whose IDs are below that of the end token; of
+        repetitions, it has the half."""
+        self._before = [end] * len(limits)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        generated = input_ids.shape[1] - self._prompt_length
+        for row, limit in enumerate(self._limits):
+            if generated >= limit:
+                scores[row] = -math.inf
+                scores[row, self._end] = 0
+        selected_from = self._with_noise(scores) if self._generators else scores
+        selected = selected_from.argmax(-1, keepdim=True)
+        gained = scores.float().log_softmax(-1).gather(-1, selected)[:, 0].cpu()
+        for row, token in enumerate(selected[:, 0].tolist()):
+            if self._open[row]:
+                self.logprobs[row] += gained[row]
+                if token < self._end:
+                    self.text_probabilities[row] += gained[row].exp() * (0.5 if token == self._before[row] else 1.0)
+                    self._before[row] = token
+                self._open[row] = token != self._end
+        return selected_from
+
+    def _with_noise(self, scores: Tensor) -> Tensor:
+        noise = torch.zeros(scores.shape)
+        for row, generator in enumerate(self._generators):
+            if self._open[row]:
+                noise[row].exponential_(generator=generator).log_().neg_()
+        return scores / self._temperature + noise.to(scores.device)
