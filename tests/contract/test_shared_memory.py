@@ -81,6 +81,7 @@ def test_every_other_body_stays_as_it_is():
         (reference((INSIDE, 4), inside=b"12345"), "expected 40 bytes, got 41"),
         (reference(*[(0, 0)] * 16_385), "at most 16384 pieces, got 16385"),
     ],
+    ids=range(7),  # the bytes have the process id
 )
 def test_a_malformed_reference_is_refused(body, message):
     with pytest.raises(WireError, match=message):
