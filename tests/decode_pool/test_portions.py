@@ -158,7 +158,7 @@ async def test_another_source_comes_before_the_portions_of_the_first(long_video,
             before = len(first.ordinals)
             await first.take(1)
             assert len(first.ordinals) > before
-        assert len({ordinal // GROUP for ordinal in first.ordinals}) < FRAMES // GROUP / 2
+        assert len({ordinal // GROUP for ordinal in first.ordinals}) < FRAMES // GROUP
         await asyncio.gather(first.take(), other)
     assert sorted(first.ordinals) == sorted(second.ordinals) == list(range(FRAMES))
 

@@ -1,6 +1,6 @@
 """Records do not depend on how many decode processes read a source: all ways to choose frames, of odd and broken files.
 
-Videos are divided at every entry point, so that short files have portions, too. With REELSCRIBE_TORTURE_RUNS set, frames
+Videos are divided at every entry point, so that short files have portions. With REELSCRIBE_TORTURE_RUNS set, frames
 are chosen in all ways, and runs with 2 and 5 processes follow those with 1 and 3; this takes about 90 s.
 """
 
