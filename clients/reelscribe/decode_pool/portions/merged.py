@@ -18,6 +18,7 @@ class Merged(Generic[Item]):
         """Begin without generators."""
         self._coming: dict[asyncio.Future[Item], AsyncGenerator[Item, None]] = {}
         """The next item of each generator from which one is awaited."""
+        self._closing = False
         self._arrived = asyncio.Queue[asyncio.Future[Item]]()
 
     def __len__(self) -> int:
@@ -25,7 +26,9 @@ class Merged(Generic[Item]):
         return len(self._coming)
 
     def add(self, generator: AsyncGenerator[Item, None]) -> None:
-        """Add a generator. It begins at once, and is closed with the others."""
+        """Add a generator, which begins at once and is closed with the others. Once they are, it does not begin."""
+        if self._closing:
+            return
         coming = asyncio.ensure_future(anext(generator))
         self._coming[coming] = generator
         coming.add_done_callback(self._arrived.put_nowait)
@@ -41,6 +44,7 @@ class Merged(Generic[Item]):
                 except StopAsyncIteration:
                     continue
                 except BaseException:  # the item was not wanted any more
+                    self._closing = True
                     await generator.aclose()
                     raise
                 self.add(generator)
@@ -49,6 +53,7 @@ class Merged(Generic[Item]):
 
     async def _close(self) -> None:
         """Close all generators, and release the batches that have come from them."""
+        self._closing = True
         for coming in self._coming:
             coming.cancel()
         ended: list[Any] = await asyncio.gather(*self._coming, return_exceptions=True)
