@@ -1,8 +1,8 @@
 """Greedy search with an OPT, the language model of the usual BLIP-2 checkpoints.
 
-transformers' `generate` serves hundreds of models. For each token, it takes more time in Python than a small model takes
-to compute. Here, no prompt is padded, since all images of a batch have the same one, and nothing is sampled, so a token
-is a few operations of torch for each layer, over a cache of keys and values that is allocated once.
+transformers' `generate` serves hundreds of models, so each token takes more time in Python than a small model takes to
+compute it. Here, no prompt is padded, since all images of a batch have the same one, and nothing is sampled. A token is
+a few operations of torch for each layer, over a cache of keys and values that is allocated once.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class GreedyOpt:
 
     def has_room(self, length: int) -> bool:
         """Return whether the model has positions for a prompt of `length` tokens and all tokens after it."""
-        return length + self._most <= self._positions.num_embeddings - self._positions.offset
+        return bool(length + self._most <= self._positions.num_embeddings - self._positions.offset)
 
     def generate(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Generate until each text has ended, or has the most tokens.

@@ -58,4 +58,5 @@ class PatchEmbeddings(nn.Module):
         values = lines.to(dtype, memory_format=torch.contiguous_format).view(count * rows * columns, -1)
         patches = torch.addmm(self.bias, values, self.weights).view(count, rows * columns, -1)
         classes = self.class_embedding.to(dtype).expand(count, 1, -1)
-        return torch.cat([classes, patches], 1) + self.position_embedding.to(dtype)
+        embeddings: Tensor = torch.cat([classes, patches], 1) + self.position_embedding.to(dtype)
+        return embeddings
