@@ -1,9 +1,9 @@
 """A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
 
-`Captioner.encode` turns frames into the inputs of `generate` (runtime/generation.py), which generates tokens, and
-`Captioner.decode` turns the tokens into text. `generate` is the second of two stages (runtime/second_stage.py). In one
-process, it runs the whole model, and `encode` only computes pixel values. If it is another process, `encode` also runs
-the image encoder.
+`Captioner.encode` turns frames into the inputs of a second stage (runtime/second_stage.py), which generates tokens, and
+`Captioner.decode` turns the tokens into text. Of a BLIP-2, `encode` runs the image encoder, and the second stage is its
+language model (caption_writer.py), in this process or in another one. Of any other model, `encode` only computes pixel
+values, and the second stage is transformers' `generate` with the whole model (runtime/generation.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
+from captions.caption_writer import CaptionWriter
 from captions.frame_transform import FrameTransform, concatenate
+from captions.patch_embeddings import PatchEmbeddings
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
@@ -81,9 +83,8 @@ class Captioner:
             StartupError: The model's preprocessing cannot be reproduced here, or the model cannot be split into two
                 stages.
         """
-        self._encodes_images = second_stage is not None
         model_class: type[Any] = AutoModelForImageTextToText
-        if self._encodes_images:
+        if second_stage is not None:
             from captions.halves import Blip2FirstStage  # only a model in two stages needs it
 
             _check_two_stages(settings)
@@ -92,10 +93,14 @@ class Captioner:
         self._counters = counters or Counters()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
         self.model = load_pretrained(model_class, settings, device)
-        self._second_stage = second_stage or LocalSecondStage(partial(generate, self.model, settings.generation))
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
         self.dtype = settings.torch_dtype(device)
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
+        self._encodes_images = self.model.config.model_type == "blip-2"
+        if self._encodes_images:
+            vision = self.model.vision_model
+            vision.embeddings = PatchEmbeddings(vision.embeddings, self.transform)
+        self._second_stage = second_stage or LocalSecondStage(_writer(self.model, settings.generation))
         self._prompt_inputs = self._encode_prompt(device)
         self._prefix = self._repeated_prompt()
         self._check_preprocessing()
@@ -114,11 +119,11 @@ class Captioner:
         return self.collect(self.submit(frames))
 
     def submit(self, frames: list[FrameArray]) -> Any:
-        """Encode frames, and submit them to the second stage, `generate`; returns a handle for `collect`."""
+        """Encode frames, and submit them to the second stage; returns a handle for `collect`."""
         return self._second_stage.submit(self.encode(frames))
 
     def collect(self, pending: Any) -> list[FrameCaption]:
-        """Wait until `generate` has made the tokens of submitted frames, and decode them; returns the captions."""
+        """Wait until the second stage has made the tokens of frames, and decode them; returns the captions."""
         generated = self._second_stage.result(pending)
         texts = self.decode(generated["tokens"])
         return [
@@ -127,22 +132,25 @@ class Captioner:
         ]
 
     def encode(self, frames: list[FrameArray]) -> TensorTree:
-        """Make the inputs of `generate`.
+        """Make the inputs of the second stage.
 
         Args:
             frames: Arrays (N, H, W, 3) of uint8 RGB; each array may have its own size.
 
         Returns:
-            A dict with "pixel_values" for the B frames of all arrays: pixel values, (B, 3, height, width), or encoded
-            images, (B, queries, D), if the second stage is another process. With a prompt, also "input_ids" (B, T)
-            and, except for GIT, "attention_mask" (B, T).
+            A dict for the B frames of all arrays: of a BLIP-2, "features" (B, queries, D), which are the encoded
+            images; of other models, "pixel_values" (B, 3, height, width). With a prompt, also "input_ids" (B, T) and,
+            except for GIT, "attention_mask" (B, T).
         """
         with torch.inference_mode():
-            pixels = concatenate([self.transform(array) for array in frames])
+            if self._encodes_images:
+                levels = concatenate([self.transform.levels(array) for array in frames])
+                images = {"features": self.model.get_image_features(levels, return_dict=True).pooler_output}
+            else:
+                images = {"pixel_values": concatenate([self.transform(array) for array in frames])}
             # Copies, not views, as BLIP's `generate` writes into its prompt.
-            prompt = {name: value.repeat(len(pixels), 1) for name, value in self._prompt_inputs.items()}
-            images = self.model.encode(pixels) if self._encodes_images else pixels
-        return {"pixel_values": images, **prompt}
+            count = sum(len(array) for array in frames)
+            return images | {name: value.repeat(count, 1) for name, value in self._prompt_inputs.items()}
 
     def decode(self, tokens: list[list[int]]) -> list[str]:
         """Turn the token IDs of each frame into the text of its caption, without the prompt."""
@@ -175,7 +183,7 @@ class Captioner:
         )
 
     def _encode_prompt(self, device: torch.device) -> dict[str, Tensor]:
-        """The inputs of `generate` for the prompt, (1, T) each, with image tokens if the model has them."""
+        """The inputs of the second stage for the prompt, (1, T) each, with image tokens if the model has them."""
         if not self.settings.prompt:
             return {}
         if self.model.config.model_type == "git":
@@ -232,7 +240,7 @@ def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageF
     """Load the language model of a BLIP-2 onto `device`.
 
     Returns:
-        `generate` with this model.
+        What writes captions with this model.
 
     Raises:
         StartupError: The model is not a BLIP-2.
@@ -240,7 +248,14 @@ def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageF
     from captions.halves import Blip2SecondStage  # only a model in two stages needs it
 
     _check_two_stages(settings)
-    return partial(generate, load_pretrained(Blip2SecondStage, settings, device), settings.generation)
+    return _writer(load_pretrained(Blip2SecondStage, settings, device), settings.generation)
+
+
+def _writer(model: Any, options: dict[str, Any]) -> StageFunction:
+    """The second stage of a captioner in the process that has the weights of its language model."""
+    if model.config.model_type == "blip-2":
+        return CaptionWriter(model, options)
+    return partial(generate, model, options)
 
 
 def _check_two_stages(settings: CaptionSettings) -> None:

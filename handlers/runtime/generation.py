@@ -64,9 +64,24 @@ class _LogprobRecorder(LogitsProcessor):
         """Return the average log-probability of each sequence, (B,), up to its first token of `ends`."""
         assert self._next is not None, "generate appends at least one token"
         logprobs = torch.stack([*self._recorded, _at(self._next, sequences[:, -1])], 1)
-        ended = torch.isin(sequences[:, -logprobs.shape[1] :], torch.tensor(ends, device=sequences.device)).long()
-        counted = ended.cumsum(1) - ended == 0  # what follows the first end token is padding
-        return logprobs.where(counted, 0.0).sum(1) / counted.sum(1)
+        return average_logprobs(
+            logprobs, torch.isin(sequences[:, -logprobs.shape[1] :], torch.tensor(ends, device=sequences.device))
+        )
+
+
+def average_logprobs(logprobs: Tensor, ends: Tensor) -> Tensor:
+    """Average the log-probabilities of sequences up to their ends.
+
+    Args:
+        logprobs: Of each generated token, (B, T).
+        ends: Whether a token ends its sequence, (B, T) bool; what follows the first end is padding.
+
+    Returns:
+        The average of each sequence, (B,), its end included.
+    """
+    ended = ends.long()
+    counted = ended.cumsum(1) - ended == 0
+    return logprobs.where(counted, 0.0).sum(1) / counted.sum(1)
 
 
 def _at(logprobs: Tensor, tokens: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import caption_handler
 from captions.captioner import Captioner, CaptionSettings
@@ -88,8 +89,6 @@ def test_changed_weights_are_another_revision(blip, git):
 @pytest.mark.parametrize("family", ["blip", "git"])
 @pytest.mark.parametrize("prompt", ["", "a large red"])
 def test_other_families_give_what_transformers_gives(request, media, family, prompt):
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
     directory = request.getfixturevalue(family)
     frames = [frame for _, _, frame in read(media / "old.avi", InputSize(640, 360), Sampling(every=40))]
     options = {"max_new_tokens": 8, "do_sample": False}
@@ -118,11 +117,12 @@ def test_the_log_probability_of_a_caption_is_the_mean_of_its_tokens(request, dem
     captioner = Captioner(CaptionSettings(directory, generation=options), CPU)
     got = [caption.avg_logprob for caption in captioner.caption([frames])]
 
+    model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
     with torch.inference_mode():
-        inputs = captioner.encode([frames])
-        full = captioner.model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
+        inputs = {"pixel_values": captioner.transform(frames)}
+        full = model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
         language_model = {"blip2": "language_model", "blip": "text_decoder", "git": None}[family]
-        scoring = getattr(captioner.model, language_model) if language_model else captioner.model
+        scoring = getattr(model, language_model) if language_model else model
         beams = full.get("beam_indices")
         scores = scoring.compute_transition_scores(full.sequences, full.scores, beams, normalize_logits=beams is None)
     end = captioner.processor.tokenizer.eos_token_id if family == "blip2" else 3
