@@ -85,7 +85,7 @@ class ModelDescription:
         return identity_of(self.to_json())
 
     def numerics(self) -> dict[str, str]:
-        """Return what computes the answers, as a part of the key of a job: the dtype, and the engine unless it is torch.
+        """Return what computes the answers, for the key of a job: the dtype, and the engine unless it is torch.
 
         Without an engine, a job has the key that it had when torch was the only one.
         """
