@@ -267,6 +267,8 @@ def main() -> None:
     if os.environ.get("OMP_NUM_THREADS") != "1":
         # numpy reads this variable when it is loaded, and faster-whisper computes its spectrograms with numpy.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S606
+    # Workers would import handlers/ instead of their archives, and look for converted weights there.
+    os.environ.pop("PYTHONPATH", None)
     torch.set_num_threads(1)
     # The pipeline warns of arguments that it passes to itself.
     transformers.logging.set_verbosity_error()

@@ -8,6 +8,7 @@ import pytest
 from reelscribe.contract.frames import InputSize, PixelBudget
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
 from reelscribe.errors import ServerError
+from reelscribe.run.tracks.options import SpeechOptions
 from support.fake_torchserve import DESCRIPTION, SPEECH
 
 CAPTIONER_JSON = DESCRIPTION.to_json()
@@ -107,3 +108,12 @@ def test_several_servers_have_the_sum_of_the_workers_and_the_smallest_limits():
     assert SpeechDescription.merge(servers) == replace(SPEECH, workers=5, max_chunks=4)
     servers = [replace(DESCRIPTION, max_frames=8), replace(DESCRIPTION, max_frames=9, max_side=100)]
     assert CaptionerDescription.merge(servers) == replace(DESCRIPTION, workers=2, max_frames=8, max_side=100)
+
+
+def test_another_engine_is_another_model_and_another_job_and_torch_is_as_before():
+    other = replace(SPEECH, engine="ctranslate2")
+    assert other.identity != SPEECH.identity
+    assert SpeechOptions().settings(other) == {**SpeechOptions().settings(SPEECH), "engine": "ctranslate2"}
+    before = {name: value for name, value in SPEECH_JSON.items() if name != "engine"}
+    assert identity_of(before) == SPEECH.identity
+    assert "engine" not in SpeechOptions().settings(SPEECH)

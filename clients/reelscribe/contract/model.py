@@ -87,6 +87,13 @@ class ModelDescription:
         """Hash that is equal for models that give the same answers to the same requests."""
         return identity_of(self.to_json())
 
+    def numerics(self) -> dict[str, str]:
+        """Return what computes the answers, for the key of a job: the dtype, and the engine unless it is torch.
+
+        Without an engine, a job has the key that it had when torch was the only one.
+        """
+        return {"dtype": self.dtype} | ({} if self.engine == "torch" else {"engine": self.engine})
+
     @classmethod
     def merge(cls, descriptions: Sequence[Self]) -> Self:
         """Merge the descriptions of the same model on several servers.

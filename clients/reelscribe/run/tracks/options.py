@@ -69,7 +69,7 @@ class CaptionOptions:
             # A key of its own, and only with `reuse`, so that jobs of earlier versions keep their keys.
             **({"reuse_drift_levels": REUSE_DRIFT_LEVELS} if self.reuse else {}),
             "frame": asdict(description.input_size),
-            "dtype": description.dtype,
+            **description.numerics(),
             "prompt": description.prompt,
             "generation": dict(description.generation),
         }
@@ -144,7 +144,7 @@ class ClipOptions:
             "clips": self.cutting.settings(),
             "budget": self.budget(description).to_json(),
             "resize": self.resize,
-            "dtype": description.dtype,
+            **description.numerics(),
             "system_prompt": description.system_prompt,
             "prompt": self.prompt or description.prompt,
             "still_prompt": description.still_prompt,
@@ -224,7 +224,7 @@ class SpeechOptions:
             "vad": self.vad,
             "sample_rate": description.sample_rate,
             "chunk_seconds": description.chunk_seconds,
-            "dtype": description.dtype,
+            **description.numerics(),
             "generation": dict(description.generation),
         }
 
