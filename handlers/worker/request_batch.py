@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -165,8 +165,17 @@ class RequestBatch:
         self._items: dict[int, Any] = {}
         self._describe_requests: list[int] = []
         self._threads = threads if len(data) > 1 else None
+        try:
+            self._read(data, read)
+        except BaseException:
+            for items in self._items.values():
+                if isinstance(items, Future):
+                    items.cancel()  # nobody will ask for it
+            raise
+
+    def _read(self, data: Sequence[Row], read: RequestReader) -> None:
         for i, row in enumerate(data):
-            headers = {name.lower(): value for name, value in context.get_all_request_header(i).items()}
+            headers = {name.lower(): value for name, value in self._context.get_all_request_header(i).items()}
             if "describe" in headers:
                 self._describe_requests.append(i)
                 continue

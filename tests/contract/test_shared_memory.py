@@ -33,8 +33,9 @@ def array_in(memory, shape=(2, 100, 50, 3), offset=777):
     return array
 
 
-def reference(*pieces, fd=0, pid=None, inside=b""):
-    head = struct.pack("<8sIII", MAGIC, os.getpid() if pid is None else pid, fd, len(pieces))
+def reference(*pieces, fd=0, pid=None, inside=b"", of=None):
+    pid = os.getpid() if pid is None else pid
+    head = struct.pack("<8s16sIII", MAGIC, (of or machine()).encode(), pid, fd, len(pieces))
     return head + b"".join(struct.pack("<QQ", *piece) for piece in pieces) + inside
 
 
@@ -75,10 +76,10 @@ def test_every_other_body_stays_as_it_is():
     [
         (MAGIC + b"1234", "cut short"),
         (reference((0, 1), (0, 1))[:-1], "cut short"),
-        (reference((0, MAX_BYTES + 1)), "at most 52428800 bytes, got 52428801"),
-        (reference((0, 2**64 - 1)), "at most 52428800 bytes"),
-        (reference((INSIDE, 4), inside=b"123"), "expected 40 bytes, got 39"),
-        (reference((INSIDE, 4), inside=b"12345"), "expected 40 bytes, got 41"),
+        (reference((0, MAX_BYTES + 1)), "at most 16777216 bytes, got 16777217"),
+        (reference((0, 2**64 - 1)), "at most 16777216 bytes"),
+        (reference((INSIDE, 4), inside=b"123"), "expected 56 bytes, got 55"),
+        (reference((INSIDE, 4), inside=b"12345"), "expected 56 bytes, got 57"),
         (reference(*[(0, 0)] * 16_385), "at most 16384 pieces, got 16385"),
     ],
     ids=range(7),  # the bytes have the process id
@@ -115,6 +116,12 @@ def test_nothing_but_shared_memory_of_reelscribe_is_opened(tmp_path):
     for pid, fd in ((os.getpid(), 2**32 - 1), (2**32 - 1, 0)):
         with pytest.raises(MemoryNotShared, match=r"cannot be opened: No such file or directory; send the frames"):
             resolve(reference((0, 6), pid=pid, fd=fd))
+
+
+def test_memory_of_another_machine_is_not_read_here(memory):
+    array_in(memory)
+    with pytest.raises(MemoryNotShared, match="expected memory of this machine and user; send the frames"):
+        resolve(reference((0, 6), fd=memory.fd, of="another machine!"))
 
 
 def test_processes_of_a_user_on_a_machine_know_each_other():

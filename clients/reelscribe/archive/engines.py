@@ -115,7 +115,8 @@ def convert(conversion: Conversion, source: Path, target: Path, dtype: str, hand
         UsageError: The program failed.
     """
     command = [sys.executable, "-P", "-m", conversion.program, str(source.resolve()), str(target.resolve()), dtype]
-    environment = {**os.environ, "PYTHONPATH": str(handlers.resolve())}
+    folders = [str(handlers.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]

@@ -6,18 +6,20 @@ version 1. Integers are unsigned and little-endian::
 
     offset  size      content
     0       8         magic: the byte 93 (hexadecimal), "RSMEM" in ASCII, the byte 0, and the version, 1
-    8       4         id of the process that has the memory
-    12      4         its file descriptor for the memory, an anonymous file (`memfd_create`) named NAME
-    16      4         N: number of pieces, at most 16,384
-    20      16 * N    offset and size of each piece in the memory, in bytes; an offset of 2**64 - 1 means that the piece
+    8       16        `machine` of the process that has the memory, in ASCII
+    24      4         id of this process
+    28      4         its file descriptor for the memory, an anonymous file (`memfd_create`) named NAME
+    32      4         N: number of pieces, at most 16,384
+    36      16 * N    offset and size of each piece in the memory, in bytes; an offset of 2**64 - 1 means that the piece
                       is in the reference itself
-    20+16*N ...       the pieces that are in the reference, one after the other
+    36+16*N ...       the pieces that are in the reference, one after the other
 
 The pieces, one after the other, are the body, of at most MAX_BYTES. It is any body that could be sent by itself.
 
-Both sides must be processes of the same user that see the same processes, which `machine` tells. The reader copies what
-it reads, so that the memory may change or shrink at any time without harm. It opens nothing but anonymous files of this
-name, whatever a reference says.
+Both sides must be processes of the same user that see the same processes, which `machine` tells. A reader refuses the
+references of other machines, because an address may lead to another server than the one that described itself. It
+copies what it reads, so that the memory may change or shrink at any time without harm. It opens nothing but anonymous
+files of this name, whatever a reference says.
 """
 
 from __future__ import annotations
@@ -40,13 +42,14 @@ NAME = "reelscribe-media"
 MAGIC = b"\x93RSMEM\0\1"
 """First bytes of a reference."""
 
-MAX_BYTES = 50 * 2**20
-"""Largest body, as large as those that the servers of config.properties accept."""
+MAX_BYTES = 16 * 2**20
+"""Largest body; larger ones are sent. The limits of a server on bodies do not know of references, so this is one: it is
+twice as much as the requests of our client have, unless a single frame or clip is larger."""
 
 MAX_PIECES = 16_384
 """Largest number of pieces: more than the segments of any body that `wire.pack` makes."""
 
-_HEAD = struct.Struct("<8sIII")
+_HEAD = struct.Struct("<8s16sIII")
 _PIECE = struct.Struct("<QQ")
 _IN_REFERENCE = 2**64 - 1
 _LINK = f"/memfd:{NAME} (deleted)"
@@ -100,7 +103,9 @@ def refer(body: Sequence[Segment], memories: Iterable[SharedMemory]) -> bytes | 
                 for segment, offset in zip(body, offsets, strict=True)
             ]
             inside = [segment for segment, offset in zip(body, offsets, strict=True) if offset is None]
-            return b"".join([_HEAD.pack(MAGIC, os.getpid(), memory.fd, len(body)), *pieces, *inside])
+            return b"".join(
+                [_HEAD.pack(MAGIC, machine().encode(), os.getpid(), memory.fd, len(body)), *pieces, *inside]
+            )
     return None
 
 
@@ -112,12 +117,14 @@ def resolve(body: bytes | bytearray) -> bytes | bytearray:
 
     Raises:
         WireError: It begins like a reference and breaks a rule.
-        MemoryNotShared: The memory cannot be read from here.
+        MemoryNotShared: The memory is that of another machine or user, or cannot be read.
     """
     if not body.startswith(MAGIC):
         return body
     try:
-        _, pid, fd, count = _HEAD.unpack_from(body)
+        _, of_machine, pid, fd, count = _HEAD.unpack_from(body)
+        if of_machine != machine().encode():
+            raise MemoryNotShared("reference: expected memory of this machine and user; send the frames themselves")
         if count > MAX_PIECES:
             raise WireError(f"reference: at most {MAX_PIECES} pieces, got {count}")
         pieces = [_PIECE.unpack_from(body, _HEAD.size + k * _PIECE.size) for k in range(count)]
@@ -167,12 +174,12 @@ def _open(pid: int, fd: int) -> int:
         if os.readlink(path) != _LINK:
             raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if os.readlink(f"/proc/self/fd/{file}") == _LINK:
-            return file
-        os.close(file)  # it was replaced meanwhile
     except OSError as error:
         reason = error.strerror or str(error)
         raise MemoryNotShared(f"reference: {path} cannot be opened: {reason}; send the frames themselves") from None
+    if os.readlink(f"/proc/self/fd/{file}") == _LINK:
+        return file
+    os.close(file)  # it was replaced meanwhile
     raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
 
 

@@ -33,9 +33,8 @@ class DisposableFrames:
 
     def __init__(self, codec: VideoCodecContext) -> None:
         self._reader: _Reader | None = _READERS[codec.name]() if codec.name in CODECS else None
-        self._length_size = (
-            0  # size of the length in front of each unit, in bytes; 0 where start codes are between them
-        )
+        # Size of the length in front of each unit, in bytes; 0 where start codes are between them.
+        self._length_size = 0
         record = codec.extradata or b""
         with suppress(IndexError, ValueError):  # of a damaged record; then no frame is known to be disposable
             if self._reader and record[:1] == b"\1":
@@ -45,7 +44,10 @@ class DisposableFrames:
                 self._reader.read(list(_units_behind_start_codes(record)))
 
     def has(self, packet: av.Packet[VideoStream]) -> bool:
-        """Return whether no other frame needs the frame of a packet. All packets before it must have been asked for."""
+        """Return whether no other frame needs the frame of a packet.
+
+        All packets since the keyframe must have been asked for, as parameter sets may change between frames.
+        """
         if self._reader is None:
             return False
         try:

@@ -8,6 +8,7 @@ are not copied: the process writes them to shared memory, and the HTTP request i
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -21,7 +22,7 @@ from reelscribe.decode_pool.portions.merged import Merged
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.read_source import ReadSource
 from reelscribe.decode_pool.slots import Slots
-from reelscribe.errors import DecoderDied, DecoderStalled
+from reelscribe.errors import DecoderDied, DecoderStalled, StartupError
 
 STALL_SECONDS = 60.0
 """Default timeout of a process that makes no progress, in seconds. Network storage may take half of that to wake up."""
@@ -32,6 +33,9 @@ READY_BYTES = 128 * 2**20
 READY_BATCHES = 4
 """Number of batches for which memory is allocated at the start, because nearly every run needs it. The batches that
 processes fill come on top."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class DecodePool:
@@ -200,10 +204,9 @@ class DecodePool:
                         async with aclosing(source.read_portion(process)) as items:
                             async for item in items:
                                 yield item
-            except (DecoderDied, DecoderStalled) as error:
-                if self._stopped:
+            except (DecoderDied, DecoderStalled):
+                if self._stopped or source.is_given_up:
                     raise
-                source.count_failure(error)
 
     async def _read_portion(self, source: ReadSource[Opened, Batch]) -> AsyncGenerator[Opened | Batch, None]:
         """Read one portion of a source with a process that nobody waits for, if there still are both."""
@@ -217,10 +220,12 @@ class DecodePool:
                             yield item
             if source.is_divided:
                 return
-        except (DecoderDied, DecoderStalled) as error:
-            if self._stopped:
+        except StartupError as error:  # the first process of the source goes on
+            _log.warning("%s; fewer processes read what is left", error)
+            return
+        except (DecoderDied, DecoderStalled):
+            if self._stopped or source.is_given_up:
                 raise
-            source.count_failure(error)
         rest = self._read_left(source, lambda: None)  # the process left something, and perhaps nobody else is there
         async with aclosing(rest):
             async for item in rest:

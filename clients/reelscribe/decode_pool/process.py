@@ -19,7 +19,7 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import DamageFound, DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
-"""Number of files after which a process is replaced, because codecs leak memory."""
+"""Number of files, or of portions of files, after which a process is replaced, because codecs leak memory."""
 
 SECONDS_PER_PROCESS = 60.0
 """A process is not replaced before it has worked for so many seconds. A new one takes a third of a second of CPU time

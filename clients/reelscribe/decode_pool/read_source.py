@@ -46,9 +46,11 @@ class ReadSource(Generic[Opened, Batch]):
             batches of the portion in order. Each batch must be released.
 
         Raises:
-            MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung.
+            MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung. Then
+                `is_given_up` says whether it was the last attempt.
         """
         wanted, self._left = before_entry(self._left, self._entry_points if self.is_divided else ())
+        attempt = self._failures
         try:
             items = process.read(self._command(), wanted)
             async with aclosing(items):
@@ -63,21 +65,20 @@ class ReadSource(Generic[Opened, Batch]):
         except DamageFound:
             self._left = join(self._left, wanted)
             self.is_divided = False
-        except (DecoderDied, DecoderStalled):
+        except (DecoderDied, DecoderStalled) as error:
             self._left = join(self._left, wanted)
+            if attempt == self._failures:  # of processes that end together, as when a disk does not answer, one counts
+                self._failures += 1
+            if self.is_given_up:
+                raise type(error)(f"{error}; like {self._failures - 1} before it") from None
+            if self._failures == len(self._attempts) - 1:
+                self.is_divided = False  # decord, with which the last attempt is made, decodes from the beginning
             raise
 
-    def count_failure(self, error: DecoderDied | DecoderStalled) -> None:
-        """Count a process that died of the source, or hung.
-
-        Raises:
-            DecoderDied: It was the last attempt; DecoderStalled says the same.
-        """
-        self._failures += 1
-        if self._failures == len(self._attempts):
-            raise type(error)(f"{error}; like {self._failures - 1} before it") from None
-        if self._failures == len(self._attempts) - 1:
-            self.is_divided = False  # decord, with which the last attempt is made, decodes from the beginning
+    @property
+    def is_given_up(self) -> bool:
+        """Whether every attempt ended with the death of its process, or with one that hung."""
+        return self._failures == len(self._attempts)
 
     def _command(self) -> ReadCommand[Opened, Batch]:
         if self._entry_points:
