@@ -16,7 +16,8 @@ from reelscribe.decode_pool import frame_feed
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.portions.spans import after, before_entry, join
-from reelscribe.errors import DecoderDied
+from reelscribe.decode_pool.process import DecodeProcess
+from reelscribe.errors import DecoderDied, StartupError
 from support.decoding import decode_processes
 from support.patience import PATIENCE
 from support.videos import write_pictures
@@ -130,6 +131,27 @@ async def test_a_source_that_processes_die_of_is_given_up_after_three(long_video
                     process.kill()
         again = await Reading(pool, long_video).take()  # the pool goes on
     assert sorted(again.ordinals) == list(range(FRAMES))
+
+
+async def test_processes_that_die_together_are_one_attempt(long_video):
+    async with new_pool(4) as pool:
+        reading = await Reading(pool, long_video).take(8)
+        for process in decode_processes():
+            process.kill()
+        await reading.take()
+        assert pool.failures >= 3
+    assert sorted(reading.ordinals) == list(range(FRAMES))
+
+
+async def test_a_process_that_cannot_be_started_to_help_ends_nothing(long_video, monkeypatch, caplog):
+    async def no_more(*_):
+        raise StartupError("a decode process cannot be started: Resource temporarily unavailable")
+
+    async with new_pool(3) as pool:
+        monkeypatch.setattr(DecodeProcess, "start", no_more)
+        reading = await Reading(pool, long_video).take()
+    assert sorted(reading.ordinals) == list(range(FRAMES))
+    assert "cannot be started: Resource temporarily unavailable; fewer processes read what is left" in caplog.text
 
 
 @pytest.mark.parametrize("damages", [1, 20])
