@@ -101,7 +101,7 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        # With a cache of transformers', captions come from transformers' `generate`, which is what these variants set up.
+        # With a cache of transformers' own, captions come from its `generate`, which these variants set up.
         options = {**generation, "cache_implementation": "static"} if variant.static else generation
         captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=options), device)
         variant.set_up(captioner.model, captioner.model.language_model)
