@@ -101,8 +101,10 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        # With a cache of transformers' own, captions come from its `generate`, which these variants set up.
-        options = {**generation, "cache_implementation": "static"} if variant.static else generation
+        options = dict(generation)
+        if variant.static or variant.attention != "sdpa":
+            # With a cache that is chosen, captions come from transformers' `generate`, which these variants set up.
+            options["cache_implementation"] = "static" if variant.static else "dynamic"
         captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=options), device)
         variant.set_up(captioner.model, captioner.model.language_model)
         frame = captioner.transform.input_size
