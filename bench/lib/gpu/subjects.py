@@ -101,7 +101,7 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        options = dict(generation)
+        options: dict[str, Any] = dict(generation)
         if variant.static or variant.attention != "sdpa":
             # With a cache that is chosen, captions come from transformers' `generate`, which these variants set up.
             options["cache_implementation"] = "static" if variant.static else "dynamic"
