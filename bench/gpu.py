@@ -30,6 +30,8 @@ variants of a batch once:
 - compiled: the same, with torch.compile for the step that generates a token.
 - graphs: the same, with CUDA graphs too (torch.compile's "reduce-overhead").
 
+BLIP-2 writes by the handler's own greedy search in bf16 and fp16, and by transformers' generate in the other variants.
+
 The columns that are shares of the time:
 
 - idle: the device did nothing. The busy time is from torch's profiler in one more run, the whole time is the median

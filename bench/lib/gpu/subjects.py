@@ -29,7 +29,6 @@ from reelscribe.contract.speech import TranscriptionOptions
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.model import WhisperModel
-from transcripts.whisper.torch_engine import TorchEngine
 
 DType = Literal["bfloat16", "float16"]
 
@@ -102,8 +101,10 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        # With a cache of transformers', captions come from transformers' `generate`, as these variants want.
-        options = {**generation, "cache_implementation": "static"} if variant.static else generation
+        options: dict[str, Any] = dict(generation)
+        if variant.static or variant.attention != "sdpa":
+            # With a cache that is chosen, captions come from transformers' `generate`, which these variants set up.
+            options["cache_implementation"] = "static" if variant.static else "dynamic"
         captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=options), device)
         variant.set_up(captioner.model, captioner.model.language_model)
         frame = captioner.transform.input_size
@@ -136,16 +137,14 @@ def whisper(size: Size, tokens: int) -> Subject:
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
         model = WhisperModel(SpeechSettings(str(folder), dtype=variant.dtype, **settings), device)
-        assert isinstance(model.engine, TorchEngine)
-        network = model.engine.model
-        variant.set_up(network, network)
+        variant.set_up(model.model, model.model)
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
             chunks = [Chunk(samples, TranscriptionOptions())] * items
             return lambda: model.transcribe(chunks)
 
-        return Loaded(network, network, batch)
+        return Loaded(model.model, model.model, batch)
 
     return Subject(
         f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",

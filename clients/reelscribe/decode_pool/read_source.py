@@ -35,8 +35,8 @@ class ReadSource(Generic[Opened, Batch]):
 
     @property
     def is_left(self) -> bool:
-        """Whether there is a portion that nobody reads."""
-        return self._opened is None or bool(self._left)
+        """Whether there is a portion that nobody reads, and that may still be tried."""
+        return not self.is_given_up and (self._opened is None or bool(self._left))
 
     async def read_portion(self, process: DecodeProcess) -> AsyncGenerator[Opened | Batch, None]:
         """Read the next portion. What a process leaves of it when it dies or hangs is read by another one.
