@@ -29,6 +29,7 @@ from reelscribe.contract.speech import TranscriptionOptions
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.model import WhisperModel
+from transcripts.whisper.torch_engine import TorchEngine
 
 DType = Literal["bfloat16", "float16"]
 
@@ -137,14 +138,16 @@ def whisper(size: Size, tokens: int) -> Subject:
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
         model = WhisperModel(SpeechSettings(str(folder), dtype=variant.dtype, **settings), device)
-        variant.set_up(model.model, model.model)
+        assert isinstance(model.engine, TorchEngine)
+        network = model.engine.model
+        variant.set_up(network, network)
         samples = np.random.default_rng(0).normal(0, 0.1, round(window_seconds * model.sample_rate)).astype(np.float32)
 
         def batch(items: int) -> Callable[[], object]:
             chunks = [Chunk(samples, TranscriptionOptions())] * items
             return lambda: model.transcribe(chunks)
 
-        return Loaded(model.model, model.model, batch)
+        return Loaded(network, network, batch)
 
     return Subject(
         f"Whisper large-v3-turbo ({size}), {tokens} tokens in {window_seconds:g} s",

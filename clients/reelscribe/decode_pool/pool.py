@@ -72,6 +72,8 @@ class DecodePool:
         # If all processes computed digests, there would be nothing to send meanwhile.
         self._digests = DigestQueue(self._process, max(1, workers // 2))
         self._stopped = False
+        self._lacks_processes = False
+        """Whether a process could not be started; then none is started only to help."""
 
     async def __aenter__(self) -> Self:
         # Nearly every run needs a process, and its imports take longer than all else at the start.
@@ -234,7 +236,7 @@ class DecodePool:
     def _share_out(self) -> None:
         """Give a process that nobody waits for to a source of which portions are left, the one with the fewest."""
         sources = [source for source in self._divided if source.is_divided and source.is_left]
-        if sources and not (self._stopped or self._permits.locked()):
+        if sources and not (self._stopped or self._lacks_processes or self._permits.locked()):
             source = min(sources, key=lambda source: len(self._divided[source]))
             self._divided[source].add(self._read_portion(source))
 
@@ -274,7 +276,11 @@ class DecodePool:
         return await self._new()
 
     async def _new(self) -> DecodeProcess:
-        process = await DecodeProcess.start(self._slots, self._stall_seconds)
+        try:
+            process = await DecodeProcess.start(self._slots, self._stall_seconds)
+        except StartupError:
+            self._lacks_processes = True
+            raise
         self._all.add(process)
         if self._stopped:  # while it was starting
             process.kill()
