@@ -91,7 +91,14 @@ class CTranslate2Engine:
 
     def encode(self, features: Tensor) -> Any:
         """Return the encoder's states, a StorageView (B, T, D)."""
-        return self.model.encode(ctranslate2.StorageView.from_array(features.float().cpu().contiguous().numpy()))
+        arrays = features.float().cpu().contiguous().numpy()
+        if self.model.device != "cpu":
+            return self.model.encode(ctranslate2.StorageView.from_array(arrays))
+        # The attention of one window, a number for each pair of states, fits the caches of a CPU; that of many not.
+        windows = [
+            self.model.encode(ctranslate2.StorageView.from_array(array)) for array in np.split(arrays, len(arrays))
+        ]
+        return _view(np.concatenate([_array(states) for states in windows]), windows[0])
 
     def batch(self, states: Any) -> CTranslate2Batch:
         """Return windows with the encoder's states, a StorageView (B, T, D)."""
@@ -118,9 +125,7 @@ class CTranslate2Batch:
 
     def select(self, rows: Sequence[int]) -> CTranslate2Batch:
         """Return some of the windows."""
-        selected = ctranslate2.StorageView.from_array(np.ascontiguousarray(_array(self._states)[list(rows)]))
-        device = ctranslate2.Device.cuda if self._states.device == "cuda" else ctranslate2.Device.cpu
-        return CTranslate2Batch(self._engine, selected.to_device(device).to(self._states.dtype))
+        return CTranslate2Batch(self._engine, _view(_array(self._states)[list(rows)], self._states))
 
     def detect_languages(self) -> list[str | None]:
         """Return the code of each window's most probable language; None for models of a single language."""
@@ -280,6 +285,12 @@ def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
 def _array(view: Any) -> NDArray[np.float32]:
     """The numbers of a StorageView."""
     return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
+
+
+def _view(array: NDArray[np.float32], like: Any) -> Any:
+    """A StorageView of these numbers, on the device and with the type of another one."""
+    device = ctranslate2.Device.cuda if like.device == "cuda" else ctranslate2.Device.cpu
+    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array)).to_device(device).to(like.dtype)
 
 
 def convert(weights: str, target: str, dtype: str) -> None:

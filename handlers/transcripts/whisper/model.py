@@ -19,9 +19,9 @@ from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from transcripts.chunks import Chunk, join_transcripts, round_seconds
+from transcripts.log_mel import LogMel
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.engine import WhisperEngine
-from transcripts.whisper.log_mel import LogMel
 from transcripts.whisper.torch_engine import TorchEngine
 from transcripts.whisper.transcriber import WindowTranscriber
 from transcripts.whisper.windows import TranscribedWindow, Window
