@@ -39,6 +39,9 @@ except ImportError:
 FRAMES_PER_STATE = 2
 """Frames of the spectrogram for each state of the encoder."""
 
+_LOGITS_BYTES = 2**28
+"""Memory for the logits of windows that are decoded together: 256 MB."""
+
 _OPTIONS = ("max_new_tokens",)
 """The options of transformers' `generate` that this engine has too."""
 
@@ -88,7 +91,14 @@ class CTranslate2Engine:
 
     def encode(self, features: Tensor) -> Any:
         """Return the encoder's states, a StorageView (B, T, D)."""
-        return self.model.encode(ctranslate2.StorageView.from_array(features.float().cpu().contiguous().numpy()))
+        arrays = features.float().cpu().contiguous().numpy()
+        if self.model.device != "cpu":
+            return self.model.encode(ctranslate2.StorageView.from_array(arrays))
+        # The attention of one window, a number for each pair of states, fits the caches of a CPU; that of many not.
+        windows = [
+            self.model.encode(ctranslate2.StorageView.from_array(array)) for array in np.split(arrays, len(arrays))
+        ]
+        return _view(np.concatenate([_array(states) for states in windows]), windows[0])
 
     def batch(self, states: Any) -> CTranslate2Batch:
         """Return windows with the encoder's states, a StorageView (B, T, D)."""
@@ -115,9 +125,7 @@ class CTranslate2Batch:
 
     def select(self, rows: Sequence[int]) -> CTranslate2Batch:
         """Return some of the windows."""
-        selected = ctranslate2.StorageView.from_array(np.ascontiguousarray(_array(self._states)[list(rows)]))
-        device = ctranslate2.Device.cuda if self._states.device == "cuda" else ctranslate2.Device.cpu
-        return CTranslate2Batch(self._engine, selected.to_device(device).to(self._states.dtype))
+        return CTranslate2Batch(self._engine, _view(_array(self._states)[list(rows)], self._states))
 
     def detect_languages(self) -> list[str | None]:
         """Return the code of each window's most probable language; None for models of a single language."""
@@ -150,10 +158,17 @@ class CTranslate2Batch:
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
         results = self._run(self._engine.model, prompts, max(limits))
-        return [
-            self._greedy(row, prompt, limit, result, within=limit == max(limits))
-            for row, (prompt, limit, result) in enumerate(zip(prompts, limits, results, strict=True))
-        ]
+        decoded = {
+            row: self._decoded(result.sequences_ids[0], *known, result)
+            for row, (limit, result) in enumerate(zip(limits, results, strict=True))
+            if (known := self._known(result, limit, within=limit == max(limits)))
+        }
+        unknown = [row for row in range(len(self)) if row not in decoded]
+        together = max(1, _LOGITS_BYTES // (4 * self._engine.config.vocab_size * max(limits)))
+        for at in range(0, len(unknown), together):
+            rows = unknown[at : at + together]
+            decoded.update(zip(rows, self._with_logits(rows, prompts, limits), strict=True))
+        return [decoded[row] for row in range(len(self))]
 
     def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
         """Generate up to `limit` tokens for each window."""
@@ -161,28 +176,37 @@ class CTranslate2Batch:
         length = max(2 * limit, limit + len(prompts[0]))
         return model.generate(self._states, prompts, max_length=length, **self._engine.options, **options)
 
-    def _greedy(self, row: int, prompt: list[int], limit: int, result: Any, *, within: bool) -> DecodedTokens:
-        """The tokens of a window, which is decoded again where `result` does not say all that is needed.
+    def _known(self, result: Any, limit: int, *, within: bool) -> tuple[float, float] | None:
+        """What the sum of all log-probabilities says of the tokens of a window.
 
         Args:
-            row: The row of the window.
-            prompt: Its prompt.
-            limit: The most tokens that it may have.
             result: What CTranslate2 returned.
-            within: Whether it was told of this limit; it takes one limit for the whole batch.
+            limit: The most tokens that the window may have.
+            within: Whether CTranslate2 was told of this limit; it takes one limit for the whole batch.
+
+        Returns:
+            The sum, and the text's probability or a lower bound; None if it takes the logits to know them.
         """
         (tokens,), (score,) = result.sequences_ids, result.scores
-        if tokens and (within or len(tokens) < limit):
-            logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
-            text = [token for token in tokens if token < self._engine.tokens.end]
-            # The mean of probabilities is at least their geometric mean, and other tokens only make that lower.
-            halves = sum(token == before for before, token in pairwise(text))
-            bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
-            threshold = self._engine.text_probability_threshold
-            if threshold is None or bound >= threshold:
-                return self._decoded(tokens, logprob, bound, result)
-        (result,) = self.select([row])._run(self._engine.model, [prompt], limit, return_logits_vocab=True)
-        return self._exact(result, limit)
+        if not tokens or (len(tokens) >= limit and not within):
+            return None
+        logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
+        text = [token for token in tokens if token < self._engine.tokens.end]
+        # The mean of probabilities is at least their geometric mean, and other tokens only make that lower.
+        halves = sum(token == before for before, token in pairwise(text))
+        bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
+        threshold = self._engine.text_probability_threshold
+        return (logprob, bound) if threshold is None or bound >= threshold else None
+
+    def _with_logits(
+        self, rows: Sequence[int], prompts: Sequence[list[int]], limits: Sequence[int]
+    ) -> list[DecodedTokens]:
+        """Decode some of the windows again, with the logits of each step."""
+        longest = max(limits[row] for row in rows)
+        results = self.select(rows)._run(
+            self._engine.model, [prompts[row] for row in rows], longest, return_logits_vocab=True
+        )
+        return [self._exact(result, limits[row]) for row, result in zip(rows, results, strict=True)]
 
     def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
         """Sample the tokens of the only window."""
@@ -194,6 +218,7 @@ class CTranslate2Batch:
         """The tokens of a window and their probabilities, from the logits of each step."""
         end = self._engine.tokens.end
         (tokens,), (steps,) = result.sequences_ids, result.logits
+        tokens = tokens[:limit]  # another window of the batch may have more
         logprobs = [
             float(torch.from_numpy(_array(logits).ravel()).log_softmax(-1)[token])
             for logits, token in zip(steps, [*tokens, end][: max(1, limit)], strict=False)
@@ -260,6 +285,12 @@ def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
 def _array(view: Any) -> NDArray[np.float32]:
     """The numbers of a StorageView."""
     return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
+
+
+def _view(array: NDArray[np.float32], like: Any) -> Any:
+    """A StorageView of these numbers, on the device and with the type of another one."""
+    device = ctranslate2.Device.cuda if like.device == "cuda" else ctranslate2.Device.cpu
+    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array)).to_device(device).to(like.dtype)
 
 
 def convert(weights: str, target: str, dtype: str) -> None:

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 from transformers import AutoProcessor, WhisperForConditionalGeneration
 
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
+from transcripts.chunks import Chunk, join_transcripts, round_seconds
+from transcripts.log_mel import LogMel
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.engine import WhisperEngine
 from transcripts.whisper.torch_engine import TorchEngine
@@ -80,16 +80,16 @@ class WhisperModel:
         """
         self._temperatures = settings.temperatures
         self._counters = counters or Counters()
-        self._device = device
         processor = _processor(settings)
-        self._extractor = processor.feature_extractor
+        extractor = processor.feature_extractor
+        self._log_mel = LogMel(extractor, device)
         self.engine = _load_engine(settings, device, whole=second_stage is None)
         self.revision, self.dtype = self.engine.revision, self.engine.dtype
         self._second_stage = second_stage or LocalSecondStage(
             WindowTranscriber(self.engine, processor.tokenizer, settings).transcribe
         )
-        self.sample_rate: int = self._extractor.sampling_rate
-        window_seconds = self._extractor.n_samples / self.sample_rate
+        self.sample_rate: int = extractor.sampling_rate
+        window_seconds = extractor.n_samples / self.sample_rate
         self.chunk_seconds: float = settings.chunk_seconds or window_seconds
         if self.chunk_seconds > window_seconds:
             raise StartupError(
@@ -152,22 +152,9 @@ class WhisperModel:
             {"states": the encoder's states, as its engine has them, "windows": B trees of `Window`}.
         """
         with torch.inference_mode():
-            states = self.engine.encode(self.features([chunk.samples for chunk in chunks]))
+            states = self.engine.encode(self._log_mel([chunk.samples for chunk in chunks]))
         windows = [Window.of(c.samples, c.options, self.sample_rate, self._temperatures) for c in chunks]
         return {"states": states, "windows": [window.to_tree() for window in windows]}
-
-    def features(self, samples: list[Samples]) -> Tensor:
-        """Make the log-mel spectrograms of windows, padded to the model's window.
-
-        Args:
-            samples: Arrays (N,) at the model's sample rate.
-
-        Returns:
-            (B, mels, frames), float32.
-        """
-        inputs = self._extractor(samples, sampling_rate=self.sample_rate, return_tensors="pt", device=str(self._device))
-        features: Tensor = inputs["input_features"]
-        return features
 
 
 def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> StageFunction:

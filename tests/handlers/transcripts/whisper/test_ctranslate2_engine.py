@@ -30,9 +30,9 @@ def converted(demo_speech, tmp_path_factory) -> str:
 
 @pytest.fixture(scope="module")
 def chunks() -> list[Chunk]:
-    """Six phrases and a second of noise, which ask for words."""
+    """Three phrases and a second of noise, which ask for words."""
     rng = random.Random(3)
-    spoken = [random_utterance(rng, held_out=k % 2 == 0).samples.astype(np.float32) / 32768 for k in range(6)]
+    spoken = [random_utterance(rng, held_out=k % 2 == 0).samples.astype(np.float32) / 32768 for k in range(3)]
     noise = np.random.default_rng(0).normal(0, 0.1, SAMPLE_RATE).astype(np.float32)
     return [Chunk(samples, TranscriptionOptions(word_times=True)) for samples in (*spoken, noise)]
 

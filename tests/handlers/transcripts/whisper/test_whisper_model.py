@@ -59,18 +59,8 @@ def test_window_and_capabilities_come_from_the_files_of_the_model(tmp_path, demo
     weights = save_whisper(tmp_path, AutoProcessor.from_pretrained(demo_speech), **as_large_ones)
     model = load(weights, **GREEDY, tokens_per_second=1)
     assert (model.sample_rate, model.chunk_seconds) == (RATE, 30)
-    assert model.features(NOISES).shape == (6, 128, 3000)
     assert (model.languages, model.tasks, model.word_times) == (("de", "en"), ("transcribe", "translate"), True)
     assert model.transcribe(chunks([noise(29, 1)], word_times=True))
-
-
-def test_features_are_those_of_the_feature_extractor_in_numpy(directory, demo_speech):
-    for name, window in ((directory, 5 * RATE), (demo_speech, 10 * RATE)):
-        recordings = [*NOISES[:4], np.zeros(RATE, np.float32)]
-        extractor = AutoProcessor.from_pretrained(name).feature_extractor
-        padded = [np.pad(recording, (0, window - len(recording))) for recording in recordings]
-        expected = extractor._np_extract_fbank_features(np.stack(padded), "cpu")
-        assert np.abs(load(name).features(recordings).numpy() - expected).max() < 1e-3
 
 
 def test_greedy_text_and_its_probability_are_those_of_transformers(directory, engine):
