@@ -113,11 +113,11 @@ def test_a_captioned_source_is_only_transcribed(server, media, tmp_path):
         assert ("of audio transcribed" in result.output) == (command == "annotate")
 
 
-def test_the_folder_of_a_server_tells_its_address_its_key_and_its_only_model(server, media, tmp_path):
-    words = ["--out", str(tmp_path), "--directory", str(server.instance.directory)]
-    done = CliRunner().invoke(app, ["transcribe", str(media / "phrases.ogg"), *words])
+def test_the_folder_of_a_server_tells_its_address_its_key_and_its_only_model(server, joining, media, tmp_path):
+    words = ["caption", str(media / "old.avi"), "--frames", "1", "--out", str(tmp_path), "--directory"]
+    done = CliRunner().invoke(app, [*words, str(joining.instance.directory)])
     assert done.exit_code == 0, done.output
-    several = CliRunner().invoke(app, ["caption", str(media / "old.avi"), *words])
+    several = CliRunner().invoke(app, [*words, str(server.instance.directory)])
     assert several.exit_code == 2
     assert "expected one captioner, got bundled, captioner, dynamic, slow; choose one with --model" in several.output
 
