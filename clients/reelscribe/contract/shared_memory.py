@@ -1,7 +1,7 @@
 """Bodies in shared memory: a request to a server on the same machine carries no frames, but says where they are.
 
-Without this, a frame is copied some ten times on its way through two sockets and TorchServe's Java process, which takes
-several times as long as reading it from memory once. This is the specification of such a request, a "reference",
+Without this, a frame is copied again and again on its way through two sockets and TorchServe's Java process, which
+takes several times as long as reading it from memory once. This is the specification of such a request, a "reference",
 version 1. Integers are unsigned and little-endian::
 
     offset  size      content

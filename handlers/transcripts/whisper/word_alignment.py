@@ -32,18 +32,17 @@ MARGIN_SECONDS = 0.1
 def align_tokens(
     model: Any, states: Tensor, prompt: list[int], segments: Sequence[TokenSegment], duration: float
 ) -> list[AlignedTokens]:
-    """Align the text tokens of a window with its audio.
+    """Align the text tokens of a window with its audio, as `WindowBatch.align` says, which has the other arguments.
 
     Args:
         model: A Whisper; its encoder is not needed.
         states: The encoder's states of the window, (1, T, D).
-        prompt: IDs of the tokens before the text, with <|notimestamps|>.
-        segments: The segments of the window, in order, each with at least one token.
-        duration: Length of the window's audio, in seconds.
+        prompt: See `WindowBatch.align`.
+        segments: See `WindowBatch.align`.
+        duration: See `WindowBatch.align`.
 
     Returns:
-        The times and the probabilities of the tokens of each segment. No token lasts less than 0.02 s, unless the
-        window is too short for that; then all tokens last equally long.
+        The times and the probabilities of the tokens of each segment.
     """
     tokens = [token for segment in segments for token in segment.tokens]
     end = model.config.eos_token_id
