@@ -8,8 +8,7 @@
     │   ├── NoPictures          a source has no video stream
     │   ├── NoSound             a source has no audio stream
     │   ├── DecoderDied         the process that decoded a source ended early
-    │   ├── DecoderStalled      the process that decoded a source made no progress
-    │   └── DamageFound         a portion of a video is damaged, so that one process must read the rest
+    │   └── DecoderStalled      the process that decoded a source made no progress
     ├── RequestError            a request cannot be answered; each child has its HTTP status
     │   ├── WireError           400: a body is malformed, or a value cannot be packed into one
     │   ├── LimitExceeded       413: a request holds too much, or something too large
@@ -68,10 +67,6 @@ class DecoderDied(MediaError):
 
 class DecoderStalled(MediaError):
     """The process that decoded a source made no progress for too long."""
-
-
-class DamageFound(MediaError):
-    """A portion of a video is damaged: frames may depend on all that was decoded before, which one process must do."""
 
 
 class RequestError(ReelscribeError):

@@ -39,7 +39,7 @@ class GreyVideo:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def frames(self, ordinals: range, *, begin: str = "nearby"):
+    def frames(self, ordinals: range):
         for ordinal in ordinals:
             level = self.levels[ordinal]
             image = None if level is None else np.full((SIZE.height, SIZE.width, 3), level, np.uint8)

@@ -8,6 +8,7 @@ beginning of the file instead.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -19,8 +20,10 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.disposable import CODECS, DisposableFrames
 from reelscribe.decode.packets import PacketIndex
+from reelscribe.decode.random_access.disposable import CODECS, DisposableFrames
+from reelscribe.decode.random_access.entry_points import decoded_before
+from reelscribe.decode.random_access.sections import find_sections, shown_last
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
 
@@ -48,43 +51,50 @@ class FrameReader:
 
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
-    found_damage: bool = False
-    """Whether a packet could not be decoded, or a frame only in part; who reads sets it back."""
+    sections: NDArray[np.int64] | None
+    """Number of the section of each frame, ascending; None if they are unknown."""
 
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
-        # It gives up dropping disposable frames at the first damage.
         has_marks = packets.info.video_codec in CODECS
         self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
+        self.sections = find_sections(packets)
+        self._shown_last = shown_last(packets.file_order)
 
     @property
     def may_seek(self) -> bool:
         """Whether frames can be decoded from the keyframe before them, which a seek finds."""
         return self._may_skip and self._may_seek
 
-    def read(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Decode the wanted frames.
+    def read(self, wanted: Sequence[int], positions: range) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Decode some of the wanted frames, as if all of them were decoded.
 
         Args:
             wanted: Indices of frames, ascending.
+            positions: Which of them to return.
 
         Yields:
-            (index, frame) for each wanted frame that can be decoded, in order.
+            (index, frame) for each frame to return that can be decoded, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        done = 0
+        done = positions.start
         first_frame = self._packets.first_frame
-        if wanted and first_frame is not None and self._packets.index_of(first_frame.pts) == wanted[0]:
-            done = 1
-            self.decoded += len(wanted) == 1  # with others, it is decoded again on the way to them
-            yield wanted[0], first_frame
-        while done < len(wanted):
-            remaining = wanted[done:]
+        if positions and first_frame is not None and self._packets.index_of(first_frame.pts) == wanted[done]:
+            yield wanted[done], first_frame
+            done += 1
+            self.decoded += not done < positions.stop  # with others, it is decoded again on the way to them
+        # Where most frames on the way to the wanted ones are wanted, too, to drop others would gain little.
+        may_drop = self._may_drop and 2 * len(wanted) < decoded_before(wanted, self._packets.keyframes)[-1]
+        # Positions of the wanted frames of a damaged section. If it is unknown what to do about damage, all may be.
+        damaged = range(0) if may_drop or self.sections is not None else positions
+        while done < positions.stop:
+            is_damaged = done in damaged
+            some = damaged if is_damaged else range(done, positions.stop)
             try:
                 with open_undecoded(self._name) as container:
                     decoder = _Decoder(
@@ -92,20 +102,20 @@ class FrameReader:
                         self._packets,
                         self._heartbeat,
                         may_seek=self._may_seek,
-                        wanted=remaining if self._drops_between(remaining) else None,
+                        only=wanted[some.start : some.stop] if may_drop and not is_damaged else None,
+                        shown_last=None if is_damaged else self._shown_last,
                     )
                     try:
-                        for position, frame in self._read_once(remaining, decoder):
-                            self.found_damage = self.found_damage or decoder.found_damage
-                            done = len(wanted) - len(remaining) + position + 1
-                            yield remaining[position], frame
+                        for position, frame in self._read_once(wanted[some.start : some.stop], decoder):
+                            if some.start + position >= done:
+                                done = some.start + position + 1
+                                yield wanted[done - 1], frame
                     finally:
                         self.decoded += decoder.decoded
-                        self.found_damage = self.found_damage or decoder.found_damage
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
-            except _FrameMissed:
-                self._may_drop = False
+            except _DamageMet:
+                damaged = self._section_at(wanted, range(done, positions.stop))
             except _KeyframeMissed:
                 # Read the rest from the beginning of the file, without seeking or else without skipping.
                 if self._may_seek:
@@ -113,13 +123,25 @@ class FrameReader:
                 else:
                     self._may_skip = False
             else:
-                return
+                done = some.stop
+
+    def _section_at(self, wanted: Sequence[int], positions: range) -> range:
+        """Return the positions of the wanted frames in the section of the first of some positions, until these end.
+
+        Where sections are unknown, these are all positions.
+        """
+        if self.sections is None:
+            return positions
+        sections = self.sections[np.asarray(wanted)]
+        here = sections[positions.start]
+        start, stop = np.searchsorted(sections, (here, here + 1)).tolist()
+        return range(start, min(stop, positions.stop))
 
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (position in `wanted`, frame).
 
         Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it, and
-        _FrameMissed if frames may be dropped and a wanted one cannot be decoded.
+        _DamageMet if the decoder ends at damage and a wanted frame cannot be decoded.
         """
         for run in self._plan(wanted):
             position = run.first
@@ -129,27 +151,17 @@ class FrameReader:
                 if not reached:
                     break
                 while position < run.stop and wanted[position] < index:
-                    decoder.miss()
+                    decoder.meet_damage()
+                    position += 1
+                if position < run.stop and wanted[position] == index:
+                    yield position, frame
                     position += 1
                 if position == run.stop:
                     break
-                if wanted[position] == index:
-                    yield position, frame
-                    position += 1
             if position < run.stop:
-                decoder.miss()
+                decoder.meet_damage()
             if not reached:
                 raise _KeyframeMissed
-
-    def _drops_between(self, wanted: Sequence[int]) -> bool:
-        """Return whether disposable frames are dropped: only where most frames on the way to others are not wanted.
-
-        Where they are wanted, it would gain little, and damage would be met with a second decoding.
-        """
-        if not self._may_drop:
-            return False
-        on_the_way = sum(wanted[run.stop - 1] + 1 - max(run.keyframe, 0) for run in self._plan(wanted))
-        return 2 * len(wanted) < on_the_way
 
     def _plan(self, wanted: Sequence[int]) -> Iterator[DecodeRun]:
         if self._may_skip:
@@ -201,8 +213,8 @@ class _KeyframeMissed(Exception):
     """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
 
-class _FrameMissed(Exception):
-    """A frame cannot be decoded, or is damaged, while disposable frames are dropped."""
+class _DamageMet(Exception):
+    """A packet or a frame is damaged, or a wanted frame is missing."""
 
 
 class _Decoder:
@@ -215,8 +227,19 @@ class _Decoder:
         heartbeat: Callable[[], None],
         *,
         may_seek: bool,
-        wanted: Sequence[int] | None,
+        only: Sequence[int] | None,
+        shown_last: NDArray[np.int64] | None,
     ) -> None:
+        """Begin at the beginning of the file.
+
+        Args:
+            container: The open file.
+            packets: Its index.
+            heartbeat: Called regularly while decoding makes progress.
+            may_seek: Whether to seek in the file.
+            only: Indices of frames, ascending, besides which disposable frames are dropped; None to drop nothing.
+            shown_last: Result of the function `shown_last`, with which decoding ends at damage; None to go on then.
+        """
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
         self._container, self._stream, self._codec = container, stream, stream.codec_context
@@ -231,42 +254,48 @@ class _Decoder:
         self._disposable = DisposableFrames(self._codec)
         # Whether each frame is wanted; None if disposable ones are decoded, too.
         self._is_wanted: NDArray[np.bool_] | None = None
-        if wanted is not None:
+        if only is not None:
             self._is_wanted = np.zeros(len(packets.times), bool)
-            self._is_wanted[np.asarray(wanted)] = True
-            # What is shown instead of a damaged picture may depend on frames that are dropped, so damage is an error.
-            self._codec.options = {**self._codec.options, "err_detect": "explode"}
+            self._is_wanted[np.asarray(only)] = True
+        self._shown_last = shown_last
         self.decoded = 0
         """Number of frames that the codec returned."""
-        self.found_damage = False
-        """Whether a packet could not be decoded, or a frame only in part."""
 
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _FrameMissed if a frame is
-        damaged while disposable frames are dropped.
+        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _DamageMet if damage ends
+        decoding, before any frame comes that may show it.
         """
         self._codec.flush_buffers()
+        # A damaged frame may be noticed only when it comes, after the frames that are shown before it and refer to it.
+        held = deque[tuple[int, av.VideoFrame]]()
         for packet in chain(self._packets_of(run), [None]):
-            try:
-                frames = self._codec.decode(packet)
-            except av.FFmpegError:
-                self.found_damage = True
-                self.miss()
-                continue  # a damaged packet only costs its own frame
-            for frame in frames:
+            for frame in self._decode_packet(packet):
                 self._heartbeat()
-                self.found_damage = self.found_damage or frame.is_corrupt
                 index = self._packets.index_of(frame.pts) if self._has_pts else self.decoded
                 self.decoded += 1
                 if index >= 0:
-                    yield index, frame
+                    held.append((index, frame))
+                    while held and (self._shown_last is None or index >= self._shown_last[held[0][0]]):
+                        yield held.popleft()
+        yield from held
 
-    def miss(self) -> None:
-        """Raise _FrameMissed if disposable frames are dropped: without that, a frame may not be missing."""
-        if self._is_wanted is not None:
-            raise _FrameMissed
+    def _decode_packet(self, packet: av.Packet[VideoStream] | None) -> list[av.VideoFrame]:
+        errors = _logged_errors()
+        try:
+            frames = self._codec.decode(packet)
+        except av.FFmpegError:
+            self.meet_damage()
+            return []  # a damaged packet only costs its own frame
+        if _logged_errors() > errors or any(frame.is_corrupt for frame in frames):
+            self.meet_damage()
+        return frames
+
+    def meet_damage(self) -> None:
+        """Raise _DamageMet if damage ends decoding."""
+        if self._shown_last is not None:
+            raise _DamageMet
 
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
@@ -318,6 +347,11 @@ class _Decoder:
         self._dropped_packets += 1
         if self._dropped_packets % PACKETS_PER_HEARTBEAT == 0:
             self._heartbeat()
+
+
+def _logged_errors() -> int:
+    """Return how many errors FFmpeg has logged in this process, also of pictures that it shows with something else."""
+    return av.logging.get_last_error()[0]
 
 
 def read_with_decord(

@@ -20,15 +20,10 @@ from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.frame_reader import FrameReader, read_with_decord
 from reelscribe.decode.frame_scaler import FrameScaler
 from reelscribe.decode.packets import index_packets
-from reelscribe.decode.random_access.entry_points import EntryPoints, reorder_depth
+from reelscribe.decode.random_access.entry_points import find_entry_points
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection, find_shots
 from reelscribe.decode.source_file import open_for_ffmpeg
-from reelscribe.errors import DamageFound
-
-INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
-if the file is damaged."""
 
 DECODED_PIXELS = 240e6
 """Pixels that a core decodes and scales in a second, about: H.264 at 1080p, 100 frames a second."""
@@ -99,11 +94,6 @@ class VideoTask:
             }
         )
 
-
-Begin = Literal["nearby", "entry", "start"]
-"""Where decoding begins for chosen frames that are not the first ones: at the keyframe before them; at the clean
-keyframe before them, from which on the frames are those of a process that reads all of them, unless anything is damaged
-there; or where such a process begins, so that they are its frames whatever is damaged."""
 
 Picture = av.VideoFrame | FrameArray
 """A decoded frame at its stored size: of PyAV, or (height, width, 3) uint8 RGB of decord."""
@@ -195,28 +185,29 @@ class OpenVideo:
         """Return the presentation time of a frame, in seconds."""
         return round(float(self.times[index]), 6)
 
-    def pictures(self, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
+    def pictures(self, wanted: Sequence[int], positions: range | None = None) -> Iterator[tuple[int, Picture]]:
         """Decode frames.
 
         Args:
             wanted: Indices of frames, ascending.
+            positions: Which of them to return, as if all of them were decoded; None for all.
 
         Yields:
-            (index, picture) for each wanted frame that can be decoded, in order.
+            (index, picture) for each frame to return that can be decoded, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        done = 0
-        if self._library == "decord" and wanted:
+        positions = range(len(wanted)) if positions is None else positions
+        if self._library == "decord" and positions:
             for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
                 self._decoded_by_decord += 1
-                if index == wanted[done]:
+                if index == wanted[positions.start]:
                     yield index, frame
-                    done += 1
-                    if done == len(wanted):
+                    positions = positions[1:]
+                    if not positions:
                         return
-        yield from self._reader.read(wanted[done:])
+        yield from self._reader.read(wanted, positions)
 
     def scaler(self, size: InputSize, resize: Resize) -> Callable[[Picture], FrameArray | None]:
         """Return a function that scales a picture of this video; it returns None for one that cannot be converted."""
@@ -277,60 +268,31 @@ class Video(OpenVideo):
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
             so in little time.
         """
+        sections = self._reader.sections
         least = portion_seconds * DECODED_PIXELS / (self.info.width * self.info.height + FRAME_PIXELS)
-        return self._entry_points.spaced(least) if len(self.times) >= 2 * least and self._is_sound else ()
+        if sections is None or not self.can_go_back or len(self.times) < 2 * least:
+            return ()
+        return find_entry_points(self.chosen, self._packets.keyframes, sections, least)
 
-    def frames(self, ordinals: range, *, begin: Begin = "nearby") -> Iterator[ChosenFrame]:
+    def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
         """Read chosen frames.
 
         Args:
             ordinals: Ordinals of the frames among the chosen frames, ascending.
-            begin: Where to begin to decode.
 
         Yields:
             The frame of each ordinal, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
-            DamageFound: Decoding began at an entry point, and something is damaged at the next frame or behind it.
         """
-        wanted = self.chosen[ordinals.start : ordinals.stop : ordinals.step]
         scale = self.scaler(self.input_size, self._resize)
-        pictures = self.pictures([*self._lead_in(ordinals, begin), *wanted] if begin != "nearby" else wanted)
-        self._reader.found_damage = False
+        pictures = self.pictures(self.chosen, ordinals)
         no_more = (self.info.frames, None)  # the index of no frame
         decoded_index, picture = next(pictures, no_more)
-        for ordinal, frame_index in zip(ordinals, wanted, strict=True):
-            while decoded_index < frame_index:  # it was decoded on the way
-                decoded_index, picture = next(pictures, no_more)
-            if begin == "entry" and (decoded_index != frame_index or self._reader.found_damage):
-                raise DamageFound("a portion is damaged")
-            image = None
+        for ordinal in ordinals:
+            frame_index, image = self.chosen[ordinal], None
             if decoded_index == frame_index:
                 image = scale(picture) if picture is not None else None
                 decoded_index, picture = next(pictures, no_more)
             yield ChosenFrame(ordinal, frame_index, self.seconds(frame_index), image)
-
-    def _lead_in(self, ordinals: range, begin: Begin) -> Sequence[int]:
-        """Return the indices of the frames that are decoded before chosen frames, besides those on the way to them."""
-        if begin == "start":
-            return self.chosen[: ordinals.start]
-        return self._entry_points.lead_in(ordinals.start) if ordinals else ()
-
-    @property
-    def _entry_points(self) -> EntryPoints:
-        packets = self._packets
-        return EntryPoints(self.chosen, packets.keyframes, packets.clean_keyframes)
-
-    @property
-    def _is_sound(self) -> bool:
-        """Whether decoding from an entry point gives the frames that decoding from the beginning does."""
-        packets = self._packets
-        return (
-            self.can_go_back
-            and packets.container_format in INDEXED_FORMATS
-            and not (packets.corrupt_packets or packets.leading_packets or self.info.skipped_frames)
-            and self.why_incomplete is None
-            # A decoder that does not know how long to wait for frames that are shown earlier loses some at first.
-            and reorder_depth(packets.file_order) <= packets.reorder_depth
-        )

@@ -27,7 +27,7 @@ import numpy as np
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.reuse import ReuseDetector
-from reelscribe.decode.video import Begin, ChosenFrame, Library, Video, VideoTask
+from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.portions.kept_file import KeptFile
 from reelscribe.decode_pool.portions.spans import Portion, before_entry
@@ -41,9 +41,6 @@ reasons other than the file; the third uses decord, which has another build of F
 PORTION_SECONDS = 2.0
 """Shortest time that a process takes to decode a portion of a video, in seconds, about. To begin one takes some
 hundredths of a second."""
-
-_BEGIN: dict[Portion, Begin] = {"all": "nearby", "first": "nearby", "later": "entry", "rest": "start"}
-"""Where decoding begins for each portion."""
 
 MAX_CHOSEN_FRAMES = 1024
 """Largest number of chosen frames in a batch. Without it, nothing would be saved in hours of a still picture."""
@@ -170,8 +167,7 @@ def feed(
         Number of frames that were decoded, including frames that were not chosen.
 
     Raises:
-        MediaError: The file cannot be read, or not to its end, or a later portion is damaged. Batches with everything
-            before were sent.
+        MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
     key = {**task, "known_shots": None}  # the shots are those that the process which opened the video first has found
     video = kept.get(key)
@@ -193,7 +189,7 @@ def feed(
     max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
     wanted, rest = before_entry([Span(**span) for span in spans], entry_points)
     for span in wanted:
-        _FrameFeed(channel, video, span, max_frames, reuse, _BEGIN[portion]).run()
+        _FrameFeed(channel, video, span, max_frames, reuse).run()
     if not rest and portion != "later":
         kept.close()
     return video.decoded - decoded_before
@@ -216,11 +212,8 @@ class _Batch:
 class _FrameFeed:
     """Sends one span of a video in batches of up to `max_frames` frames to caption."""
 
-    def __init__(
-        self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool, begin: Begin
-    ) -> None:
+    def __init__(self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool) -> None:
         self._channel, self._video, self._span, self._max_frames, self._reuse = channel, video, span, max_frames, reuse
-        self._begin = begin
         self._batch = _Batch(span.first, span.first, span.anchor)
         self._detector = ReuseDetector()
 
@@ -229,11 +222,11 @@ class _FrameFeed:
             self._remember_anchor()
         stop = len(self._video.chosen) if self._span.stop is None else self._span.stop
         try:
-            for frame in self._video.frames(range(self._span.first, stop), begin=self._begin):
+            for frame in self._video.frames(range(self._span.first, stop)):
                 self._channel.heartbeat()
                 self._add(frame)
         except MediaError:
-            self._end_batch()  # what came before the damage
+            self._end_batch()  # what came before the error
             raise
         self._end_batch()
 

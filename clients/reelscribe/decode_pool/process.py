@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol, Self, TypeVar
 from reelscribe.contract.source import Header, Source, Span
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
-from reelscribe.errors import DamageFound, DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
 
 FILES_PER_PROCESS = 200
 """Number of files, or of portions of files, after which a process is replaced, because codecs leak memory."""
@@ -276,5 +276,5 @@ class DecodeProcess:
 
 
 def _media_error(type: str, message: str) -> MediaError:  # noqa: A002 - a field of the reply
-    types = {"NoPictures": NoPictures, "NoSound": NoSound, "DamageFound": DamageFound}
+    types = {"NoPictures": NoPictures, "NoSound": NoSound}
     return types.get(type, MediaError)(message)

@@ -10,7 +10,7 @@ from reelscribe.contract.source import Span
 from reelscribe.decode_pool.portions.spans import Portion, after, before_entry, join
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import DamageFound, DecoderDied, DecoderStalled
+from reelscribe.errors import DecoderDied, DecoderStalled
 
 
 class ReadSource(Generic[Opened, Batch]):
@@ -29,9 +29,12 @@ class ReadSource(Generic[Opened, Batch]):
         self._left, self._divide = list(spans), divide
         self._opened: Opened | None = None
         self._entry_points: Sequence[int] = ()
-        """The entry points, if it has had several portions."""
-        self.is_divided = False
+
+    @property
+    def is_divided(self) -> bool:
         """Whether what is left of it has portions, so that several processes can read it."""
+        # decord, with which the last attempt is made, decodes from the beginning.
+        return bool(self._entry_points) and self._failures < len(self._attempts) - 1
 
     @property
     def is_left(self) -> bool:
@@ -62,17 +65,12 @@ class ReadSource(Generic[Opened, Batch]):
                     elif self._entry_points:
                         continue
                     yield item
-        except DamageFound:
-            self._left = join(self._left, wanted)
-            self.is_divided = False
         except (DecoderDied, DecoderStalled) as error:
             self._left = join(self._left, wanted)
             if attempt == self._failures:  # of processes that end together, as when a disk does not answer, one counts
                 self._failures += 1
             if self.is_given_up:
                 raise type(error)(f"{error}; like {self._failures - 1} before it") from None
-            if self._failures == len(self._attempts) - 1:
-                self.is_divided = False  # decord, with which the last attempt is made, decodes from the beginning
             raise
 
     @property
@@ -81,10 +79,7 @@ class ReadSource(Generic[Opened, Batch]):
         return self._failures == len(self._attempts)
 
     def _command(self) -> ReadCommand[Opened, Batch]:
-        if self._entry_points:
-            portion: Portion = "later" if self.is_divided else "rest"
-        else:
-            portion = "first" if self._divide else "all"
+        portion: Portion = "later" if self.is_divided else "all" if self._opened or not self._divide else "first"
         return self._attempts[self._failures].for_portion(portion, self._opened)
 
     def _open(self, opened: Opened, wanted: Sequence[Span]) -> list[Span]:
@@ -93,5 +88,5 @@ class ReadSource(Generic[Opened, Batch]):
         entry_points: Sequence[int] = getattr(opened, "entry_points", ())
         wanted, rest = before_entry(wanted, entry_points)
         if rest:
-            self._left, self._entry_points, self.is_divided = join(self._left, rest), entry_points, True
+            self._left, self._entry_points = join(self._left, rest), entry_points
         return wanted

@@ -39,15 +39,15 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
             super().__init__(task, heartbeat)
             self.opening = False
 
-        def pictures(self, wanted):
-            for index, picture in super().pictures(wanted):
+        def pictures(self, wanted, positions=None):
+            for index, picture in super().pictures(wanted, positions):
                 if self.opening and index == 20 and self.misbehave:
                     self.misbehave()
                 yield index, picture
 
     class MisbehavingVideo(Misbehaving, video.Video):
-        def frames(self, ordinals, *, begin="nearby"):
-            for frame in super().frames(ordinals, begin=begin):
+        def frames(self, ordinals):
+            for frame in super().frames(ordinals):
                 if frame.ordinal == 20 and self.misbehave:
                     self.misbehave()
                 yield frame

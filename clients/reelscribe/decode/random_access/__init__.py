@@ -1,4 +1,5 @@
-"""Where decoding may begin inside a video, so that several processes read the frames that one process would.
+"""Which packets of a video need not be decoded: those before a clean keyframe, and those of disposable frames.
 
-clean_keyframes.py looks into packets while they are indexed, and entry_points.py at the index.
+clean_keyframes.py and disposable.py look into packets, whose parts nal_units.py finds. sections.py and entry_points.py
+look at the index of a file.
 """

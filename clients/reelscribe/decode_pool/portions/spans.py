@@ -12,9 +12,9 @@ from typing import Literal
 
 from reelscribe.contract.source import Span
 
-Portion = Literal["all", "first", "later", "rest"]
+Portion = Literal["all", "first", "later"]
 """What a process reads of a source: all that is asked for; all that is asked for up to the first entry point that it
-finds; a portion that begins at an entry point; or what is left when damage has been found in such a portion."""
+finds; or a portion that begins at an entry point."""
 
 
 def before_entry(spans: Sequence[Span], entry_points: Sequence[int]) -> tuple[list[Span], list[Span]]:

@@ -4,13 +4,11 @@ H.264 and HEVC mark such frames in the headers of their NAL units, and the pictu
 without them. The frames of other codecs leave traces that no header tells: those of VP9, for example, change the
 probabilities with which later frames are coded.
 
-Sections are those of ITU-T H.264 and H.265, and of ISO/IEC 14496-15, which says how MP4 and Matroska hold their units.
+Sections are those of ITU-T H.264 and H.265.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
@@ -18,10 +16,7 @@ import av
 from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
-Unit = bytes | memoryview
-"""A NAL unit: a slice of a picture, or parameters."""
-
-_START_CODE = re.compile(rb"\x00\x00\x01")
+from reelscribe.decode.random_access.nal_units import NalUnits, Unit
 
 
 class DisposableFrames:
@@ -32,16 +27,11 @@ class DisposableFrames:
     """
 
     def __init__(self, codec: VideoCodecContext) -> None:
-        self._reader: _Reader | None = _READERS[codec.name]() if codec.name in CODECS else None
-        # Size of the length in front of each unit, in bytes; 0 where start codes are between them.
-        self._length_size = 0
-        record = codec.extradata or b""
-        with suppress(IndexError, ValueError):  # of a damaged record; then no frame is known to be disposable
-            if self._reader and record[:1] == b"\1":
-                self._length_size = 1 + (record[self._reader.LENGTH_SIZE_AT] & 3)
-                self._reader.read(list(self._reader.units_of_record(record)))
-            elif self._reader:
-                self._reader.read(list(_units_behind_start_codes(record)))
+        self._reader: _Reader | None = None
+        if codec.name in CODECS:
+            self._units, self._reader = NalUnits(codec), _READERS[codec.name]()
+            with suppress(IndexError, ValueError):  # of damaged parameters; then no frame is known to be disposable
+                self._reader.read(self._units.parameters)
 
     def has(self, packet: av.Packet[VideoStream]) -> bool:
         """Return whether no other frame needs the frame of a packet.
@@ -51,21 +41,13 @@ class DisposableFrames:
         if self._reader is None:
             return False
         try:
-            view = memoryview(packet)
-            units = _sized(view, self._length_size) if self._length_size else _units_behind_start_codes(view)
-            return self._reader.read(list(units)) and not packet.is_keyframe
+            return self._reader.read(self._units.of(packet)) and not packet.is_keyframe
         except (IndexError, ValueError):  # of a damaged packet
             return False
 
 
 class _Reader(Protocol):
     """Reads the headers of the NAL units of a codec."""
-
-    LENGTH_SIZE_AT: int
-    """Which byte of a configuration record has the size of lengths."""
-
-    def units_of_record(self, record: bytes) -> Iterator[Unit]:
-        """Yield the parameter sets in a configuration record."""
 
     def read(self, units: list[Unit]) -> bool:
         """Read the units of a packet, and return whether they are those of a frame that no other frame needs."""
@@ -74,7 +56,6 @@ class _Reader(Protocol):
 class _H264Reader:
     """Reads headers of H.264, where a picture with nal_ref_idc 0 is used for no other one (section 7.4.1)."""
 
-    LENGTH_SIZE_AT = 4
     _SLICE_OF_NO_REFERENCE = 0x01
     """First byte of the slices of such pictures."""
     _HARMLESS = (0x06, 0x09, 0x0C)
@@ -87,14 +68,6 @@ class _H264Reader:
     def __init__(self) -> None:
         # Where pictures may be fields, a packet may hold one of the two fields of a frame, and the other be needed.
         self._only_frames: bool | None = None
-
-    def units_of_record(self, record: bytes) -> Iterator[Unit]:
-        """Section 5.3.3.1.2."""
-        at = 6
-        for _ in range(record[5] & 31):
-            size = int.from_bytes(record[at : at + 2])
-            yield record[at + 2 : at + 2 + size]
-            at += 2 + size
 
     def read(self, units: list[Unit]) -> bool:
         for unit in units:
@@ -135,7 +108,6 @@ class _HevcReader:
     lower ones (section 7.4.2.2). So nothing needs a picture of such a type in the highest sub-layer.
     """
 
-    LENGTH_SIZE_AT = 21
     _SLICES_OF_NO_REFERENCE = (0x00, 0x04, 0x08, 0x0C, 0x10)
     """First bytes of the slices of such pictures: of the types TRAIL_N, TSA_N, STSA_N, RADL_N and RASL_N."""
     _HARMLESS = (0x46, 0x4C, 0x4E, 0x50)
@@ -145,17 +117,6 @@ class _HevcReader:
 
     def __init__(self) -> None:
         self._highest_layer = -1
-
-    def units_of_record(self, record: bytes) -> Iterator[Unit]:
-        """Section 8.3.3.1.2."""
-        at = 23
-        for _ in range(record[22]):
-            units = int.from_bytes(record[at + 1 : at + 3])
-            at += 3
-            for _ in range(units):
-                size = int.from_bytes(record[at : at + 2])
-                yield record[at + 2 : at + 2 + size]
-                at += 2 + size
 
     def read(self, units: list[Unit]) -> bool:
         for unit in units:
@@ -199,21 +160,3 @@ class _Bits:
         """Skip Exp-Golomb numbers, signed or not."""
         for _ in range(count):
             self.number()
-
-
-def _sized(content: Unit, length_size: int) -> Iterator[Unit]:
-    """Yield units that have their length in front of each."""
-    at = 0
-    while at < len(content):
-        start = at + length_size
-        at = start + int.from_bytes(content[at:start])
-        if not start < at <= len(content):
-            raise ValueError
-        yield content[start:at]
-
-
-def _units_behind_start_codes(content: Unit) -> Iterator[Unit]:
-    """Yield units between start codes (annex B)."""
-    starts = [match.end() for match in _START_CODE.finditer(content)]
-    for start, stop in zip(starts, [*starts[1:], len(content) + 3], strict=False):
-        yield content[start : stop - 3]

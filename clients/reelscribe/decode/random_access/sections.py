@@ -1,0 +1,69 @@
+"""Divide a video into sections, each of which a decoder shows alike whatever it has decoded before.
+
+A section reaches from one clean keyframe to the next: nothing that is shown from it on refers to anything that is
+stored before it. Which keyframes are clean depends on the codec; a container also marks others as keyframes, such as
+frames of H.264 at which an encoder only begins to renew the picture.
+
+What a decoder makes of damage may show what its memory still has from before, so a damaged section needs a decoder that
+has decoded nothing else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reelscribe.decode.packets import PacketIndex
+
+INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
+if the file is damaged."""
+
+MAX_REORDER = 32
+"""Number of frames in front of a frame among which those are counted that are shown after it; no codec needs more."""
+
+
+def find_sections(packets: PacketIndex) -> NDArray[np.int64] | None:
+    """Find the sections of a video.
+
+    Args:
+        packets: The index of the file.
+
+    Returns:
+        Number of the section of each frame, ascending; None if anything about the file is odd, so that it is unknown.
+    """
+    is_known = (
+        bool(len(packets.pts))
+        and len(packets.clock_offsets) == 1
+        and packets.container_format in INDEXED_FORMATS
+        and not (packets.corrupt_packets or packets.leading_packets or packets.info.skipped_frames)
+        and packets.why_incomplete is None
+        and packets.clean_keyframes[0]
+        # A decoder that does not know how long to wait for frames that are shown earlier loses some at first.
+        and reorder_depth(packets.file_order) <= packets.reorder_depth
+    )
+    return np.cumsum(packets.clean_keyframes) if is_known else None
+
+
+def reorder_depth(file_order: NDArray[np.int64]) -> int:
+    """Return the largest number of frames, up to MAX_REORDER, that are stored before a frame and shown after it.
+
+    Args:
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+    """
+    shown = np.argsort(file_order)
+    later = np.zeros(len(shown), np.int64)
+    for distance in range(1, min(MAX_REORDER, len(shown))):
+        later[distance:] += shown[:-distance] > shown[distance:]
+    return int(later.max())
+
+
+def shown_last(file_order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each frame the index of the one that is shown last, of those that are stored up to it.
+
+    Args:
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+    """
+    stored, last = np.argsort(file_order), np.zeros(len(file_order), np.int64)
+    last[stored] = np.maximum.accumulate(stored)
+    return last
