@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.random_access.entry_points import find_entry_points, space
-from reelscribe.decode.random_access.sections import reorder_depth, shown_last
+from reelscribe.decode.random_access.sequences import reorder_depth, shown_last
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from support.videos import write_pictures
@@ -127,7 +127,7 @@ def entry_points(chosen: list[int], keyframes: list[int], clean: list[int], leas
     return find_entry_points(chosen, np.isin(indices, keyframes), np.cumsum(np.isin(indices, clean)), least)
 
 
-def test_entry_points_are_the_first_chosen_frames_of_sections():
+def test_entry_points_are_the_first_chosen_frames_of_sequences():
     every_fifth = [*range(0, 100, 5)]
     assert entry_points(every_fifth, keyframes=[0, 22, 40, 61, 63], clean=[0, 22, 61]) == [5, 13]  # frames 25 and 65
     assert entry_points(every_fifth, keyframes=[0, 22, 40, 61, 63], clean=[0, 22, 61], least=30) == [13]

@@ -23,7 +23,7 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.random_access.disposable import CODECS, DisposableFrames
 from reelscribe.decode.random_access.entry_points import decoded_before
-from reelscribe.decode.random_access.sections import find_sections, shown_last
+from reelscribe.decode.random_access.sequences import find_sequences, shown_last
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
 
@@ -51,8 +51,8 @@ class FrameReader:
 
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
-    sections: NDArray[np.int64] | None
-    """Number of the section of each frame, ascending; None if they are unknown."""
+    sequences: NDArray[np.int64] | None
+    """Number of the sequence of each frame, ascending; None if they are unknown."""
 
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
@@ -61,7 +61,7 @@ class FrameReader:
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
         has_marks = packets.info.video_codec in CODECS
         self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
-        self.sections = find_sections(packets)
+        self.sequences = find_sequences(packets)
         self._shown_last = shown_last(packets.file_order)
 
     @property
@@ -90,8 +90,8 @@ class FrameReader:
             self.decoded += not done < positions.stop  # with others, it is decoded again on the way to them
         # Where most frames on the way to the wanted ones are wanted, too, to drop others would gain little.
         may_drop = self._may_drop and 2 * len(wanted) < decoded_before(wanted, self._packets.keyframes)[-1]
-        # Positions of the wanted frames of a damaged section. If it is unknown what to do about damage, all may be.
-        damaged = range(0) if may_drop or self.sections is not None else positions
+        # Positions of the wanted frames of a damaged sequence. If it is unknown what to do about damage, all may be.
+        damaged = range(0) if may_drop or self.sequences is not None else positions
         while done < positions.stop:
             is_damaged = done in damaged
             some = damaged if is_damaged else range(done, positions.stop)
@@ -115,7 +115,7 @@ class FrameReader:
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
             except _DamageMet:
-                damaged = self._section_at(wanted, range(done, positions.stop))
+                damaged = self._sequence_at(wanted, range(done, positions.stop))
             except _KeyframeMissed:
                 # Read the rest from the beginning of the file, without seeking or else without skipping.
                 if self._may_seek:
@@ -125,16 +125,16 @@ class FrameReader:
             else:
                 done = some.stop
 
-    def _section_at(self, wanted: Sequence[int], positions: range) -> range:
-        """Return the positions of the wanted frames in the section of the first of some positions, until these end.
+    def _sequence_at(self, wanted: Sequence[int], positions: range) -> range:
+        """Return the positions of the wanted frames in the sequence of the first of some positions, until these end.
 
-        Where sections are unknown, these are all positions.
+        Where sequences are unknown, these are all positions.
         """
-        if self.sections is None:
+        if self.sequences is None:
             return positions
-        sections = self.sections[np.asarray(wanted)]
-        here = sections[positions.start]
-        start, stop = np.searchsorted(sections, (here, here + 1)).tolist()
+        sequences = self.sequences[np.asarray(wanted)]
+        here = sequences[positions.start]
+        start, stop = np.searchsorted(sequences, (here, here + 1)).tolist()
         return range(start, min(stop, positions.stop))
 
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:

@@ -268,11 +268,11 @@ class Video(OpenVideo):
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
             so in little time.
         """
-        sections = self._reader.sections
+        sequences = self._reader.sequences
         least = portion_seconds * DECODED_PIXELS / (self.info.width * self.info.height + FRAME_PIXELS)
-        if sections is None or not self.can_go_back or len(self.times) < 2 * least:
+        if sequences is None or not self.can_go_back or len(self.times) < 2 * least:
             return ()
-        return find_entry_points(self.chosen, self._packets.keyframes, sections, least)
+        return find_entry_points(self.chosen, self._packets.keyframes, sequences, least)
 
     def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
         """Read chosen frames.

@@ -1,5 +1,5 @@
 """Which packets of a video need not be decoded: those before a clean keyframe, and those of disposable frames.
 
-clean_keyframes.py and disposable.py look into packets, whose parts nal_units.py finds. sections.py and entry_points.py
+clean_keyframes.py and disposable.py look into packets, whose parts nal_units.py finds. sequences.py and entry_points.py
 look at the index of a file.
 """

@@ -1,6 +1,6 @@
 """Find where another process may begin to decode a video, so that its frames are those of one process, byte for byte.
 
-Each portion begins with the first chosen frame of a section, because sections do not depend on each other.
+Each portion begins with the first chosen frame of a sequence, because sequences do not depend on each other.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ MAX_PORTIONS = 50
 
 
 def find_entry_points(
-    chosen: Sequence[int], keyframes: NDArray[np.bool_], sections: NDArray[np.int64], least: float
+    chosen: Sequence[int], keyframes: NDArray[np.bool_], sequences: NDArray[np.int64], least: float
 ) -> list[int]:
     """Choose entry points that divide a video into portions.
 
     Args:
         chosen: Indices of the chosen frames, ascending.
         keyframes: Whether each frame is a keyframe.
-        sections: Number of the section of each frame, ascending.
+        sequences: Number of the sequence of each frame, ascending.
         least: Smallest number of frames to decode for a portion.
 
     Returns:
-        Ordinals of chosen frames, ascending; none if the video has not enough frames or sections.
+        Ordinals of chosen frames, ascending; none if the video has not enough frames or sequences.
     """
-    firsts = np.flatnonzero(np.diff(sections[np.asarray(chosen, np.int64)])) + 1
+    firsts = np.flatnonzero(np.diff(sequences[np.asarray(chosen, np.int64)])) + 1
     return space(firsts, decoded_before(chosen, keyframes), least, MAX_PORTIONS)
 
 

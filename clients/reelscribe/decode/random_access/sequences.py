@@ -1,11 +1,11 @@
-"""Divide a video into sections, each of which a decoder shows alike whatever it has decoded before.
+"""Divide a video into coded sequences, each of which a decoder shows alike whatever it has decoded before.
 
-A section reaches from one clean keyframe to the next: nothing that is shown from it on refers to anything that is
+A sequence reaches from one clean keyframe to the next: nothing that is shown from it on refers to anything that is
 stored before it. Which keyframes are clean depends on the codec; a container also marks others as keyframes, such as
 frames of H.264 at which an encoder only begins to renew the picture.
 
-What a decoder makes of damage may show what its memory still has from before, so a damaged section needs a decoder that
-has decoded nothing else.
+What a decoder makes of damage may show what its memory still has from before, so a damaged sequence needs a decoder
+that has decoded nothing else.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_REORDER = 32
 """Number of frames in front of a frame among which those are counted that are shown after it; no codec needs more."""
 
 
-def find_sections(packets: PacketIndex) -> NDArray[np.int64] | None:
-    """Find the sections of a video.
+def find_sequences(packets: PacketIndex) -> NDArray[np.int64] | None:
+    """Find the sequences of a video.
 
     Args:
         packets: The index of the file.
 
     Returns:
-        Number of the section of each frame, ascending; None if anything about the file is odd, so that it is unknown.
+        Number of the sequence of each frame, ascending; None if anything about the file is odd, so that it is unknown.
     """
     is_known = (
         bool(len(packets.pts))
