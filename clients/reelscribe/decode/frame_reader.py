@@ -23,7 +23,7 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.random_access.disposable import CODECS, DisposableFrames
 from reelscribe.decode.random_access.entry_points import decoded_before
-from reelscribe.decode.random_access.sequences import find_sequences, shown_last
+from reelscribe.decode.random_access.sequences import shown_last
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
 
@@ -51,8 +51,6 @@ class FrameReader:
 
     decoded: int = 0
     """Number of frames that were decoded, wanted or not."""
-    sequences: NDArray[np.int64] | None
-    """Number of the sequence of each frame, ascending; None if they are unknown."""
 
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
@@ -61,7 +59,7 @@ class FrameReader:
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
         has_marks = packets.info.video_codec in CODECS
         self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
-        self.sequences = find_sequences(packets)
+        self._sequences = packets.sequences
         self._shown_last = shown_last(packets.file_order)
 
     @property
@@ -91,7 +89,7 @@ class FrameReader:
         # Where most frames on the way to the wanted ones are wanted, too, to drop others would gain little.
         may_drop = self._may_drop and 2 * len(wanted) < decoded_before(wanted, self._packets.keyframes)[-1]
         # Positions of the wanted frames of a damaged sequence. If it is unknown what to do about damage, all may be.
-        damaged = range(0) if may_drop or self.sequences is not None else positions
+        damaged = range(0) if may_drop or self._sequences is not None else positions
         while done < positions.stop:
             is_damaged = done in damaged
             some = damaged if is_damaged else range(done, positions.stop)
@@ -130,9 +128,9 @@ class FrameReader:
 
         Where sequences are unknown, these are all positions.
         """
-        if self.sequences is None:
+        if self._sequences is None:
             return positions
-        sequences = self.sequences[np.asarray(wanted)]
+        sequences = self._sequences[np.asarray(wanted)]
         here = sequences[positions.start]
         start, stop = np.searchsorted(sequences, (here, here + 1)).tolist()
         return range(start, min(stop, positions.stop))

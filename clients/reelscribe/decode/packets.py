@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -21,7 +20,9 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
+from reelscribe.decode.beginning import Beginning
 from reelscribe.decode.random_access.clean_keyframes import CleanKeyframes
+from reelscribe.decode.random_access.sequences import find_sequences
 from reelscribe.decode.source_file import (
     MISSING_SECONDS,
     PacketFilter,
@@ -39,13 +40,9 @@ MISSING_SHARE = 0.02
 """A file is incomplete if its header states more frames than it has, by more than one frame plus this share of its
 frames. Inexact headers of complete files differ by less."""
 
-FIRST_FRAME_PACKETS = 100
-"""Number of packets in which the first frame is searched. Without a limit, a file that cannot be decoded would be
-searched to its end."""
-
-LEADING_PACKETS = 1000
-"""Largest number of packets before the first keyframe of a recording; no group of pictures is longer. If there are
-more, keyframes have been lost, and the file is damaged."""
+INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
+if the file is damaged."""
 
 STATED_TOLERANCE = 0.05
 """Largest share by which a stated frame rate may differ from the counted one, and a stated duration be too short."""
@@ -74,10 +71,9 @@ class PacketIndex:
     none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
-    clean_keyframes: NDArray[np.bool_]
-    """Whether each frame is a keyframe from which on everything is shown as if what is before it had been decoded."""
-    reorder_depth: int
-    """Number of frames for which a decoder waits before it shows one, as far as it knows at the first frame."""
+    sequences: NDArray[np.int64] | None
+    """Number of the coded sequence of each frame, ascending; None if they are unknown, or anything about the file is
+    odd."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     leading_packets: int
@@ -122,78 +118,6 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
-class _Beginning:
-    """The beginning of a video stream, up to the first frame that can be decoded."""
-
-    def __init__(self, video: VideoStream, container_format: av.ContainerFormat) -> None:
-        self._codec = video.codec_context
-        # Before the first keyframe other decoders return nothing, and that of MPEG-4 returns grey frames.
-        is_recording = any(has_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
-        self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
-        self._packets_before_keyframe = self._packets_from_keyframe = 0
-        self._ended = self._damaged = False
-        self.first_frame: av.VideoFrame | None = None
-        """The first frame; None if none can be decoded."""
-        self.delay = 0
-        """Number of packets that the decoder needs after the one of the first frame, to return the first frame."""
-
-    def add(self, packet: av.Packet[VideoStream]) -> None:
-        if self._ended:
-            return
-        if packet.is_keyframe or self._packets_from_keyframe:
-            self._packets_from_keyframe += 1
-        else:
-            self._packets_before_keyframe += 1
-        if not self._waits_for_keyframe or self._packets_from_keyframe:
-            self._decode(packet)
-        if self._packets_before_keyframe > LEADING_PACKETS:
-            self._ended = self._damaged = True
-        self._ended = self._ended or self._packets_from_keyframe == FIRST_FRAME_PACKETS
-
-    def _decode(self, packet: av.Packet[VideoStream]) -> None:
-        try:
-            frames = None if packet.is_corrupt else self._codec.decode(packet)
-        except av.FFmpegError:
-            frames = None
-        if frames:
-            self._ended = True
-            self.first_frame = frames[0]
-        elif frames is None:
-            self._damaged = bool(self._packets_from_keyframe)  # without a keyframe, nothing can be decoded
-        else:
-            self.delay += 1
-
-    def end(self) -> None:
-        """Take the first frame from a decoder that waited for more packets, at the end of a short file."""
-        if not (self._ended or self._damaged):
-            with suppress(av.FFmpegError):
-                self.first_frame = next(iter(self._codec.decode(None)), None)
-
-    @property
-    def rotation(self) -> int:
-        """Degrees by which a player turns the frames clockwise; 0 if none can be decoded."""
-        # FFmpeg's angle is counterclockwise.
-        return round(-self.first_frame.rotation / 90) % 4 * 90 if self.first_frame else 0
-
-    @property
-    def leading_packets(self) -> int:
-        """Number of packets that must not be decoded."""
-        can_begin = self._waits_for_keyframe and self._packets_from_keyframe and not self._damaged
-        return self._packets_before_keyframe if can_begin else 0
-
-    def skipped(self, pts: NDArray[np.int64]) -> int:
-        """Return the number of frames before the first that can be decoded.
-
-        Args:
-            pts: Presentation times of all frames, ascending; empty if frames have none.
-        """
-        if self._damaged:
-            return 0
-        if self.first_frame and self.first_frame.pts is not None and (pts == self.first_frame.pts).any():
-            return int(np.searchsorted(pts, self.first_frame.pts))
-        return self._packets_before_keyframe
-
-
 class _Scan:
     """One pass over all packets, and the facts that it collects."""
 
@@ -208,7 +132,7 @@ class _Scan:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
         self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
-        self._beginning = _Beginning(self._video, self._format)
+        self._beginning = Beginning(self._video, self._format)
         self._clean_keyframes = CleanKeyframes(self._video)
         # About the frames that are shown, in the order of the file:
         self._pts, self._has_pts, self._dts, self._keyframes = array("q"), array("b"), array("q"), array("b")
@@ -259,6 +183,8 @@ class _Scan:
         # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
         if skipped == len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
+        why_incomplete = self._why_incomplete(len(times))
+        is_odd = skipped or why_incomplete or not identify
         return PacketIndex(
             container_format=self._format.name,
             stream_index=self._video.index,
@@ -266,16 +192,22 @@ class _Scan:
             pts=pts[skipped:] if identify else pts[:0],
             times=times[skipped:],
             keyframes=keyframes[skipped:],
-            clean_keyframes=np.array(self._clean, bool)[order][skipped:],
-            reorder_depth=self._video.codec_context.reorder_depth,
+            sequences=None if is_odd else self._sequences(order),
             file_order=order[skipped:],
             leading_packets=self._beginning.leading_packets,
             clock_offsets=tuple(self._timeline.offsets),
             first_frame=None if skipped else self._beginning.first_frame,
             corrupt_packets=self._corrupt_packets,
             info=self._info(times[skipped:], skipped),
-            why_incomplete=self._why_incomplete(len(times)),
+            why_incomplete=why_incomplete,
         )
+
+    def _sequences(self, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        is_indexed = self._format.name in INDEXED_FORMATS and len(self._timeline.offsets) == 1
+        if not is_indexed or self._corrupt_packets or self._beginning.leading_packets:
+            return None
+        clean = np.array(self._clean, bool)[order]
+        return find_sequences(clean, order, self._video.codec_context.reorder_depth)
 
     def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
         """Return whether presentation times are only numbers of packets, and wrong.

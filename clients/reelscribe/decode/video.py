@@ -268,7 +268,7 @@ class Video(OpenVideo):
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
             so in little time.
         """
-        sequences = self._reader.sequences
+        sequences = self._packets.sequences
         least = portion_seconds * DECODED_PIXELS / (self.info.width * self.info.height + FRAME_PIXELS)
         if sequences is None or not self.can_go_back or len(self.times) < 2 * least:
             return ()

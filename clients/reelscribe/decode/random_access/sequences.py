@@ -13,36 +13,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.decode.packets import PacketIndex
-
-INDEXED_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-"""FFmpeg's names of the container formats in which a seek finds a keyframe by an index and gives the same packets, even
-if the file is damaged."""
-
 MAX_REORDER = 32
 """Number of frames in front of a frame among which those are counted that are shown after it; no codec needs more."""
 
 
-def find_sequences(packets: PacketIndex) -> NDArray[np.int64] | None:
+def find_sequences(
+    clean_keyframes: NDArray[np.bool_], file_order: NDArray[np.int64], stated_depth: int
+) -> NDArray[np.int64] | None:
     """Find the sequences of a video.
 
     Args:
-        packets: The index of the file.
+        clean_keyframes: Whether each frame is a clean keyframe.
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+        stated_depth: Number of frames for which a decoder waits before it shows one, as far as it knows at first.
 
     Returns:
-        Number of the sequence of each frame, ascending; None if anything about the file is odd, so that it is unknown.
+        Number of the sequence of each frame, ascending; None if they depend on each other.
     """
-    is_known = (
-        bool(len(packets.pts))
-        and len(packets.clock_offsets) == 1
-        and packets.container_format in INDEXED_FORMATS
-        and not (packets.corrupt_packets or packets.leading_packets or packets.info.skipped_frames)
-        and packets.why_incomplete is None
-        and packets.clean_keyframes[0]
-        # A decoder that does not know how long to wait for frames that are shown earlier loses some at first.
-        and reorder_depth(packets.file_order) <= packets.reorder_depth
-    )
-    return np.cumsum(packets.clean_keyframes) if is_known else None
+    # A decoder that does not know how long to wait for frames that are shown earlier loses some at first.
+    is_known = clean_keyframes[0] and reorder_depth(file_order) <= stated_depth
+    return np.cumsum(clean_keyframes) if is_known else None
 
 
 def reorder_depth(file_order: NDArray[np.int64]) -> int:
