@@ -207,8 +207,10 @@ class DecodePool:
                             async for item in items:
                                 yield item
             except (DecoderDied, DecoderStalled):
-                if self._stopped or source.is_given_up:
+                if self._stopped:
                     raise
+                if source.failure:
+                    raise source.failure from None
 
     async def _read_portion(self, source: ReadSource[Opened, Batch]) -> AsyncGenerator[Opened | Batch, None]:
         """Read one portion of a source with a process that nobody waits for, if there still are both."""
@@ -226,8 +228,10 @@ class DecodePool:
             _log.warning("%s; fewer processes read what is left", error)
             return
         except (DecoderDied, DecoderStalled):
-            if self._stopped or source.is_given_up:
+            if self._stopped:
                 raise
+            if source.failure:
+                raise source.failure from None
         rest = self._read_left(source, lambda: None)  # the process left something, and perhaps nobody else is there
         async with aclosing(rest):
             async for item in rest:

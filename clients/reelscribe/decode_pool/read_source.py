@@ -29,6 +29,8 @@ class ReadSource(Generic[Opened, Batch]):
         self._left, self._divide = list(spans), divide
         self._opened: Opened | None = None
         self._entry_points: Sequence[int] = ()
+        self.failure: DecoderDied | DecoderStalled | None = None
+        """Why the source is given up: every attempt ended with the death of its process, or with one that hung."""
 
     @property
     def is_divided(self) -> bool:
@@ -39,7 +41,7 @@ class ReadSource(Generic[Opened, Batch]):
     @property
     def is_left(self) -> bool:
         """Whether there is a portion that nobody reads, and that may still be tried."""
-        return not self.is_given_up and (self._opened is None or bool(self._left))
+        return not self.failure and (self._opened is None or bool(self._left))
 
     async def read_portion(self, process: DecodeProcess) -> AsyncGenerator[Opened | Batch, None]:
         """Read the next portion. What a process leaves of it when it dies or hangs is read by another one.
@@ -50,7 +52,7 @@ class ReadSource(Generic[Opened, Batch]):
 
         Raises:
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung. Then
-                `is_given_up` says whether it was the last attempt.
+                `failure` says whether there is another attempt.
         """
         wanted, self._left = before_entry(self._left, self._entry_points if self.is_divided else ())
         attempt = self._failures
@@ -69,14 +71,9 @@ class ReadSource(Generic[Opened, Batch]):
             self._left = join(self._left, wanted)
             if attempt == self._failures:  # of processes that end together, as when a disk does not answer, one counts
                 self._failures += 1
-            if self.is_given_up:
-                raise type(error)(f"{error}; like {self._failures - 1} before it") from None
+            if self._failures == len(self._attempts) and not self.failure:
+                self.failure = type(error)(f"{error}; like {self._failures - 1} before it")
             raise
-
-    @property
-    def is_given_up(self) -> bool:
-        """Whether every attempt ended with the death of its process, or with one that hung."""
-        return self._failures == len(self._attempts)
 
     def _command(self) -> ReadCommand[Opened, Batch]:
         portion: Portion = "later" if self.is_divided else "all" if self._opened or not self._divide else "first"
