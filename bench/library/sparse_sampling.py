@@ -6,7 +6,8 @@
 Videos of 25 frames a second are encoded once, in groups of pictures of 1, 2 and 10 s without further keyframes: noisy,
 textured pans, in which about half of the frames are B-frames that no other frame needs. Every round runs each way once,
 in turns, on one thread, from opening the file to the last frame, scaled to 224x224. Videos last `--seconds`, and
-`--frames 16` is read from videos of eight times that.
+`--frames 16` is read from videos of eight times that. The defaults take 3 minutes on two cores, and a size of 3840x2160
+four times as long.
 
 "ours" reads as a decode process does: all frames, `--fps 1`, `--every 30`, `--frames 16`, and clips of 5 s with two
 frames a second. The other ways answer `--fps 1`: "PyAV" decodes with PyAV alone, and "ffmpeg" is the program, if it is
