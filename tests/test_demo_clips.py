@@ -62,10 +62,10 @@ def test_committed_clips_and_weights_are_small():
 
 
 def test_the_clip_model_is_right_about_clips_it_was_not_trained_with_and_uses_the_order_of_frames(clip_model):
-    events, texts, backwards = evaluate(clip_model, 64)
+    events, texts, backwards = evaluate(clip_model, 24)
     right = sum(clip.caption == text for clip, text in zip(events, texts, strict=True))
     reversed_right = sum(clip.caption == text for clip, text in zip(events, backwards, strict=True))
-    assert right >= 56
+    assert right >= 21
     assert reversed_right <= right / 2
 
 

@@ -197,6 +197,27 @@ async def test_a_read_that_is_cancelled_while_it_waits_for_a_slot_loses_no_slot(
     assert received.ordinals == list(range(40))
 
 
+async def test_a_process_whose_end_is_not_awaited_because_of_a_second_cancel_has_ended_with_the_pool(clip, monkeypatch):
+    closing, ended, close = asyncio.Event(), [], process.DecodeProcess.close
+
+    async def watched_close(each):
+        closing.set()
+        await close(each)
+        ended.append(each)
+
+    monkeypatch.setattr(process.DecodeProcess, "close", watched_close)
+    async with new_pool() as pool:
+        batches = pool.read(ReadFrames(task_of(clip), 5), [Span()])
+        await anext(batches)
+        reading = asyncio.create_task(batches.aclose())
+        await closing.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert ended == []
+    assert len(ended) == 1
+
+
 async def test_a_process_reads_many_files_and_goes_on_after_those_that_cannot_be_read(clip, media, tmp_path):
     (tmp_path / "x.mp4").write_text("text")
     write_sound(tmp_path / "sound.mp4", media / "spoken.mp4")

@@ -291,7 +291,7 @@ class DecodePool:
         return process
 
     async def _discard(self, process: DecodeProcess) -> None:
+        await process.close()  # if this is cancelled, the pool closes it when it ends
         self._all.discard(process)
         self._past_seconds += process.busy_seconds
         self._past_decoded += process.decoded
-        await process.close()

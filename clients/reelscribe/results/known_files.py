@@ -23,10 +23,13 @@ _NEWEST_SETTINGS = """
     SELECT value FROM settings JOIN jobs ON jobs.settings = settings.id
     WHERE jobs.id = (SELECT max(job) FROM results WHERE kind = ?)
 """
-# The batches of a job that ended well hold all of it, so they need not be added up.
+# The batches of a job that ended well hold all of it, so they need not be added up. What is known of a source can be
+# long, and is read only for jobs that choose nothing.
 _JOBS = """
     SELECT sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
-        (SELECT coalesce(sum(stop - first), 0) FROM parts WHERE job = jobs.id) END
+        (SELECT coalesce(sum(stop - first), 0) FROM parts WHERE job = jobs.id) END,
+        CASE total WHEN 0 THEN
+            json_extract(opened, '$.info.end_seconds') - json_extract(opened, '$.info.start_seconds') END
     FROM jobs WHERE settings = (SELECT id FROM settings WHERE value = ?)
 """
 
@@ -39,6 +42,8 @@ class KnownJob:
     """Number of its chosen frames or samples; None if it is not known."""
     saved: int
     """Number of these that have a result."""
+    searched: float
+    """Seconds of the video that was searched for shots alone; 0 for a job that chooses frames or samples."""
     done: bool
     """Whether nothing is left to do, whether it went well or not."""
     error_type: str | None
@@ -117,5 +122,6 @@ class KnownFiles:
 
 
 def _jobs(database: sqlite3.Connection, settings: Mapping[str, Any]) -> Iterator[tuple[str, KnownJob]]:
-    for sha256, total, done, error, saved in database.execute(_JOBS, [settings_text(settings)]):
-        yield sha256, KnownJob(total, saved or 0, bool(done), json.loads(error)[0] if error else None)
+    for sha256, total, done, error, saved, searched in database.execute(_JOBS, [settings_text(settings)]):
+        error_type = json.loads(error)[0] if error else None
+        yield sha256, KnownJob(total, saved or 0, searched or 0.0, bool(done), error_type)

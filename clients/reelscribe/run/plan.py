@@ -146,9 +146,7 @@ def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: s
 def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> PlannedShare:
     if job is None:
         return PlannedShare()
-    amount = job.saved / track.items_per_count
-    if track.item is None and job.done:  # its sources are done at once
-        amount = seconds or 0.0
+    amount = job.searched if track.item is None else job.saved / track.items_per_count
     total = amount if job.total is None else job.total / track.items_per_count
     if job.total is None and seconds:
         total = seconds
