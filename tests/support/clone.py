@@ -27,6 +27,7 @@ REPLACED = {
     "Qwen/Qwen3-VL-2B-Instruct": "demo/models/clips",
     " --gpus 4": "",  # needs a GPU machine
     "/videos": "demo/media",
+    "vmargs=": "vmargs=-XX:TieredStopAtLevel=1 ",  # a server that lives for seconds; what Java compiles well costs more
 }
 """What a reader has and these tests have not, and what stands in for it."""
 
