@@ -87,10 +87,11 @@ class GreedyOpt:
         """Return whether the model has positions for a prompt of `length` tokens and all tokens after it."""
         return bool(length + self._search.most <= self._positions.num_embeddings - self._positions.offset)
 
-    def generate(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    def generate(self, prompts: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Generate until each text has ended, or has the most tokens.
 
         Args:
+            prompts: The token IDs of the prompts, (B, T), for penalties.
             embeddings: The prompts, (B, T, D).
 
         Returns:
@@ -105,7 +106,7 @@ class GreedyOpt:
         def next_logits(tokens: Tensor) -> Tensor:
             return self._logits(self._tokens(tokens)[:, None], caches, next(positions))
 
-        return self._search(self._logits(embeddings, caches, 0), next_logits)
+        return self._search(prompts, self._logits(embeddings, caches, 0), next_logits)
 
     def _logits(self, hidden: Tensor, caches: list[Tensor], at: int) -> Tensor:
         """The scores of the next token, (B, V) float32, after the tokens (B, T, D) at positions from `at`.

@@ -119,7 +119,8 @@ class GreedyQwen:
         with torch.inference_mode():
             encoded = self._model(**inputs, use_cache=True, logits_to_keep=1)
             context = self._context(inputs["attention_mask"], encoded, search.most)
-            tokens, averages = search(encoded.logits[:, -1].float(), lambda chosen: self._logits(chosen, context))
+            first = encoded.logits[:, -1].float()
+            tokens, averages = search(inputs["input_ids"], first, lambda chosen: self._logits(chosen, context))
         return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
 
     def _context(self, mask: Tensor, encoded: Any, most: int) -> _Context:

@@ -19,7 +19,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "do_sample": (False,),
     "num_beams": (1,),
     "num_return_sequences": (1,),
-    "repetition_penalty": (1.0,),
     "min_length": (0,),
     "no_repeat_ngram_size": (0,),
     "use_cache": (True,),
@@ -28,7 +27,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 """Options of `generate`, and the values with which they change nothing in greedy search."""
 
-_KNOWN = {"max_new_tokens", "min_new_tokens", "eos_token_id", "pad_token_id", "bos_token_id", "transformers_version"}
+_KNOWN = {"max_new_tokens", "min_new_tokens", "repetition_penalty", "eos_token_id", "pad_token_id", "bos_token_id"}
+_KNOWN |= {"transformers_version"}
 """Options that may have any value."""
 
 _FOR_SAMPLING = {"temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
@@ -50,6 +50,7 @@ class GreedySearch:
             settings: Its generation configuration, with the options of the caller in it.
         """
         self.most, self._least = settings.max_new_tokens, settings.min_new_tokens or 0
+        self._penalty = settings.repetition_penalty or 1.0
         ends = end_tokens(model, {"eos_token_id": settings.eos_token_id})
         self._ends = torch.tensor(ends, device=model.device, dtype=torch.long)
         self._padding = settings.pad_token_id if settings.pad_token_id is not None else ends[0] if ends else 0
@@ -72,10 +73,13 @@ class GreedySearch:
                 return None
         return cls(model, settings)
 
-    def __call__(self, logits: Tensor, next_logits: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, prompts: Tensor, logits: Tensor, next_logits: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """Generate until each text has ended, or has the most tokens.
 
         Args:
+            prompts: The token IDs before the first token, (B, T); a penalty for repetition applies to them, too.
             logits: The scores of the first token, (B, V) float32. They may be changed.
             next_logits: Returns the scores of the token after the tokens (B,) that were chosen last. It is not called
                 for tokens that are not needed.
@@ -85,15 +89,21 @@ class GreedySearch:
             and including the end, (B,).
         """
         ended = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+        said = torch.zeros_like(logits, dtype=torch.bool).scatter_(1, prompts, True) if self._penalty != 1 else None
         tokens: list[Tensor] = []
         logprobs: list[Tensor] = []
         while True:
+            if said is not None:
+                punished = torch.where(logits < 0, logits * self._penalty, logits / self._penalty)
+                logits = torch.where(said, punished, logits)
             if len(tokens) < self._least:
                 logits[:, self._ends] = -torch.inf
             best, chosen = logits.max(-1)
             logprobs.append(best - logits.logsumexp(-1))
             tokens.append(chosen.masked_fill(ended, self._padding))
             ended |= torch.isin(chosen, self._ends)
+            if said is not None:
+                said.scatter_(1, tokens[-1][:, None], True)
             if len(tokens) == self.most or ended.all():
                 break
             logits = next_logits(tokens[-1])

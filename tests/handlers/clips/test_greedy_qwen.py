@@ -50,6 +50,7 @@ def with_pixel_values(describer: Describer, inputs: dict[str, Tensor]) -> dict[s
 
 
 CASES = [{}, {"max_new_tokens": 1}, {"min_new_tokens": 15}, {"eos_token_id": [446, 300]}, {"temperature": 0.7}]
+CASES += [{"repetition_penalty": 1.3}]
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
@@ -74,7 +75,7 @@ def test_features_are_those_of_transformers(describer, original, inputs):
 
 
 @pytest.mark.parametrize(
-    "options", [{"do_sample": True}, {"num_beams": 2}, {"repetition_penalty": 1.05}, {"stop_strings": "."}], ids=str
+    "options", [{"do_sample": True}, {"num_beams": 2}, {"no_repeat_ngram_size": 2}, {"stop_strings": "."}], ids=str
 )
 def test_options_that_change_greedy_search_are_left_to_transformers(describer, options):
     assert GreedySearch.of(describer.model, {"max_new_tokens": 5, **options}) is None
