@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["reelscribe", "captions", "worker"]):
     from reelscribe.errors import ReelscribeError
     from support.hostile_pickles import DANGEROUS_NAMES, HOSTILE
     from support.trees import same
-    from worker.request_batch import Encoded
+    from worker.request_batch import Unread
     from worker.still_image import is_still
 
 LONGEST = 2**16
@@ -47,8 +47,8 @@ def watch(event: str, arguments: tuple[object, ...]) -> None:
 
 def read_still(body: bytes) -> None:
     request = FrameReader(LIMITS, SIZE)({"body": body}, {})
-    assert isinstance(request, Encoded)
-    request.decode()
+    assert isinstance(request, Unread)
+    request.read()
 
 
 def read(body: bytes) -> object:

@@ -17,7 +17,7 @@ from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_r
 from reelscribe.run.tracks.options import SpeechOptions
 from speech_handler import SpeechHandler
 from transcripts.settings import SpeechSettings
-from worker.request_batch import Encoded
+from worker.request_batch import Unread
 
 
 class LocalSpeech:
@@ -37,7 +37,7 @@ class LocalSpeech:
             tree["chunks"] = list(chunks[at : at + size])
             body = bytearray().join(wire.pack(tree))
             request = self._model.new_reader()({"body": body}, {})
-            assert not isinstance(request, Encoded), "arrays at the model's rate are not decoded"
+            assert not isinstance(request, Unread), "arrays at the model's rate are read at once"
             (transcripts,) = self._model.batches.map([request.items])
             assert isinstance(transcripts, list), transcripts
             yield from transcripts

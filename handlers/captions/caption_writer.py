@@ -39,7 +39,7 @@ class CaptionWriter:
             ids = inputs["input_ids"] if "input_ids" in inputs else self._default_prompt(inputs["features"])
             embeddings = self._embed(ids, inputs["features"])
             if self._greedy is not None and self._greedy.has_room(ids.shape[1]):
-                tokens, averages = self._greedy.generate(embeddings)
+                tokens, averages = self._greedy.generate(ids, embeddings)
                 return {"tokens": torch.cat([ids, tokens], 1).tolist(), "avg_logprobs": averages.tolist()}
             prompt = {"inputs_embeds": embeddings, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
             if not self._model.language_model.config.is_encoder_decoder:

@@ -98,8 +98,7 @@ class Captioner:
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
         self._encodes_images = self.model.config.model_type == "blip-2"
         if self._encodes_images:
-            vision = self.model.vision_model
-            vision.embeddings = PatchEmbeddings(vision.embeddings, self.transform)
+            self._embed_levels(self.model.vision_model)
         self._second_stage = second_stage or LocalSecondStage(_writer(self.model, settings.generation))
         self._prompt_inputs = self._encode_prompt(device)
         self._prefix = self._repeated_prompt()
@@ -208,6 +207,23 @@ class Captioner:
             return ""
         (text,) = self.processor.batch_decode(self._prompt_inputs["input_ids"], skip_special_tokens=True)
         return str(text).strip()
+
+    def _embed_levels(self, vision: Any) -> None:
+        """Have the image encoder of a BLIP-2 take levels, and compare its first layer with what it was before.
+
+        Raises:
+            StartupError: They differ.
+        """
+        convolution = vision.embeddings.patch_embedding
+        vision.embeddings = PatchEmbeddings(vision.embeddings, self.transform)
+        # A frame of the input size is not resized, so nothing but the layer can differ.
+        size = self.transform.input_size
+        frame = np.random.default_rng(1).integers(0, 256, (size.height, size.width, 3), np.uint8)
+        pixels = self.processor.image_processor(images=[Image.fromarray(frame)], return_tensors="pt")["pixel_values"]
+        with torch.inference_mode():
+            theirs = convolution(pixels.to(convolution.weight)).flatten(2).transpose(1, 2)
+            ours = vision.embeddings.patches(self.transform.levels(frame[None]))
+        vision.embeddings.product.check(self.settings.model, ours, theirs)
 
     def _check_preprocessing(self) -> None:
         """Compare FrameTransform with the model's own processor; if they differed, captions would be silently wrong.

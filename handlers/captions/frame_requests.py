@@ -14,7 +14,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
-from worker.request_batch import Encoded, Headers, Row, request_body, wrong_format
+from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
 MAX_ASPECT = 32
@@ -83,7 +83,7 @@ class FrameReader:
         self._limits, self._size = limits, size
         self._frames_left, self._still_pixels_left = limits.frames, STILL_PIXELS_PER_CALL
 
-    def __call__(self, row: Row, _headers: Headers) -> FrameRequest | Encoded:
+    def __call__(self, row: Row, _headers: Headers) -> FrameRequest | Unread:
         """Read the frames of one request; a still is decoded later.
 
         Args:
@@ -104,12 +104,12 @@ class FrameReader:
         self._reserve(count)
         return request
 
-    def _read_still(self, body: bytes | bytearray) -> Encoded:
+    def _read_still(self, body: bytes | bytearray) -> Unread:
         image = open_still(body)
         self._limits.check(1, *image.size)
         pixels = image.width * image.height
         self._reserve(1, pixels)
-        return Encoded(lambda: FrameRequest(to_frame(image, self._size)[None], single=True), pixels)
+        return Unread(lambda: FrameRequest(to_frame(image, self._size)[None], single=True), pixels)
 
     def _reserve(self, frames: int, still_pixels: int = 0) -> None:
         """Reserve room in this call, before anything large is decoded."""

@@ -1,13 +1,12 @@
 """Greedy search with an OPT, the language model of the usual BLIP-2 checkpoints.
 
-transformers' `generate` serves hundreds of models, so each token takes more time in Python than a small model takes to
-compute it. Here, no prompt is padded, since all images of a batch have the same one, and nothing is sampled. A token is
-a few operations of torch for each layer, over a cache of keys and values that is allocated once.
+No prompt is padded, since all images of a batch have the same one. A token is a few operations of torch for each layer,
+over a cache of keys and values that is allocated once.
 """
 
 from __future__ import annotations
 
-import copy
+import itertools
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,23 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime.generation import average_logprobs, end_tokens
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "do_sample": (False,),
-    "num_beams": (1,),
-    "num_return_sequences": (1,),
-    "repetition_penalty": (1.0,),
-    "min_length": (0,),
-    "no_repeat_ngram_size": (0,),
-    "use_cache": (True,),
-    "output_attentions": (False,),
-    "output_hidden_states": (False,),
-}
-"""Options of `generate`, and the values with which they change nothing in greedy search."""
-
-_KNOWN = {"max_new_tokens", "min_new_tokens", "eos_token_id", "pad_token_id", "bos_token_id", "transformers_version"}
-"""Options that may have any value."""
+from runtime.greedy_search import GreedySearch
 
 
 @dataclass(frozen=True)
@@ -71,21 +54,18 @@ class _Layer:
 class GreedyOpt:
     """Generates the most probable next token until all texts have ended."""
 
-    def __init__(self, model: Any, settings: Any) -> None:
+    def __init__(self, model: Any, search: GreedySearch) -> None:
         """Join the projections of each layer; their modules stay usable, and no memory is added.
 
         Args:
             model: An `OPTForCausalLM` on its device.
-            settings: Its generation configuration, with the options of the caller in it.
+            search: What to generate.
         """
         decoder = model.model.decoder
         self._tokens, self._positions = decoder.embed_tokens, decoder.embed_positions
         self._layers = [_Layer.of(layer) for layer in decoder.layers]
         self._norm, self._head, self._heads = decoder.final_layer_norm, model.lm_head, model.config.num_attention_heads
-        self._most, self._least = settings.max_new_tokens, settings.min_new_tokens or 0
-        ends = end_tokens(model, {"eos_token_id": settings.eos_token_id})
-        self._ends = torch.tensor(ends, device=model.device, dtype=torch.long)
-        self._padding = settings.pad_token_id if settings.pad_token_id is not None else ends[0] if ends else 0
+        self._search = search
 
     @classmethod
     def of(cls, model: Any, options: dict[str, Any]) -> GreedyOpt | None:
@@ -95,27 +75,23 @@ class GreedyOpt:
             model: A language model of transformers.
             options: Options of transformers' `generate`.
         """
-        config = model.config
-        settings = copy.deepcopy(model.generation_config)
-        unknown = settings.update(**options)
-        if unknown or settings.max_new_tokens is None or config.model_type != "opt":
+        config, search = model.config, GreedySearch.of(model, options)
+        if search is None or config.model_type != "opt":
             return None
-        for name, value in settings.to_diff_dict().items():
-            if not name.startswith("_") and name not in _KNOWN and value not in (None, *_NEUTRAL.get(name, ())):
-                return None
         usual = config.do_layer_norm_before and config.enable_bias and config.layer_norm_elementwise_affine
         if not usual or config._remove_final_layer_norm or config.word_embed_proj_dim != config.hidden_size:
             return None
-        return cls(model, settings)
+        return cls(model, search)
 
     def has_room(self, length: int) -> bool:
         """Return whether the model has positions for a prompt of `length` tokens and all tokens after it."""
-        return bool(length + self._most <= self._positions.num_embeddings - self._positions.offset)
+        return bool(length + self._search.most <= self._positions.num_embeddings - self._positions.offset)
 
-    def generate(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+    def generate(self, prompts: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Generate until each text has ended, or has the most tokens.
 
         Args:
+            prompts: The token IDs of the prompts, (B, T), for penalties.
             embeddings: The prompts, (B, T, D).
 
         Returns:
@@ -123,24 +99,14 @@ class GreedyOpt:
             those up to and including the end, (B,).
         """
         count, length, width = embeddings.shape
-        shape = (2, count, self._heads, length + self._most, width // self._heads)
+        shape = (2, count, self._heads, length + self._search.most, width // self._heads)
         caches = [embeddings.new_empty(shape) for _ in self._layers]
-        ended = torch.zeros(count, dtype=torch.bool, device=embeddings.device)
-        hidden, at = embeddings, 0
-        tokens: list[Tensor] = []
-        logprobs: list[Tensor] = []
-        while len(tokens) < self._most and not ended.all():
-            logits = self._logits(hidden, caches, at)
-            at += hidden.shape[1]
-            if len(tokens) < self._least:
-                logits[:, self._ends] = -torch.inf
-            best, chosen = logits.max(-1)
-            logprobs.append(best - logits.logsumexp(-1))
-            tokens.append(chosen.masked_fill(ended, self._padding))
-            ended |= torch.isin(chosen, self._ends)
-            hidden = self._tokens(tokens[-1])[:, None]
-        generated = torch.stack(tokens, 1)
-        return generated, average_logprobs(torch.stack(logprobs, 1), torch.isin(generated, self._ends))
+        positions = itertools.count(length)
+
+        def next_logits(tokens: Tensor) -> Tensor:
+            return self._logits(self._tokens(tokens)[:, None], caches, next(positions))
+
+        return self._search(prompts, self._logits(embeddings, caches, 0), next_logits)
 
     def _logits(self, hidden: Tensor, caches: list[Tensor], at: int) -> Tensor:
         """The scores of the next token, (B, V) float32, after the tokens (B, T, D) at positions from `at`.

@@ -21,7 +21,7 @@ from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescript
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
 from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, brief
-from worker.request_batch import Encoded, Headers, Row, request_body, wrong_format
+from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
 MAX_PROMPT_LETTERS = 100_000
@@ -60,7 +60,7 @@ class ClipReader:
         self._describer, self._settings = describer, describer.settings
         self._clips_left, self._still_pixels_left = self._settings.max_clips, STILL_PIXELS_PER_CALL
 
-    def __call__(self, row: Row, _headers: Headers) -> ClipRequest | Encoded:
+    def __call__(self, row: Row, _headers: Headers) -> ClipRequest | Unread:
         """Read the clips of one request; a still is decoded later, and frames of another size are scaled later.
 
         Args:
@@ -89,15 +89,15 @@ class ClipReader:
         if not any(map(self._is_to_be_scaled, clips)):
             return ClipRequest(clips, single=not listed)
         pixels = sum(clip.frames.size // 3 for clip in clips)
-        return Encoded(lambda: ClipRequest([self._scale(clip) for clip in clips], single=not listed), pixels)
+        return Unread(lambda: ClipRequest([self._scale(clip) for clip in clips], single=not listed), pixels)
 
-    def _read_still(self, body: bytes | bytearray) -> Encoded:
+    def _read_still(self, body: bytes | bytearray) -> Unread:
         image = open_still(body)
         self._check_sides(*image.size)
         pixels = image.width * image.height
         self._reserve(1, pixels)
         size = self._describer.family.still_budget.frame_size(1, *image.size)
-        return Encoded(lambda: ClipRequest([Clip(to_frame(image, size)[None], [0.0])], single=True), pixels)
+        return Unread(lambda: ClipRequest([Clip(to_frame(image, size)[None], [0.0])], single=True), pixels)
 
     def _read_clip(self, sent: Any) -> Clip:
         tree = {"frames": sent} if isinstance(sent, np.ndarray) else sent

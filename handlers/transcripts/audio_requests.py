@@ -32,7 +32,7 @@ from transcripts.audio_file import (
     resample,
 )
 from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
-from worker.request_batch import Encoded, Headers, Row, request_body, wrong_format
+from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
 
 ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"
 """The formats of a body, for error messages."""
@@ -108,7 +108,7 @@ class AudioReader:
         self._limits, self._model = limits, model
         self._seconds_left = max(limits.chunks * limits.chunk_seconds, limits.file_seconds)
 
-    def __call__(self, row: Row, headers: Headers) -> AudioRequest | Encoded:
+    def __call__(self, row: Row, headers: Headers) -> AudioRequest | Unread:
         """Read the audio of one request; a file is decoded later, and chunks of another rate are resampled later.
 
         Args:
@@ -139,7 +139,7 @@ class AudioReader:
         options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
         return self._read_arrays(tree["chunks"], rate, options)
 
-    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest | Encoded:
+    def _read_arrays(self, sent: Any, rate: int, options: TranscriptionOptions) -> AudioRequest | Unread:
         arrays = sent if isinstance(sent, list) else [sent]
         if not arrays:
             raise SpeechError("chunks: expected at least one, got none")
@@ -157,7 +157,7 @@ class AudioReader:
             check_length(min(len(chunk.samples) for chunk in chunks))
             return AudioRequest(chunks, "list" if isinstance(sent, list) else "array", model_rate)
 
-        return convert() if rate == model_rate else Encoded(convert, sum(map(len, arrays)))
+        return convert() if rate == model_rate else Unread(convert, sum(map(len, arrays)))
 
     def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):
@@ -173,7 +173,7 @@ class AudioReader:
                 f" {len(array) / rate:.2f}; cut them where it is quiet, or send a WAV file"
             )
 
-    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> Encoded:
+    def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> Unread:
         rate = self._model.sample_rate
         file = open_audio_file(body, self._limits.file_seconds)
         self._reserve(file.frames / file.samplerate)
@@ -182,7 +182,7 @@ class AudioReader:
             chunks = [Chunk(_to_float32(piece), options) for piece in self._cut(decode(file, rate))]
             return AudioRequest(chunks, "file", rate)
 
-        return Encoded(convert, file.frames * file.channels)
+        return Unread(convert, file.frames * file.channels)
 
     def _cut(self, samples: SampleArray) -> list[SampleArray]:
         """Cut a whole file into chunks, as the client does."""

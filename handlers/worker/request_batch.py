@@ -93,16 +93,19 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """A request that a reader accepted, and that has its place in the call, but must still be decoded or scaled."""
+class Unread:
+    """A request that a reader accepted, and that has its place in the call, but has not been read.
 
-    decode: Callable[[], Request]
+    What is missing takes long: a file is decoded, a frame is scaled, or audio is resampled.
+    """
+
+    read: Callable[[], Request]
     """Does this work, in any thread. Raises a RequestError if the request turns out to be damaged."""
     values: int
-    """How many samples or pixels there are to decode or scale: what the work is measured by."""
+    """How many samples or pixels there are to read: what the work is measured by."""
 
 
-RequestReader = Callable[[Row, Headers], Request | Encoded]
+RequestReader = Callable[[Row, Headers], Request | Unread]
 """Reads the requests of one call, one after the other. Raises a RequestError for a request that cannot be answered."""
 
 
@@ -156,7 +159,7 @@ class RequestBatch:
             context: TorchServe's context of this call.
             read: Reads one request for the model.
             counters: Counts requests, errors, and the time that reading takes.
-            threads: Decode the larger requests of a call with several. By default, everything is decoded here.
+            threads: Read the larger requests of a call with several. By default, everything is read here.
         """
         self._context = context
         self._counters = counters or Counters()
@@ -183,10 +186,10 @@ class RequestBatch:
             try:
                 with self._counters.timed("preprocess_seconds"):
                     request = read(row, headers)
-                if self._threads and isinstance(request, Encoded) and request.values >= THREAD_VALUES:
-                    self._items[i] = self._threads.submit(self._decode, i, request)
+                if self._threads and isinstance(request, Unread) and request.values >= THREAD_VALUES:
+                    self._items[i] = self._threads.submit(self._finish_reading, i, request)
                 else:
-                    self._items[i] = self._decode(i, request)
+                    self._items[i] = self._finish_reading(i, request)
             except RequestError as error:
                 self._refuse(i, error)
 
@@ -194,15 +197,15 @@ class RequestBatch:
     def items(self) -> list[Any]:
         """The items of each request for the model that could be read, in order.
 
-        Those of a request that threads decode are a Future of them, which may raise a RequestError.
+        Those of a request that threads read are a Future of them, which may raise a RequestError.
         """
         return list(self._items.values())
 
-    def _decode(self, i: int, request: Request | Encoded) -> Any:
-        """Keep request `i`, once it is decoded, and return its items."""
-        if isinstance(request, Encoded):
+    def _finish_reading(self, i: int, request: Request | Unread) -> Any:
+        """Keep request `i`, once it is read, and return its items."""
+        if isinstance(request, Unread):
             with self._counters.timed("preprocess_seconds"):
-                request = request.decode()
+                request = request.read()
         self._requests[i] = request
         return request.items
 

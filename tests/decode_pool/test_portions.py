@@ -15,7 +15,7 @@ from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool import frame_feed
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.portions.spans import after, before_entry, join
+from reelscribe.decode_pool.portions.spans import after, before_entry_point, join
 from reelscribe.decode_pool.process import DecodeProcess
 from reelscribe.errors import DecoderDied, StartupError
 from support.decoding import decode_processes
@@ -220,7 +220,7 @@ def numbers_of(spans: list[Span]) -> list[int]:
 def test_portions_together_are_the_whole(numbers, endless, entry_points):
     left, portions = spans_of(numbers, endless), []
     while left:
-        portion, left = before_entry(left, entry_points)
+        portion, left = before_entry_point(left, entry_points)
         assert len({sum(entry <= number for entry in entry_points) for number in numbers_of(portion)}) == 1
         portions.append(portion)
     assert numbers_of([span for portion in portions for span in portion]) == numbers_of(spans_of(numbers, endless))

@@ -184,28 +184,22 @@ def test_a_model_of_another_family_does_not_load(demo_model):
         Describer(ClipSettings(demo_model), CPU)
 
 
-def test_a_model_whose_processor_does_something_else_does_not_load(clip_model, tmp_path):
+@pytest.mark.parametrize("mean", [0.1, 0.48])
+def test_a_model_whose_processor_does_something_else_does_not_load(clip_model, tmp_path, mean):
     for path in Path(clip_model).iterdir():
         (tmp_path / path.name).symlink_to(path)
     config = json.loads((tmp_path / "preprocessor_config.json").read_text())
     (tmp_path / "preprocessor_config.json").unlink()
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**config, "image_mean": [0.1, 0.1, 0.1]}))
-    with pytest.raises(StartupError, match="expected pixel values within a level"):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**config, "image_mean": [mean] * 3}))
+    with pytest.raises(StartupError, match=r"levels what it makes of the pixel values .*, to 0.01 of"):
         Describer(ClipSettings(str(tmp_path)), CPU)
 
 
-def test_qwen2_5_gives_what_transformers_gives(tmp_path, clip_model):
-    from transformers import AutoModelForImageTextToText
-
+def test_answers_of_a_qwen2_5_are_those_of_single_clips(tmp_path, clip_model):
     directory = save_qwen2_5_vl(tmp_path, clip_model)
     options = {"max_new_tokens": 6, "do_sample": False}
     describer = Describer(ClipSettings(directory, generation=options), CPU)
     rng = np.random.default_rng(0)
     clips = [Clip(rng.integers(0, 256, (n, 56, 84, 3), np.uint8), [0.5 * k for k in range(n)]) for n in (4, 6, 1)]
     together, alone = describer.describe([clips]), [describer.describe([[clip]])[0] for clip in clips]
-    model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32).eval()
-    inputs = describer.encode(clips[:1])
-    with torch.inference_mode():
-        tokens = model.generate(**inputs, **options)[0, inputs["input_ids"].shape[1] :].tolist()
     assert [answer.text for answer in together] == [answer.text for answer in alone]
-    assert describer.decode([tokens], [0.0])[0].text == alone[0].text

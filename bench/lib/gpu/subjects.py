@@ -46,6 +46,12 @@ class Variant:
     static: bool = False
     compile_mode: str | None = None
 
+    def options(self, generation: dict[str, Any]) -> dict[str, Any]:
+        """Options of `generate` with which it generates, and no search of our own, if the variant changes how."""
+        if not self.static and self.attention == "sdpa":
+            return generation
+        return {**generation, "cache_implementation": "static" if self.static else "dynamic"}
+
     def set_up(self, model: Any, generator: Any) -> None:
         """Set a loaded model of transformers to this variant; `generator` is the part of it that generates text."""
         model.set_attn_implementation(self.attention)
@@ -102,10 +108,7 @@ def blip2(size: Size, tokens: int) -> Subject:
     generation = {"max_new_tokens": tokens, "min_new_tokens": tokens, "num_beams": 1, "do_sample": False}
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        options: dict[str, Any] = dict(generation)
-        if variant.static or variant.attention != "sdpa":
-            # With a cache that is chosen, captions come from transformers' `generate`, which these variants set up.
-            options["cache_implementation"] = "static" if variant.static else "dynamic"
+        options = variant.options(generation)
         captioner = Captioner(CaptionSettings(str(folder), dtype=variant.dtype, generation=options), device)
         variant.set_up(captioner.model, captioner.model.language_model)
         frame = captioner.transform.input_size
@@ -168,7 +171,8 @@ def qwen3_vl(size: Size, tokens: int, count: int, width: int, height: int) -> Su
     grid: list[tuple[int, int, int]] = []
 
     def load(folder: Path, variant: Variant, device: torch.device) -> Loaded:
-        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=generation), device)
+        options = variant.options(generation)
+        describer = Describer(ClipSettings(str(folder), dtype=variant.dtype, generation=options), device)
         variant.set_up(describer.model, describer.model)
         frame = describer.budget.frame_size(count, width, height)
         frames = np.random.default_rng(0).integers(0, 256, (count, frame.height, frame.width, 3), np.uint8)

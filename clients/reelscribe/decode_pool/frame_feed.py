@@ -30,7 +30,7 @@ from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.portions.kept_file import KeptFile
-from reelscribe.decode_pool.portions.spans import Portion, before_entry
+from reelscribe.decode_pool.portions.spans import Portion, before_entry_point
 from reelscribe.decode_pool.slots import DecodedBatch, Slots, items_per_request
 from reelscribe.errors import MediaError
 
@@ -187,7 +187,7 @@ def feed(
         }
     )
     max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
-    wanted, rest = before_entry([Span(**span) for span in spans], entry_points)
+    wanted, rest = before_entry_point([Span(**span) for span in spans], entry_points)
     for span in wanted:
         _FrameFeed(channel, video, span, max_frames, reuse).run()
     if not rest and portion != "later":

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Generic
 
 from reelscribe.contract.source import Span
-from reelscribe.decode_pool.portions.spans import Portion, after, before_entry, join
+from reelscribe.decode_pool.portions.spans import Portion, after, before_entry_point, join
 from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import DecoderDied, DecoderStalled
@@ -54,7 +54,7 @@ class ReadSource(Generic[Opened, Batch]):
             MediaError: The source cannot be read; DecoderDied or DecoderStalled if the process died or hung. Then
                 `failure` says whether there is another attempt.
         """
-        wanted, self._left = before_entry(self._left, self._entry_points if self.is_divided else ())
+        wanted, self._left = before_entry_point(self._left, self._entry_points if self.is_divided else ())
         attempt = self._failures
         try:
             items = process.read(self._command(), wanted)
@@ -83,7 +83,7 @@ class ReadSource(Generic[Opened, Batch]):
         """Take note of the entry points, and return what the process that has found them reads."""
         self._opened = opened
         entry_points: Sequence[int] = getattr(opened, "entry_points", ())
-        wanted, rest = before_entry(wanted, entry_points)
+        wanted, rest = before_entry_point(wanted, entry_points)
         if rest:
             self._left, self._entry_points = join(self._left, rest), entry_points
         return wanted

@@ -33,10 +33,11 @@ def original(demo_model):
     return AutoModelForImageTextToText.from_pretrained(demo_model, dtype=torch.float32).eval()
 
 
-CHANGING = [{"num_beams": 3}, {"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 2}]
+CHANGING = [{"num_beams": 3}, {"no_repeat_ngram_size": 2}]
 """Options for which captions are not found by greedy search."""
 
 CASES = [(options, "") for options in ({}, {"max_new_tokens": 5}, {"min_new_tokens": 20}, {"eos_token_id": [2, 300]})]
+CASES += [({"repetition_penalty": 1.5}, ""), ({"repetition_penalty": 0.9}, "a large")]
 CASES += [({"eos_token_id": 361}, ""), ({}, "a large")]  # 361 is the token of the image, so no caption ends
 CASES += [(options, "") for options in ({"max_new_tokens": 200}, *CHANGING)]  # 200 are more than the model's positions
 CASES += [(CHANGING[0], "a large")]
@@ -85,7 +86,7 @@ def test_a_random_opt_generates_the_same_tokens_and_works_as_before(dtype):
     expected = model.generate(inputs_embeds=prompts, max_new_tokens=12, do_sample=False)
     greedy = GreedyOpt.of(model, {"max_new_tokens": 12})
     with torch.inference_mode():
-        tokens, averages = greedy.generate(prompts)
+        tokens, averages = greedy.generate(torch.empty(4, 0, dtype=torch.long), prompts)
     assert tokens.tolist() == expected.tolist()
     assert model.generate(inputs_embeds=prompts, max_new_tokens=12, do_sample=False).equal(expected)
     assert averages.max() < 0

@@ -10,7 +10,7 @@ from reelscribe import wire
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader, AudioRequest
-from worker.request_batch import Encoded, RequestBatch
+from worker.request_batch import RequestBatch, Unread
 
 RATE = 16_000
 TONE = (8000 * np.sin(np.arange(RATE) / 20)).astype(np.int16)
@@ -46,7 +46,7 @@ def file(samples: np.ndarray, rate: int = RATE, **kind) -> bytes:
 
 def read(row: dict, headers: dict[str, str]) -> AudioRequest:
     request = reader()(row, headers)
-    return request.decode() if isinstance(request, Encoded) else request
+    return request.read() if isinstance(request, Unread) else request
 
 
 def transcript(text: str, start: float = 0.0, end: float = 1.0) -> ChunkTranscript:

@@ -19,7 +19,7 @@ from runtime.device_batches import DeviceBatches
 from runtime.settings import ModelSettings
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader
-from worker.request_batch import Encoded, RequestBatch
+from worker.request_batch import RequestBatch, Unread
 
 SECONDS = 30
 """Timeout of what must happen; a test that fails waits for so long."""
@@ -51,8 +51,8 @@ def answers(data: list, device: DeviceBatches, threads: Executor | None, context
     return parsed(requests.responses(device.map(requests.items), {}))
 
 
-def call(*requests: list[str] | Encoded) -> list[dict]:
-    return [{"body": request if isinstance(request, Encoded) else Words(request)} for request in requests]
+def call(*requests: list[str] | Unread) -> list[dict]:
+    return [{"body": request if isinstance(request, Unread) else Words(request)} for request in requests]
 
 
 def shout(slices: list[list[str]]) -> list[str]:
@@ -62,7 +62,7 @@ def shout(slices: list[list[str]]) -> list[str]:
 def test_the_device_computes_full_batches_while_other_requests_are_read(threads):
     computed, batches = threading.Event(), []
 
-    def decode() -> Words:
+    def read() -> Words:
         assert computed.wait(SECONDS), "the device waited for this request"
         return Words(["d", "e"])
 
@@ -71,7 +71,7 @@ def test_the_device_computes_full_batches_while_other_requests_are_read(threads)
         computed.set()
         return batches[-1]
 
-    got = answers(call(["a"], Encoded(decode, MANY), ["b", "c"]), DeviceBatches(compute, 2), threads, FakeContext())
+    got = answers(call(["a"], Unread(read, MANY), ["b", "c"]), DeviceBatches(compute, 2), threads, FakeContext())
     assert got == ["A", "D E", "B C"]
     assert batches == [["A", "B"], ["C", "D"], ["E"]]
 
@@ -79,7 +79,7 @@ def test_the_device_computes_full_batches_while_other_requests_are_read(threads)
 def test_a_stage_that_computes_is_waited_for_before_requests_that_are_read(threads):
     collected, steps = threading.Event(), []
 
-    def decode() -> Words:
+    def read() -> Words:
         assert collected.wait(SECONDS), "the batch in flight was not collected"
         return Words(["c"])
 
@@ -89,31 +89,31 @@ def test_a_stage_that_computes_is_waited_for_before_requests_that_are_read(threa
         return words
 
     device = DeviceBatches(collect, 2, submit=shout, in_flight=2)
-    assert answers(call(["a", "b"], Encoded(decode, MANY)), device, threads, FakeContext()) == ["A B", "C"]
+    assert answers(call(["a", "b"], Unread(read, MANY)), device, threads, FakeContext()) == ["A B", "C"]
     assert steps == [["A", "B"], ["C"]]
 
 
 def test_requests_are_read_at_once_and_answered_in_their_order(threads):
     both = threading.Barrier(2, timeout=SECONDS)
 
-    def encoded(word: str) -> Encoded:
-        def decode() -> Words:
-            both.wait()  # raises unless two threads decode
+    def unread(word: str) -> Unread:
+        def read() -> Words:
+            both.wait()  # raises unless two threads read
             return Words([word])
 
-        return Encoded(decode, MANY)
+        return Unread(read, MANY)
 
-    requests = call(*map(encoded, "abcd"))
+    requests = call(*map(unread, "abcd"))
     assert answers(requests, DeviceBatches(shout, 8), threads, FakeContext()) == ["A", "B", "C", "D"]
 
 
 @pytest.mark.parametrize("pool", [True, False])
-def test_a_request_that_cannot_be_decoded_costs_the_others_nothing(threads, pool):
+def test_a_request_that_cannot_be_read_costs_the_others_nothing(threads, pool):
     def damaged() -> Words:
         raise WireError("it is damaged")
 
     context = FakeContext()
-    requests = call(["a"], Encoded(damaged, MANY), Encoded(lambda: Words(["b"]), MANY))
+    requests = call(["a"], Unread(damaged, MANY), Unread(lambda: Words(["b"]), MANY))
     first, error, last = answers(requests, DeviceBatches(shout, 1), threads if pool else None, context)
     assert [first, last] == ["A", "B"]
     assert error["error"] == {"type": "WireError", "message": "it is damaged"}
@@ -123,7 +123,7 @@ def test_a_request_that_cannot_be_decoded_costs_the_others_nothing(threads, pool
 def test_when_a_call_fails_what_was_not_read_yet_is_dropped_and_the_next_call_is_answered():
     started, release = threading.Event(), threading.Event()
 
-    def decode() -> Words:
+    def read() -> Words:
         started.set()
         assert release.wait(SECONDS)
         return Words([])
@@ -132,13 +132,13 @@ def test_when_a_call_fails_what_was_not_read_yet_is_dropped_and_the_next_call_is
         assert started.wait(SECONDS)
         raise ValueError("the device is broken")
 
-    never = Encoded(lambda: pytest.fail("read after the call had failed"), MANY)
+    never = Unread(lambda: pytest.fail("read after the call had failed"), MANY)
     with ThreadPoolExecutor(1) as one:
         with pytest.raises(ValueError, match="the device is broken"):
-            answers(call(["a"], Encoded(decode, MANY), never), DeviceBatches(fail, 1), one, FakeContext())
+            answers(call(["a"], Unread(read, MANY), never), DeviceBatches(fail, 1), one, FakeContext())
         release.set()
         assert answers(
-            call(["a"], Encoded(lambda: Words(["b"]), MANY)), DeviceBatches(shout, 1), one, FakeContext()
+            call(["a"], Unread(lambda: Words(["b"]), MANY)), DeviceBatches(shout, 1), one, FakeContext()
         ) == [
             "A",
             "B",
@@ -154,8 +154,8 @@ class NoThreads(Executor):
     "requests",
     [
         call(["a"], ["b", "c"]),
-        call(Encoded(lambda: Words(["a"]), MANY)),
-        call(["a"], Encoded(lambda: Words(["b"]), 30_000), Encoded(lambda: Words(["c"]), 30_000)),
+        call(Unread(lambda: Words(["a"]), MANY)),
+        call(["a"], Unread(lambda: Words(["b"]), 30_000), Unread(lambda: Words(["c"]), 30_000)),
     ],
     ids=["plain", "alone", "short"],
 )
@@ -213,16 +213,16 @@ def test_seconds_of_sound_files_are_reserved_in_their_order_before_any_is_decode
 
 def test_a_handler_reads_with_the_threads_of_its_settings(demo_model, monkeypatch):
     both = threading.Barrier(2, timeout=SECONDS)
-    decode = caption_handler.FrameReader.__call__
+    read = caption_handler.FrameReader.__call__
 
-    def meeting(self, row, headers) -> Encoded:
-        request = decode(self, row, headers)
+    def meeting(self, row, headers) -> Unread:
+        request = read(self, row, headers)
 
         def meet():
             both.wait()
-            return request.decode()
+            return request.read()
 
-        return Encoded(meet, request.values)
+        return Unread(meet, request.values)
 
     monkeypatch.setattr(caption_handler.FrameReader, "__call__", meeting)
     monkeypatch.setenv("REELSCRIBE_READ_THREADS", "2")

@@ -17,12 +17,12 @@ Portion = Literal["all", "first", "later"]
 finds; or a portion that begins at an entry point."""
 
 
-def before_entry(spans: Sequence[Span], entry_points: Sequence[int]) -> tuple[list[Span], list[Span]]:
+def before_entry_point(spans: Sequence[Span], entry_points: Sequence[int]) -> tuple[list[Span], list[Span]]:
     """Divide spans at the first entry point that lies behind their beginning.
 
     Args:
         spans: The spans, in ascending order.
-        entry_points: The entry points, ascending.
+        entry_points: The numbers at which portions may begin, ascending: ordinals of chosen frames.
 
     Returns:
         What is before that entry point, and the rest; if there is none, all spans and nothing.
@@ -30,16 +30,16 @@ def before_entry(spans: Sequence[Span], entry_points: Sequence[int]) -> tuple[li
     at = bisect_right(entry_points, spans[0].first) if spans else 0
     if at == len(entry_points):
         return list(spans), []
-    entry = entry_points[at]
+    point = entry_points[at]
     before = [
-        replace(span, stop=entry if span.stop is None else min(span.stop, entry))
+        replace(span, stop=point if span.stop is None else min(span.stop, point))
         for span in spans
-        if span.first < entry
+        if span.first < point
     ]
     rest = [
-        span if span.first >= entry else Span(entry, span.stop)
+        span if span.first >= point else Span(point, span.stop)
         for span in spans
-        if span.stop is None or span.stop > entry
+        if span.stop is None or span.stop > point
     ]
     return before, rest
 

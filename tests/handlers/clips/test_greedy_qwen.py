@@ -1,0 +1,87 @@
+"""Descriptions by the describer's own code, compared with transformers: patches, attention, and tokens."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForImageTextToText
+
+from clips.describer import ClipSettings, Describer
+from clips.greedy_qwen import GreedyQwen
+from events import random_event_clip
+from reelscribe.contract.clips import Clip
+from runtime.greedy_search import GreedySearch
+from support.tiny_models import save_qwen2_5_vl
+
+CPU = torch.device("cpu")
+SHAPES = [(8, 3, 5), (8, 3, 5), (5, 4, 3), (1, 3, 5), (2, 2, 2)]
+"""Frames of each clip, and its rows and columns of groups of patches; a single frame is a still."""
+
+
+@pytest.fixture(scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+def describer(request, clip_model, tmp_path_factory) -> Describer:
+    ours = request.param == "qwen3_vl"
+    return Describer(
+        ClipSettings(clip_model if ours else save_qwen2_5_vl(tmp_path_factory.mktemp("q"), clip_model)), CPU
+    )
+
+
+@pytest.fixture(scope="module")
+def original(describer):
+    return AutoModelForImageTextToText.from_pretrained(describer.settings.model, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def inputs(describer) -> dict[str, Tensor]:
+    rng, clips = random.Random(1), []
+    for count, rows, columns in SHAPES:
+        event, size = random_event_clip(rng), (columns * describer.budget.factor, rows * describer.budget.factor)
+        frames = [np.asarray(event.draw((k + 0.5) / count, 640, 360).resize(size)) for k in range(count)]
+        clips.append(Clip(np.stack(frames), [0.5 * k for k in range(count)]))
+    return describer.encode(clips)
+
+
+def with_pixel_values(describer: Describer, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs as transformers' own processors make them."""
+    names = [name for name in inputs if name.startswith("pixel_values")]
+    return inputs | {name: describer.family.patching.pixel_values(inputs[name]) for name in names}
+
+
+CASES = [{}, {"max_new_tokens": 1}, {"min_new_tokens": 15}, {"eos_token_id": [446, 300]}, {"temperature": 0.7}]
+CASES += [{"repetition_penalty": 1.3}]
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_tokens_are_those_of_transformers(describer, original, inputs, options):
+    options = {"max_new_tokens": 24, "do_sample": False, **options}
+    generated = GreedyQwen(describer.model).generate(inputs, GreedySearch.of(describer.model, options))
+    options.pop("temperature", None)  # transformers warns that it has no effect
+    with torch.inference_mode():
+        expected = original.generate(**with_pixel_values(describer, inputs), **options)
+    assert generated["tokens"] == expected[:, inputs["input_ids"].shape[1] :].tolist()
+    assert len(set(map(tuple, generated["tokens"]))) > 1 or options["max_new_tokens"] == 1
+    assert max(generated["avg_logprobs"]) <= 0
+
+
+def test_features_are_those_of_transformers(describer, original, inputs):
+    with torch.inference_mode():
+        theirs = original(**with_pixel_values(describer, inputs), output_hidden_states=True)
+        ours = describer.model(**inputs, output_hidden_states=True)
+    visible = inputs["attention_mask"].bool()
+    for our_layer, their_layer in zip(ours.hidden_states, theirs.hidden_states, strict=True):
+        assert torch.allclose(our_layer[visible], their_layer[visible], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"do_sample": True}, {"num_beams": 2}, {"no_repeat_ngram_size": 2}, {"stop_strings": "."}], ids=str
+)
+def test_options_that_change_greedy_search_are_left_to_transformers(describer, options):
+    assert GreedySearch.of(describer.model, {"max_new_tokens": 5, **options}) is None
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "yarn"])
+def test_unusual_architectures_are_left_to_transformers(describer, monkeypatch, rope):
+    monkeypatch.setitem(describer.model.model.language_model.config.rope_parameters, "rope_type", rope)
+    assert GreedyQwen.of(describer.model) is None
