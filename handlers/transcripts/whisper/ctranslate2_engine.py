@@ -24,7 +24,13 @@ from transformers import AutoConfig, GenerationConfig
 from reelscribe.errors import StartupError
 from runtime.weights import revision_of
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import AlignedTokens, DecodedTokens
+from transcripts.whisper.engine import (
+    AlignedTokens,
+    DecodedTokens,
+    average_logprob,
+    decoded_tokens,
+    token_limits,
+)
 from transcripts.whisper.segments import TokenSegment
 from transcripts.whisper.tokens import WhisperTokens
 from transcripts.whisper.word_alignment import align_segments, state_count
@@ -39,8 +45,8 @@ except ImportError:
 FRAMES_PER_STATE = 2
 """Frames of the spectrogram for each state of the encoder."""
 
-_LOGITS_BYTES = 2**28
-"""Memory for the logits of windows that are decoded together: 256 MB."""
+_LOGITS_BYTES = 2**31
+"""Memory for the logits of windows that are decoded together, in bytes, if they have as many tokens as they may."""
 
 _OPTIONS = ("max_new_tokens",)
 """The options of transformers' `generate` that this engine has too."""
@@ -73,6 +79,7 @@ class CTranslate2Engine:
         self.options = {
             "beam_size": 1,
             "return_scores": True,
+            "return_logits_vocab": True,
             "return_no_speech_prob": True,
             "max_initial_timestamp_index": getattr(generation, "max_initial_timestamp_index", None)
             or config.max_source_positions,
@@ -149,26 +156,37 @@ class CTranslate2Batch:
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
     ) -> list[DecodedTokens]:
         """Generate tokens for each window; see `WindowBatch`."""
-        # The last position is left for the end token, which the alignment of words needs.
-        longest = min(self._engine.max_new_tokens, self._engine.config.max_target_positions - len(prompts[0]) - 1)
-        limits = [int(min(limit, longest)) for limit in limits]
+        engine = self._engine
+        limits = token_limits(limits, prompts[0], engine.max_new_tokens, engine.config.max_target_positions)
         if temperature > 0:
             return [
                 self.select([row])._sampled(prompt, limit, temperature, seed)
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
+        together = max(1, _LOGITS_BYTES // (4 * engine.config.vocab_size * max(limits)))
+        if len(self) <= together:
+            return self._greedy(prompts, limits)
+        parts = [range(at, min(at + together, len(self))) for at in range(0, len(self), together)]
+        return [
+            decoded
+            for part in parts
+            for decoded in self.select(part)._greedy([prompts[row] for row in part], [limits[row] for row in part])
+        ]
+
+    def _greedy(self, prompts: list[list[int]], limits: list[int]) -> list[DecodedTokens]:
+        """Generate the most probable tokens of each window."""
+        # CTranslate2 takes one limit for all windows.
         results = self._run(self._engine.model, prompts, max(limits))
-        decoded = {
-            row: self._decoded(result.sequences_ids[0], *known, result)
-            for row, (limit, result) in enumerate(zip(limits, results, strict=True))
-            if (known := self._known(result, limit, within=limit == max(limits)))
-        }
-        unknown = [row for row in range(len(self)) if row not in decoded]
-        together = max(1, _LOGITS_BYTES // (4 * self._engine.config.vocab_size * max(limits)))
-        for at in range(0, len(unknown), together):
-            rows = unknown[at : at + together]
-            decoded.update(zip(rows, self._with_logits(rows, prompts, limits), strict=True))
-        return [decoded[row] for row in range(len(self))]
+        return [
+            self._known(result, cut=limit < max(limits)) or self._exact(result, limit)
+            for result, limit in zip(results, limits, strict=True)
+        ]
+
+    def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
+        """Sample the tokens of the only window."""
+        model = self._engine.load_with_seed(seed)
+        (result,) = self._run(model, [prompt], limit, sampling_topk=0, sampling_temperature=temperature)
+        return self._exact(result, limit)
 
     def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
         """Generate up to `limit` tokens for each window."""
@@ -176,19 +194,20 @@ class CTranslate2Batch:
         length = max(2 * limit, limit + len(prompts[0]))
         return model.generate(self._states, prompts, max_length=length, **self._engine.options, **options)
 
-    def _known(self, result: Any, limit: int, *, within: bool) -> tuple[float, float] | None:
-        """What the sum of all log-probabilities says of the tokens of a window.
+    def _known(self, result: Any, *, cut: bool) -> DecodedTokens | None:
+        """The tokens of a window, if the sum of their log-probabilities tells that the text is not guessed.
+
+        Reading all logits costs more: with a large vocabulary, nearly a millisecond for each token.
 
         Args:
             result: What CTranslate2 returned.
-            limit: The most tokens that the window may have.
-            within: Whether CTranslate2 was told of this limit; it takes one limit for the whole batch.
+            cut: Whether the window may have fewer tokens than CTranslate2 was told.
 
         Returns:
-            The sum, and the text's probability or a lower bound; None if it takes the logits to know them.
+            The tokens, with a lower bound for the text's probability; None if it takes the logits to know.
         """
         (tokens,), (score,) = result.sequences_ids, result.scores
-        if not tokens or (len(tokens) >= limit and not within):
+        if not tokens or cut:
             return None
         logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
         text = [token for token in tokens if token < self._engine.tokens.end]
@@ -196,47 +215,20 @@ class CTranslate2Batch:
         halves = sum(token == before for before, token in pairwise(text))
         bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
         threshold = self._engine.text_probability_threshold
-        return (logprob, bound) if threshold is None or bound >= threshold else None
-
-    def _with_logits(
-        self, rows: Sequence[int], prompts: Sequence[list[int]], limits: Sequence[int]
-    ) -> list[DecodedTokens]:
-        """Decode some of the windows again, with the logits of each step."""
-        longest = max(limits[row] for row in rows)
-        results = self.select(rows)._run(
-            self._engine.model, [prompts[row] for row in rows], longest, return_logits_vocab=True
-        )
-        return [self._exact(result, limits[row]) for row, result in zip(rows, results, strict=True)]
-
-    def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
-        """Sample the tokens of the only window."""
-        options = {"sampling_topk": 0, "sampling_temperature": temperature, "return_logits_vocab": True}
-        (result,) = self._run(self._engine.load_with_seed(seed), [prompt], limit, **options)
-        return self._exact(result, limit)
+        if threshold is not None and bound < threshold:
+            return None
+        kept = self._engine.tokens.text_and_timestamps(tokens)
+        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), bound, result.no_speech_prob)
 
     def _exact(self, result: Any, limit: int) -> DecodedTokens:
-        """The tokens of a window and their probabilities, from the logits of each step."""
-        end = self._engine.tokens.end
-        (tokens,), (steps,) = result.sequences_ids, result.logits
-        tokens = tokens[:limit]  # another window of the batch may have more
-        logprobs = [
-            float(torch.from_numpy(_array(logits).ravel()).log_softmax(-1)[token])
-            for logits, token in zip(steps, [*tokens, end][: max(1, limit)], strict=False)
-        ]
-        text_sum, before, text_count = 0.0, end, 0
-        for token, logprob in zip(tokens, logprobs, strict=False):
-            if token < end:
-                text_sum += math.exp(logprob) * (0.5 if token == before else 1.0)
-                before, text_count = token, text_count + 1
-        return self._decoded(tokens, sum(logprobs), text_sum / text_count if text_count else 1.0, result)
-
-    def _decoded(self, tokens: list[int], logprob: float, text_probability: float, result: Any) -> DecodedTokens:
-        return DecodedTokens(
-            self._engine.tokens.text_and_timestamps(tokens),
-            logprob / (len(tokens) + 1),  # as in openai/whisper, the average includes the end token
-            text_probability,
-            result.no_speech_prob,
-        )
+        """The first `limit` tokens of a window and their probabilities, from the logits of each step."""
+        tokens = self._engine.tokens
+        (generated,), (steps,) = result.sequences_ids, result.logits
+        generated = generated[:limit]
+        selected = torch.tensor([*generated, tokens.end][: min(limit, len(steps))])
+        logits = torch.from_numpy(np.stack([_array(step).ravel() for step in steps[: len(selected)]]))
+        logprobs = logits.gather(1, selected[:, None])[:, 0] - logits.logsumexp(1)
+        return decoded_tokens(tokens, generated, logprobs.tolist(), result.no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""
