@@ -1,4 +1,4 @@
-"""The engine CTranslate2: a Whisper that `reelscribe archive --engine ctranslate2` has converted with this module.
+"""The engine CTranslate2: a Whisper that conversion.py has converted. In float types, torch runs its encoder.
 
 Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
 Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
@@ -9,9 +9,8 @@ here, the path is confined to the segments.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from reelscribe.errors import StartupError
 from runtime.weights import revision_of
@@ -33,6 +33,7 @@ from transcripts.whisper.engine import (
 )
 from transcripts.whisper.segments import TokenSegment
 from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.torch_engine import encode_in_parts
 from transcripts.whisper.word_alignment import align_segments, state_count
 
 try:
@@ -41,6 +42,9 @@ except ImportError:
     raise StartupError(
         "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; install reelscribe[ctranslate2]"
     ) from None
+
+ENCODER_FILE = "model.safetensors"
+"""Name of the file with the weights of an encoder that torch runs."""
 
 FRAMES_PER_STATE = 2
 """Frames of the spectrogram for each state of the encoder."""
@@ -95,20 +99,23 @@ class CTranslate2Engine:
         self.model = self._load()
         self.dtype: str = self.model.compute_type
         self.revision = revision_of(settings, self)
+        self._encoder = None
+        if (settings.converted_folder / ENCODER_FILE).exists():
+            folder, dtype = str(settings.converted_folder), _float_type(self.dtype)
+            encoder: Any = WhisperEncoder.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True)
+            self._encoder = encoder.to(device).eval()
 
-    def encode(self, features: Tensor) -> Any:
-        """Return the encoder's states, a StorageView (B, T, D)."""
-        arrays = features.float().cpu().contiguous().numpy()
-        if self.model.device != "cpu":
-            return self.model.encode(ctranslate2.StorageView.from_array(arrays))
-        # The attention of one window, a number for each pair of states, fits the caches of a CPU; that of many not.
-        windows = [
-            self.model.encode(ctranslate2.StorageView.from_array(array)) for array in np.split(arrays, len(arrays))
-        ]
-        return _view(np.concatenate([_array(states) for states in windows]), windows[0])
+    def encode(self, features: Tensor) -> Tensor:
+        """Return the encoder's states, (B, T, D)."""
+        if self._encoder is not None:
+            return encode_in_parts(self._encoder, features)
+        # As with torch, one window after the other on a CPU.
+        arrays = features.float().cpu().numpy()
+        views = map(ctranslate2.StorageView.from_array, np.split(arrays, len(arrays) if self.model.device == "cpu" else 1))
+        return torch.from_numpy(np.concatenate([_array(self.model.encode(view)) for view in views]))
 
-    def batch(self, states: Any) -> CTranslate2Batch:
-        """Return windows with the encoder's states, a StorageView (B, T, D)."""
+    def batch(self, states: Tensor) -> CTranslate2Batch:
+        """Return windows with the encoder's states (B, T, D)."""
         return CTranslate2Batch(self, states)
 
     def load_with_seed(self, seed: int) -> Any:
@@ -123,16 +130,25 @@ class CTranslate2Engine:
 class CTranslate2Batch:
     """Encoded windows. It implements `WindowBatch`."""
 
-    def __init__(self, engine: CTranslate2Engine, states: Any) -> None:
-        """Take the states of windows, a StorageView (B, T, D)."""
+    def __init__(self, engine: CTranslate2Engine, states: Tensor) -> None:
+        """Take the states of windows, (B, T, D)."""
         self._engine, self._states = engine, states
 
     def __len__(self) -> int:
-        return int(self._states.shape[0])
+        return len(self._states)
 
     def select(self, rows: Sequence[int]) -> CTranslate2Batch:
         """Return some of the windows."""
-        return CTranslate2Batch(self._engine, _view(_array(self._states)[list(rows)], self._states))
+        return CTranslate2Batch(self._engine, self._states[list(rows)])
+
+    @cached_property
+    def _view(self) -> Any:
+        """The states for CTranslate2, which converts them to its type."""
+        # bfloat16 is no type that the two libraries exchange.
+        states = self._states.float().contiguous()
+        if states.is_cuda:
+            torch.cuda.current_stream(states.device).synchronize()  # CTranslate2 has a stream of its own
+        return ctranslate2.StorageView.from_array(states if states.is_cuda else states.numpy())
 
     def detect_languages(self) -> list[str | None]:
         """Return the code of each window's most probable language; None for models of a single language."""
@@ -142,10 +158,10 @@ class CTranslate2Batch:
         # CTranslate2's own detection is only for models with the vocabulary of OpenAI. As the start is followed by a
         # token of text, it does not apply its rules for timestamps to the logits of the first step.
         results = self._engine.model.generate(
-            self._states,
+            self._view,
             [[self._engine.tokens.start, 0]] * len(self),
             beam_size=1,
-            max_length=4,
+            max_length=2,
             return_logits_vocab=True,
             suppress_blank=False,
             suppress_tokens=[],
@@ -192,7 +208,7 @@ class CTranslate2Batch:
         """Generate up to `limit` tokens for each window."""
         # CTranslate2 stops at half of max_length, and at max_length with the prompt.
         length = max(2 * limit, limit + len(prompts[0]))
-        return model.generate(self._states, prompts, max_length=length, **self._engine.options, **options)
+        return model.generate(self._view, prompts, max_length=length, **self._engine.options, **options)
 
     def _known(self, result: Any, *, cut: bool) -> DecodedTokens | None:
         """The tokens of a window, if the sum of their log-probabilities tells that the text is not guessed.
@@ -235,7 +251,7 @@ class CTranslate2Batch:
         tokens = [token for segment in segments for token in segment.tokens]
         length = state_count(self._states.shape[1], duration)
         (result,) = self._engine.model.align(
-            self._states,
+            self._view,
             prompt[:-1],  # CTranslate2 adds <|notimestamps|> itself
             [tokens],
             length * FRAMES_PER_STATE,
@@ -274,38 +290,14 @@ def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
     return wanted
 
 
+def _float_type(compute_type: str) -> torch.dtype:
+    """The type that CTranslate2 computes in where it does not compute with integers."""
+    name = compute_type.rpartition("_")[2]
+    return {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
+
+
 def _array(view: Any) -> NDArray[np.float32]:
-    """The numbers of a StorageView."""
-    return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
-
-
-def _view(array: NDArray[np.float32], like: Any) -> Any:
-    """A StorageView of these numbers, on the device and with the type of another one."""
-    device = ctranslate2.Device.cuda if like.device == "cuda" else ctranslate2.Device.cpu
-    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array)).to_device(device).to(like.dtype)
-
-
-def convert(weights: str, target: str, dtype: str) -> None:
-    """Convert a Whisper to CTranslate2's format.
-
-    The files of the processor and of transformers' configuration stay with the weights, as they are read as for any
-    other engine.
-
-    Args:
-        weights: Folder with the weights in safetensors format.
-        target: The new folder for the converted weights.
-        dtype: A type of CTranslate2, which the file then has; "auto" keeps that of the weights.
-
-    Raises:
-        StartupError: CTranslate2 has no such type.
-    """
-    from ctranslate2.converters import TransformersConverter  # a worker needs neither of these
-    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
-
-    if dtype not in ("auto", *ACCEPTED_MODEL_TYPES):
-        raise StartupError(f"dtype: expected auto or one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {dtype!r}")
-    TransformersConverter(weights).convert(target, quantization=None if dtype == "auto" else dtype)
-
-
-if __name__ == "__main__":
-    convert(*sys.argv[1:])
+    """The numbers of a StorageView, not copied if they are float32 on the CPU."""
+    if view.device != "cpu":
+        view = view.to_device(ctranslate2.Device.cpu)
+    return np.asarray(view if view.dtype == ctranslate2.DataType.float32 else view.to(ctranslate2.DataType.float32))

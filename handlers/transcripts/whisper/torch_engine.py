@@ -70,14 +70,27 @@ class TorchEngine:
 
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
-        encoder, features = self.model.get_encoder(), features.to(self.model.device, self.model.dtype)
-        # What one window needs fits the caches of a CPU; what many need does not.
-        parts = features.split(1 if features.device.type == "cpu" else len(features))
-        return torch.cat([encoder(part).last_hidden_state for part in parts])
+        return encode_in_parts(self.model.get_encoder(), features)
 
     def batch(self, states: Tensor) -> TorchBatch:
         """Return windows with the encoder's states (B, T, D)."""
         return TorchBatch(self, states)
+
+
+def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
+    """Run an encoder of transformers over windows: over all at once on a GPU, over one after the other on a CPU.
+
+    Args:
+        encoder: The encoder.
+        features: Log-mel spectrograms of B windows, (B, mels, frames).
+
+    Returns:
+        The encoder's states, (B, T, D), in its type.
+    """
+    features = features.to(encoder.device, encoder.dtype)
+    # What one window needs fits the caches of a CPU; what many need does not.
+    parts = features.split(1 if features.device.type == "cpu" else len(features))
+    return torch.cat([encoder(part).last_hidden_state for part in parts])
 
 
 class TorchBatch:

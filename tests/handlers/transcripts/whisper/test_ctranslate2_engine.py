@@ -14,7 +14,7 @@ from support.tiny_models import save_wav2vec2
 from transcripts.chunks import Chunk
 from transcripts.models import load_speech_model
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.ctranslate2_engine import convert
+from transcripts.whisper.conversion import convert
 from transcripts.whisper.model import WhisperModel
 
 CPU = torch.device("cpu")

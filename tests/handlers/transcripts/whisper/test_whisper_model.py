@@ -11,7 +11,7 @@ from support.audio import noise
 from support.tiny_models import save_whisper
 from transcripts.chunks import Chunk
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.ctranslate2_engine import convert
+from transcripts.whisper.conversion import convert
 from transcripts.whisper.engine import DecodedTokens
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchBatch
