@@ -185,4 +185,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
     message = str(error)
-    return "CUDA failed with error out of memory" in message or ("DefaultCPUAllocator" in message and "memory" in message)
+    return "CUDA failed with error out of memory" in message or (
+        "DefaultCPUAllocator" in message and "memory" in message
+    )

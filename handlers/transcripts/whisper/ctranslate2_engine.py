@@ -111,7 +111,9 @@ class CTranslate2Engine:
             return encode_in_parts(self._encoder, features)
         # As with torch, one window after the other on a CPU.
         arrays = features.float().cpu().numpy()
-        views = map(ctranslate2.StorageView.from_array, np.split(arrays, len(arrays) if self.model.device == "cpu" else 1))
+        views = map(
+            ctranslate2.StorageView.from_array, np.split(arrays, len(arrays) if self.model.device == "cpu" else 1)
+        )
         return torch.from_numpy(np.concatenate([_array(self.model.encode(view)) for view in views]))
 
     def batch(self, states: Tensor) -> CTranslate2Batch:
