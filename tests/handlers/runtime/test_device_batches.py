@@ -17,8 +17,8 @@ def name(pieces: list[np.ndarray]) -> list[str]:
 class Device:
     """Names frames by their value, as long as no more than `room` of them come at once, or none is `poison`."""
 
-    def __init__(self, room: int, error: Exception = MemoryError(), poison: str = "") -> None:
-        self.room, self.error, self.poison = room, error, poison
+    def __init__(self, room: int, error: Exception | None = None, poison: str = "") -> None:
+        self.room, self.error, self.poison = room, error or MemoryError(), poison
         self.sizes: list[int] = []
 
     def __call__(self, pieces: list[np.ndarray]) -> list[str]:
