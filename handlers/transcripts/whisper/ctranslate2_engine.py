@@ -109,7 +109,7 @@ class CTranslate2Engine:
         """Return the encoder's states, (B, T, D)."""
         if self._encoder is not None:
             return encode_in_parts(self._encoder, features)
-        # As with torch, one window after the other on a CPU.
+        # What one window needs fits the caches of a CPU; what many need does not.
         arrays = features.float().cpu().numpy()
         views = map(
             ctranslate2.StorageView.from_array, np.split(arrays, len(arrays) if self.model.device == "cpu" else 1)

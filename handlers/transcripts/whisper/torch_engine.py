@@ -30,6 +30,9 @@ _RESERVED_OPTIONS = frozenset(
 )
 """Options of `generate` that this module sets itself."""
 
+_ENCODED_ON_CPU = 2
+"""Windows that a CPU encodes at once: what more of them need does not fit its caches."""
+
 
 class TorchEngine:
     """A WhisperForConditionalGeneration, or one of its two halves. It implements `WhisperEngine`.
@@ -78,7 +81,7 @@ class TorchEngine:
 
 
 def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
-    """Run an encoder of transformers over windows: over all at once on a GPU, over one after the other on a CPU.
+    """Run an encoder of transformers over windows: over all at once on a GPU, over few at a time on a CPU.
 
     Args:
         encoder: The encoder.
@@ -88,8 +91,7 @@ def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
         The encoder's states, (B, T, D), in its type.
     """
     features = features.to(encoder.device, encoder.dtype)
-    # What one window needs fits the caches of a CPU; what many need does not.
-    parts = features.split(1 if features.device.type == "cpu" else len(features))
+    parts = features.split(_ENCODED_ON_CPU if features.device.type == "cpu" else len(features))
     return torch.cat([encoder(part).last_hidden_state for part in parts])
 
 
