@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -94,17 +94,17 @@ class WhisperEngine(Protocol):
     revision: str
     """Commit or digest of the weights."""
 
-    def encode(self, features: Tensor) -> Any:
+    def encode(self, features: Tensor) -> Tensor:
         """Run the encoder.
 
         Args:
             features: Log-mel spectrograms of B windows, (B, mels, frames), float32.
 
         Returns:
-            The encoder's states, for `batch`.
+            The encoder's states, (B, T, D), for `batch`.
         """
 
-    def batch(self, states: Any) -> WindowBatch:
+    def batch(self, states: Tensor) -> WindowBatch:
         """Return the windows whose states `encode` returned."""
 
 
