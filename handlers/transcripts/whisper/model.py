@@ -22,7 +22,7 @@ from transcripts.chunks import Chunk, join_transcripts, round_seconds
 from transcripts.log_mel import LogMel
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.engine import WhisperEngine
-from transcripts.whisper.torch_engine import TorchEngine, WhisperFirstStage, WhisperSecondStage
+from transcripts.whisper.torch_engine import TorchEngine
 from transcripts.whisper.transcriber import WindowTranscriber
 from transcripts.whisper.windows import TranscribedWindow, Window
 from transcripts.word_times import fit_words
@@ -166,6 +166,8 @@ def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> Stag
     Raises:
         StartupError: A setting is wrong, or the model lacks settings that every Whisper has.
     """
+    from transcripts.whisper.halves import WhisperSecondStage  # only a model in two stages needs it
+
     engine = TorchEngine(WhisperSecondStage, settings, device)
     return WindowTranscriber(engine, _processor(settings).tokenizer, settings).transcribe
 
@@ -179,6 +181,8 @@ def _load_engine(settings: SpeechSettings, device: torch.device, *, whole: bool)
         return CTranslate2Engine(settings, device)
     if whole:
         return TorchEngine(WhisperForConditionalGeneration, settings, device)
+    from transcripts.whisper.halves import WhisperFirstStage  # only a model in two stages needs it
+
     return TorchEngine(WhisperFirstStage, settings, device)
 
 

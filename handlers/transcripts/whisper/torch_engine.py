@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, WhisperForConditionalGeneration
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -93,26 +93,6 @@ def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
     features = features.to(encoder.device, encoder.dtype)
     parts = features.split(_ENCODED_ON_CPU if features.device.type == "cpu" else len(features))
     return torch.cat([encoder(part).last_hidden_state for part in parts])
-
-
-class WhisperFirstStage(WhisperForConditionalGeneration):
-    """A Whisper that loads only the weights of its encoder."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model.register_module("decoder", None)
-        self.register_module("proj_out", None)
-        self._keys_to_ignore_on_load_unexpected = {r"^model\.decoder\.", r"^proj_out\."}
-        self.all_tied_weights_keys = {}  # only the decoder has tied weights
-
-
-class WhisperSecondStage(WhisperForConditionalGeneration):
-    """A Whisper that loads all weights but those of its encoder; `generate` and `forward` need `encoder_outputs`."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.model.register_module("encoder", None)
-        self._keys_to_ignore_on_load_unexpected = {r"^model\.encoder\."}
 
 
 class TorchBatch:
