@@ -14,9 +14,9 @@ from reelscribe.decode.sound.audio import Audio, AudioTask
 from reelscribe.errors import StartupError
 from support.tiny_models import save_wav2vec2
 from transcripts.chunks import Chunk
+from transcripts.ctranslate2_conversion import convert
 from transcripts.models import load_speech_model
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.conversion import convert
 from transcripts.whisper.ctranslate2_engine import ENCODER_FILE
 from transcripts.whisper.model import WhisperModel
 
