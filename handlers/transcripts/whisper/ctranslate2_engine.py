@@ -1,4 +1,4 @@
-"""The engine CTranslate2: a Whisper that ctranslate2_conversion.py has converted. In float types, torch runs its encoder.
+"""The engine CTranslate2: a Whisper that ctranslate2_conversion.py has converted. torch encodes in float types.
 
 Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
 Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
