@@ -59,6 +59,7 @@ from reelscribe.decode.sound.silence import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.options import SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
+from transcripts.ctranslate2_conversion import convert
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)
@@ -203,7 +204,8 @@ def ways(batch: int) -> Iterator[dict[str, Way]]:
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         other = FasterWhisper(SPEECH, root / "converted")
-        fast = {"engine": "ctranslate2", "converted": str(root / "converted")}
+        convert(str(SPEECH), str(root / "ours"), "auto")
+        fast = {"engine": "ctranslate2", "converted": str(root / "ours")}
         for engine in ("torch", "ctranslate2"):
             archive.build(engine, "speech", str(SPEECH), root / "store", engine=engine, handlers=HANDLERS)
         files = root / "files"

@@ -179,8 +179,12 @@ class DeviceBatches:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that the device, CPU or GPU, has too little memory.
 
-    CUDA has an exception class for that; torch's CPU allocator raises a RuntimeError that only its message identifies.
+    torch has an exception class for CUDA; its CPU allocator and CTranslate2 raise a RuntimeError that only its message
+    identifies.
     """
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    return "DefaultCPUAllocator" in str(error) and "memory" in str(error)
+    message = str(error)
+    return "CUDA failed with error out of memory" in message or (
+        "DefaultCPUAllocator" in message and "memory" in message
+    )

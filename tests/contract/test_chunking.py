@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.contract.chunking import Chunker, Cutting
+from reelscribe.contract.chunking import Chunker, Cutting, window_energies
 from reelscribe.errors import UsageError
 
 RATE = 16_000
@@ -107,6 +107,13 @@ def test_the_loudest_samples_do_not_overflow():
     samples = np.full(14 * RATE, -32768, np.int16)
     samples[round(7.2 * RATE) : round(7.6 * RATE)] = 100
     assert cuts_of(samples) == pytest.approx([7.4 * RATE], abs=RATE / 50)
+
+
+@pytest.mark.parametrize(("window", "hop"), [(4800, 160), (320, 160), (3307, 110), (160, 441)])
+def test_the_energy_of_a_window_is_the_exact_sum_of_its_squares(window, hop):
+    samples = noise(1, level=20_000)[: RATE - 1]
+    sums = [int((samples[at : at + window].astype(int) ** 2).sum()) for at in range(0, len(samples) - window + 1, hop)]
+    assert window_energies(samples, window, hop).tolist() == sums
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Conversion:
 
 CONVERSIONS = {
     ("speech", "ctranslate2"): Conversion(
-        program="transcripts.whisper.ctranslate2_engine",
+        program="transcripts.ctranslate2_conversion",
         package="ctranslate2",
         extra="ctranslate2",
         architectures=("WhisperForConditionalGeneration",),

@@ -1,4 +1,4 @@
-"""The engine CTranslate2: a Whisper that `reelscribe archive --engine ctranslate2` has converted with this module.
+"""The engine CTranslate2: a Whisper that ctranslate2_conversion.py has converted. torch encodes in float types.
 
 Greedy decoding, its log-probabilities and the probability of no speech are those of the engine torch, but for rounding.
 Two things differ. At a temperature over 0, other random numbers are drawn; a seed still draws the same ones. And words
@@ -9,9 +9,8 @@ here, the path is confined to the segments.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -20,13 +19,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
+from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from reelscribe.errors import StartupError
 from runtime.weights import revision_of
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import AlignedTokens, DecodedTokens
+from transcripts.whisper.engine import (
+    AlignedTokens,
+    DecodedTokens,
+    average_logprob,
+    decoded_tokens,
+    token_limits,
+)
 from transcripts.whisper.segments import TokenSegment
 from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.torch_engine import encode_in_parts
 from transcripts.whisper.word_alignment import align_segments, state_count
 
 try:
@@ -36,11 +43,14 @@ except ImportError:
         "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; install reelscribe[ctranslate2]"
     ) from None
 
+ENCODER_FILE = "model.safetensors"
+"""Name of the file with the weights of an encoder that torch runs."""
+
 FRAMES_PER_STATE = 2
 """Frames of the spectrogram for each state of the encoder."""
 
-_LOGITS_BYTES = 2**28
-"""Memory for the logits of windows that are decoded together: 256 MB."""
+_LOGITS_BYTES = 2**31
+"""Memory for the logits of windows that are decoded together, in bytes, if they have as many tokens as they may."""
 
 _OPTIONS = ("max_new_tokens",)
 """The options of transformers' `generate` that this engine has too."""
@@ -73,6 +83,7 @@ class CTranslate2Engine:
         self.options = {
             "beam_size": 1,
             "return_scores": True,
+            "return_logits_vocab": True,
             "return_no_speech_prob": True,
             "max_initial_timestamp_index": getattr(generation, "max_initial_timestamp_index", None)
             or config.max_source_positions,
@@ -88,20 +99,25 @@ class CTranslate2Engine:
         self.model = self._load()
         self.dtype: str = self.model.compute_type
         self.revision = revision_of(settings, self)
+        self._encoder = None
+        if (settings.converted_folder / ENCODER_FILE).exists():
+            folder, dtype = str(settings.converted_folder), _float_type(self.dtype)
+            encoder: Any = WhisperEncoder.from_pretrained(folder, config=config, dtype=dtype, use_safetensors=True)
+            self._encoder = encoder.to(device).eval()
 
-    def encode(self, features: Tensor) -> Any:
-        """Return the encoder's states, a StorageView (B, T, D)."""
-        arrays = features.float().cpu().contiguous().numpy()
-        if self.model.device != "cpu":
-            return self.model.encode(ctranslate2.StorageView.from_array(arrays))
-        # The attention of one window, a number for each pair of states, fits the caches of a CPU; that of many not.
-        windows = [
-            self.model.encode(ctranslate2.StorageView.from_array(array)) for array in np.split(arrays, len(arrays))
-        ]
-        return _view(np.concatenate([_array(states) for states in windows]), windows[0])
+    def encode(self, features: Tensor) -> Tensor:
+        """Return the encoder's states, (B, T, D)."""
+        if self._encoder is not None:
+            return encode_in_parts(self._encoder, features)
+        # What one window needs fits the caches of a CPU; what many need does not.
+        arrays = features.float().cpu().numpy()
+        views = map(
+            ctranslate2.StorageView.from_array, np.split(arrays, len(arrays) if self.model.device == "cpu" else 1)
+        )
+        return torch.from_numpy(np.concatenate([_array(self.model.encode(view)) for view in views]))
 
-    def batch(self, states: Any) -> CTranslate2Batch:
-        """Return windows with the encoder's states, a StorageView (B, T, D)."""
+    def batch(self, states: Tensor) -> CTranslate2Batch:
+        """Return windows with the encoder's states (B, T, D)."""
         return CTranslate2Batch(self, states)
 
     def load_with_seed(self, seed: int) -> Any:
@@ -116,16 +132,25 @@ class CTranslate2Engine:
 class CTranslate2Batch:
     """Encoded windows. It implements `WindowBatch`."""
 
-    def __init__(self, engine: CTranslate2Engine, states: Any) -> None:
-        """Take the states of windows, a StorageView (B, T, D)."""
+    def __init__(self, engine: CTranslate2Engine, states: Tensor) -> None:
+        """Take the states of windows, (B, T, D)."""
         self._engine, self._states = engine, states
 
     def __len__(self) -> int:
-        return int(self._states.shape[0])
+        return len(self._states)
 
     def select(self, rows: Sequence[int]) -> CTranslate2Batch:
         """Return some of the windows."""
-        return CTranslate2Batch(self._engine, _view(_array(self._states)[list(rows)], self._states))
+        return CTranslate2Batch(self._engine, self._states[list(rows)])
+
+    @cached_property
+    def _view(self) -> Any:
+        """The states for CTranslate2, which converts them to its type."""
+        # bfloat16 is no type that the two libraries exchange.
+        states = self._states.float().contiguous()
+        if states.is_cuda:
+            torch.cuda.current_stream(states.device).synchronize()  # CTranslate2 has a stream of its own
+        return ctranslate2.StorageView.from_array(states if states.is_cuda else states.numpy())
 
     def detect_languages(self) -> list[str | None]:
         """Return the code of each window's most probable language; None for models of a single language."""
@@ -135,10 +160,10 @@ class CTranslate2Batch:
         # CTranslate2's own detection is only for models with the vocabulary of OpenAI. As the start is followed by a
         # token of text, it does not apply its rules for timestamps to the logits of the first step.
         results = self._engine.model.generate(
-            self._states,
+            self._view,
             [[self._engine.tokens.start, 0]] * len(self),
             beam_size=1,
-            max_length=4,
+            max_length=2,
             return_logits_vocab=True,
             suppress_blank=False,
             suppress_tokens=[],
@@ -149,46 +174,58 @@ class CTranslate2Batch:
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]
     ) -> list[DecodedTokens]:
         """Generate tokens for each window; see `WindowBatch`."""
-        # The last position is left for the end token, which the alignment of words needs.
-        longest = min(self._engine.max_new_tokens, self._engine.config.max_target_positions - len(prompts[0]) - 1)
-        limits = [int(min(limit, longest)) for limit in limits]
+        engine = self._engine
+        limits = token_limits(limits, prompts[0], engine.max_new_tokens, engine.config.max_target_positions)
         if temperature > 0:
             return [
                 self.select([row])._sampled(prompt, limit, temperature, seed)
                 for row, (prompt, limit, seed) in enumerate(zip(prompts, limits, seeds, strict=True))
             ]
+        together = max(1, _LOGITS_BYTES // (4 * engine.config.vocab_size * max(limits)))
+        if len(self) <= together:
+            return self._greedy(prompts, limits)
+        parts = [range(at, min(at + together, len(self))) for at in range(0, len(self), together)]
+        return [
+            decoded
+            for part in parts
+            for decoded in self.select(part)._greedy([prompts[row] for row in part], [limits[row] for row in part])
+        ]
+
+    def _greedy(self, prompts: list[list[int]], limits: list[int]) -> list[DecodedTokens]:
+        """Generate the most probable tokens of each window."""
+        # CTranslate2 takes one limit for all windows.
         results = self._run(self._engine.model, prompts, max(limits))
-        decoded = {
-            row: self._decoded(result.sequences_ids[0], *known, result)
-            for row, (limit, result) in enumerate(zip(limits, results, strict=True))
-            if (known := self._known(result, limit, within=limit == max(limits)))
-        }
-        unknown = [row for row in range(len(self)) if row not in decoded]
-        together = max(1, _LOGITS_BYTES // (4 * self._engine.config.vocab_size * max(limits)))
-        for at in range(0, len(unknown), together):
-            rows = unknown[at : at + together]
-            decoded.update(zip(rows, self._with_logits(rows, prompts, limits), strict=True))
-        return [decoded[row] for row in range(len(self))]
+        return [
+            self._known(result, cut=limit < max(limits)) or self._exact(result, limit)
+            for result, limit in zip(results, limits, strict=True)
+        ]
+
+    def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
+        """Sample the tokens of the only window."""
+        model = self._engine.load_with_seed(seed)
+        (result,) = self._run(model, [prompt], limit, sampling_topk=0, sampling_temperature=temperature)
+        return self._exact(result, limit)
 
     def _run(self, model: Any, prompts: list[list[int]], limit: int, **options: Any) -> Any:
         """Generate up to `limit` tokens for each window."""
         # CTranslate2 stops at half of max_length, and at max_length with the prompt.
         length = max(2 * limit, limit + len(prompts[0]))
-        return model.generate(self._states, prompts, max_length=length, **self._engine.options, **options)
+        return model.generate(self._view, prompts, max_length=length, **self._engine.options, **options)
 
-    def _known(self, result: Any, limit: int, *, within: bool) -> tuple[float, float] | None:
-        """What the sum of all log-probabilities says of the tokens of a window.
+    def _known(self, result: Any, *, cut: bool) -> DecodedTokens | None:
+        """The tokens of a window, if the sum of their log-probabilities tells that the text is not guessed.
+
+        Reading all logits costs more: with a large vocabulary, nearly a millisecond for each token.
 
         Args:
             result: What CTranslate2 returned.
-            limit: The most tokens that the window may have.
-            within: Whether CTranslate2 was told of this limit; it takes one limit for the whole batch.
+            cut: Whether the window may have fewer tokens than CTranslate2 was told.
 
         Returns:
-            The sum, and the text's probability or a lower bound; None if it takes the logits to know them.
+            The tokens, with a lower bound for the text's probability; None if it takes the logits to know.
         """
         (tokens,), (score,) = result.sequences_ids, result.scores
-        if not tokens or (len(tokens) >= limit and not within):
+        if not tokens or cut:
             return None
         logprob = score * len(tokens)  # the score is the sum, with that of the end token, for each other token
         text = [token for token in tokens if token < self._engine.tokens.end]
@@ -196,54 +233,27 @@ class CTranslate2Batch:
         halves = sum(token == before for before, token in pairwise(text))
         bound = math.exp((logprob + halves * math.log(0.5)) / len(text)) if text else 1.0
         threshold = self._engine.text_probability_threshold
-        return (logprob, bound) if threshold is None or bound >= threshold else None
-
-    def _with_logits(
-        self, rows: Sequence[int], prompts: Sequence[list[int]], limits: Sequence[int]
-    ) -> list[DecodedTokens]:
-        """Decode some of the windows again, with the logits of each step."""
-        longest = max(limits[row] for row in rows)
-        results = self.select(rows)._run(
-            self._engine.model, [prompts[row] for row in rows], longest, return_logits_vocab=True
-        )
-        return [self._exact(result, limits[row]) for row, result in zip(rows, results, strict=True)]
-
-    def _sampled(self, prompt: list[int], limit: int, temperature: float, seed: int) -> DecodedTokens:
-        """Sample the tokens of the only window."""
-        options = {"sampling_topk": 0, "sampling_temperature": temperature, "return_logits_vocab": True}
-        (result,) = self._run(self._engine.load_with_seed(seed), [prompt], limit, **options)
-        return self._exact(result, limit)
+        if threshold is not None and bound < threshold:
+            return None
+        kept = self._engine.tokens.text_and_timestamps(tokens)
+        return DecodedTokens(kept, average_logprob(logprob, len(tokens)), bound, result.no_speech_prob)
 
     def _exact(self, result: Any, limit: int) -> DecodedTokens:
-        """The tokens of a window and their probabilities, from the logits of each step."""
-        end = self._engine.tokens.end
-        (tokens,), (steps,) = result.sequences_ids, result.logits
-        tokens = tokens[:limit]  # another window of the batch may have more
-        logprobs = [
-            float(torch.from_numpy(_array(logits).ravel()).log_softmax(-1)[token])
-            for logits, token in zip(steps, [*tokens, end][: max(1, limit)], strict=False)
-        ]
-        text_sum, before, text_count = 0.0, end, 0
-        for token, logprob in zip(tokens, logprobs, strict=False):
-            if token < end:
-                text_sum += math.exp(logprob) * (0.5 if token == before else 1.0)
-                before, text_count = token, text_count + 1
-        return self._decoded(tokens, sum(logprobs), text_sum / text_count if text_count else 1.0, result)
-
-    def _decoded(self, tokens: list[int], logprob: float, text_probability: float, result: Any) -> DecodedTokens:
-        return DecodedTokens(
-            self._engine.tokens.text_and_timestamps(tokens),
-            logprob / (len(tokens) + 1),  # as in openai/whisper, the average includes the end token
-            text_probability,
-            result.no_speech_prob,
-        )
+        """The first `limit` tokens of a window and their probabilities, from the logits of each step."""
+        tokens = self._engine.tokens
+        (generated,), (steps,) = result.sequences_ids, result.logits
+        generated = generated[:limit]
+        selected = torch.tensor([*generated, tokens.end][: min(limit, len(steps))])
+        logits = torch.from_numpy(np.stack([_array(step).ravel() for step in steps[: len(selected)]]))
+        logprobs = logits.gather(1, selected[:, None])[:, 0] - logits.logsumexp(1)
+        return decoded_tokens(tokens, generated, logprobs.tolist(), result.no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""
         tokens = [token for segment in segments for token in segment.tokens]
         length = state_count(self._states.shape[1], duration)
         (result,) = self._engine.model.align(
-            self._states,
+            self._view,
             prompt[:-1],  # CTranslate2 adds <|notimestamps|> itself
             [tokens],
             length * FRAMES_PER_STATE,
@@ -282,38 +292,14 @@ def _compute_type(settings: SpeechSettings, device: torch.device) -> str:
     return wanted
 
 
+def _float_type(compute_type: str) -> torch.dtype:
+    """The type that CTranslate2 computes in where it does not compute with integers."""
+    name = compute_type.rpartition("_")[2]
+    return {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(name, torch.float32)
+
+
 def _array(view: Any) -> NDArray[np.float32]:
-    """The numbers of a StorageView."""
-    return np.array(view.to_device(ctranslate2.Device.cpu).to(ctranslate2.DataType.float32))
-
-
-def _view(array: NDArray[np.float32], like: Any) -> Any:
-    """A StorageView of these numbers, on the device and with the type of another one."""
-    device = ctranslate2.Device.cuda if like.device == "cuda" else ctranslate2.Device.cpu
-    return ctranslate2.StorageView.from_array(np.ascontiguousarray(array)).to_device(device).to(like.dtype)
-
-
-def convert(weights: str, target: str, dtype: str) -> None:
-    """Convert a Whisper to CTranslate2's format.
-
-    The files of the processor and of transformers' configuration stay with the weights, as they are read as for any
-    other engine.
-
-    Args:
-        weights: Folder with the weights in safetensors format.
-        target: The new folder for the converted weights.
-        dtype: A type of CTranslate2, which the file then has; "auto" keeps that of the weights.
-
-    Raises:
-        StartupError: CTranslate2 has no such type.
-    """
-    from ctranslate2.converters import TransformersConverter  # a worker needs neither of these
-    from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
-
-    if dtype not in ("auto", *ACCEPTED_MODEL_TYPES):
-        raise StartupError(f"dtype: expected auto or one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {dtype!r}")
-    TransformersConverter(weights).convert(target, quantization=None if dtype == "auto" else dtype)
-
-
-if __name__ == "__main__":
-    convert(*sys.argv[1:])
+    """The numbers of a StorageView, not copied if they are float32 on the CPU."""
+    if view.device != "cpu":
+        view = view.to_device(ctranslate2.Device.cpu)
+    return np.asarray(view if view.dtype == ctranslate2.DataType.float32 else view.to(ctranslate2.DataType.float32))

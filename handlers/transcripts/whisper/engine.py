@@ -6,8 +6,10 @@ windows, temperatures and thresholds, segments and words are the same with every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -16,7 +18,7 @@ from transcripts.whisper.tokens import WhisperTokens
 
 
 class DecodedTokens(NamedTuple):
-    """The tokens that were generated for one window."""
+    """The tokens that were generated for one window; `decoded_tokens` makes them."""
 
     tokens: list[int]
     """IDs of text and timestamp tokens, without the prompt and the end token."""
@@ -92,15 +94,62 @@ class WhisperEngine(Protocol):
     revision: str
     """Commit or digest of the weights."""
 
-    def encode(self, features: Tensor) -> Any:
+    def encode(self, features: Tensor) -> Tensor:
         """Run the encoder.
 
         Args:
             features: Log-mel spectrograms of B windows, (B, mels, frames), float32.
 
         Returns:
-            The encoder's states, for `batch`.
+            The encoder's states, (B, T, D), for `batch`.
         """
 
-    def batch(self, states: Any) -> WindowBatch:
+    def batch(self, states: Tensor) -> WindowBatch:
         """Return the windows whose states `encode` returned."""
+
+
+def token_limits(limits: list[int], prompt: list[int], most: float, positions: int) -> list[int]:
+    """Limit the tokens of windows further, to what settings and the model allow.
+
+    Args:
+        limits: The most tokens of each window.
+        prompt: A prompt of the windows.
+        most: The limit of the settings; infinity for none.
+        positions: Number of the decoder's positions.
+
+    Returns:
+        The most tokens of each window.
+    """
+    # The last position is left for the end token, which the alignment of words needs.
+    longest = min(most, positions - len(prompt) - 1)
+    return [int(min(limit, longest)) for limit in limits]
+
+
+def decoded_tokens(
+    tokens: WhisperTokens, generated: Sequence[int], logprobs: Sequence[float], no_speech_prob: float
+) -> DecodedTokens:
+    """Make the result of a window from the log-probability of each token.
+
+    Args:
+        tokens: The special tokens of the model.
+        generated: The N tokens that were generated, without the end token.
+        logprobs: Their log-probabilities, (N,) or with that of the end token (N + 1,).
+        no_speech_prob: See `DecodedTokens`.
+
+    Returns:
+        The tokens, and how probable they are.
+    """
+    text = [(token, logprob) for token, logprob in zip(generated, logprobs, strict=False) if token < tokens.end]
+    halves = [False, *(token == before for (before, _), (token, _) in pairwise(text))]
+    total = sum(math.exp(logprob) * (0.5 if half else 1.0) for (_, logprob), half in zip(text, halves, strict=False))
+    return DecodedTokens(
+        tokens.text_and_timestamps(list(generated)),
+        average_logprob(sum(logprobs), len(generated)),
+        total / len(text) if text else 1.0,
+        no_speech_prob,
+    )
+
+
+def average_logprob(total: float, generated: int) -> float:
+    """Return the average of log-probabilities with this sum, of so many tokens and, as in openai/whisper, their end."""
+    return total / (generated + 1)

@@ -20,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from reelscribe.errors import StartupError
 from runtime.weights import load_pretrained, revision_of
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import AlignedTokens, DecodedTokens
+from transcripts.whisper.engine import AlignedTokens, DecodedTokens, decoded_tokens, token_limits
 from transcripts.whisper.segments import TokenSegment
 from transcripts.whisper.tokens import WhisperTokens
 from transcripts.whisper.word_alignment import align_tokens
@@ -29,6 +29,9 @@ _RESERVED_OPTIONS = frozenset(
     ["do_sample", "temperature", "top_k", "top_p", "num_beams", "language", "task", "return_timestamps"]
 )
 """Options of `generate` that this module sets itself."""
+
+_ENCODED_ON_CPU = 2
+"""Windows that a CPU encodes at once: what more of them need does not fit its caches."""
 
 
 class TorchEngine:
@@ -70,12 +73,26 @@ class TorchEngine:
 
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
-        states: Tensor = self.model.get_encoder()(features.to(self.model.device, self.model.dtype)).last_hidden_state
-        return states
+        return encode_in_parts(self.model.get_encoder(), features)
 
     def batch(self, states: Tensor) -> TorchBatch:
         """Return windows with the encoder's states (B, T, D)."""
         return TorchBatch(self, states)
+
+
+def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
+    """Run an encoder of transformers over windows: over all at once on a GPU, over few at a time on a CPU.
+
+    Args:
+        encoder: The encoder.
+        features: Log-mel spectrograms of B windows, (B, mels, frames).
+
+    Returns:
+        The encoder's states, (B, T, D), in its type.
+    """
+    features = features.to(encoder.device, encoder.dtype)
+    parts = features.split(_ENCODED_ON_CPU if features.device.type == "cpu" else len(features))
+    return torch.cat([encoder(part).last_hidden_state for part in parts])
 
 
 class TorchBatch:
@@ -123,10 +140,8 @@ class TorchBatch:
         model, tokens = self._engine.model, self._engine.tokens
         ids = torch.tensor(prompts, device=self._states.device)
         length = ids.shape[1]
-        # The last position is left for the end token, which the alignment of words needs.
-        longest = min(self._engine.max_new_tokens, model.config.max_target_positions - length - 1)
-        limits = [int(min(limit, longest)) for limit in limits]
-        selector = _TokenSelector(length, limits, temperature, seeds, tokens.end)
+        limits = token_limits(limits, prompts[0], self._engine.max_new_tokens, model.config.max_target_positions)
+        selector = _TokenSelector(length, limits, temperature, seeds, tokens.end, self._states.device)
         processors: list[LogitsProcessor] = [selector]
         if tokens.timestamps:
             processors.insert(0, WhisperTimeStampLogitsProcessor(model.generation_config, begin_index=length))
@@ -143,21 +158,14 @@ class TorchBatch:
             max_new_tokens=max(limits),
             **self._engine.options,
         )
-        rows = sequences[:, length:].tolist()
+        rows, logprobs = sequences[:, length:].tolist(), torch.stack(selector.logprobs, 1).tolist()
         no_speech = self._first_logits.softmax(-1)[:, tokens.no_speech].tolist()
-        sums = zip(rows, selector.logprobs.tolist(), selector.text_probabilities.tolist(), no_speech, strict=True)
-        return [self._decoded(*row) for row in sums]
+        return [self._decoded(*each) for each in zip(rows, logprobs, no_speech, strict=True)]
 
-    def _decoded(self, row: list[int], logprob: float, text_probability: float, no_speech_prob: float) -> DecodedTokens:
-        end = self._engine.tokens.end
-        tokens = row[: row.index(end)] if end in row else row
-        text_count = sum(token < end for token in tokens)
-        return DecodedTokens(
-            self._engine.tokens.text_and_timestamps(tokens),
-            logprob / (len(tokens) + 1),  # as in openai/whisper, the average includes the end token
-            text_probability / text_count if text_count else 1.0,
-            no_speech_prob,
-        )
+    def _decoded(self, row: list[int], logprobs: list[float], no_speech_prob: float) -> DecodedTokens:
+        tokens = self._engine.tokens
+        count = row.index(tokens.end) if tokens.end in row else len(row)
+        return decoded_tokens(tokens, row[:count], logprobs[: count + 1], no_speech_prob)
 
     def align(self, prompt: list[int], segments: Sequence[TokenSegment], duration: float) -> list[AlignedTokens]:
         """Align the text tokens of a window with its audio; see `WindowBatch`."""
@@ -165,45 +173,41 @@ class TorchBatch:
 
 
 class _TokenSelector(LogitsProcessor):
-    """Makes the greedy search of transformers select tokens as Whisper does, and adds up how probable they are.
+    """Makes the greedy search of transformers select tokens as Whisper does, and keeps how probable they are.
 
     A row ends at its limit of tokens. At a temperature over 0, Gumbel noise is added to logits / temperature: the
     largest sum is a sample of their softmax (Gumbel 1954; Maddison et al. 2014, A* Sampling). The noise of each row
     comes from a generator on the CPU with the row's own seed, so a sample depends on nothing else.
     """
 
-    def __init__(self, prompt_length: int, limits: list[int], temperature: float, seeds: list[int], end: int) -> None:
-        self._prompt_length, self._limits, self._temperature, self._end = prompt_length, limits, temperature, end
+    def __init__(
+        self,
+        prompt_length: int,
+        limits: list[int],
+        temperature: float,
+        seeds: list[int],
+        end: int,
+        device: torch.device,
+    ) -> None:
+        self._prompt_length, self._temperature, self._end = prompt_length, temperature, end
+        self._limits, self._shortest = torch.tensor(limits, device=device)[:, None], min(limits)
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds] if temperature > 0 else []
-        self._open = [True] * len(limits)
-        self.logprobs = torch.zeros(len(limits), dtype=torch.float64)
-        """The sum of the log-probabilities of each row's tokens."""
-        self.text_probabilities = torch.zeros(len(limits), dtype=torch.float64)
-        """The sum of the probabilities of each row's text tokens, whose IDs are below that of the end token; of
-        repetitions, it has the half."""
-        self._before = [end] * len(limits)
+        self.logprobs: list[Tensor] = []
+        """The log-probability of each row's token, (B,), for each step; it means nothing after the row has ended."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         generated = input_ids.shape[1] - self._prompt_length
-        for row, limit in enumerate(self._limits):
-            if generated >= limit:
-                scores[row] = -math.inf
-                scores[row, self._end] = 0
+        if generated >= self._shortest:
+            ended = self._limits <= generated
+            scores = scores.masked_fill(ended, -math.inf)
+            scores[:, self._end :][:, :1].masked_fill_(ended, 0)
         selected_from = self._with_noise(scores) if self._generators else scores
         selected = selected_from.argmax(-1, keepdim=True)
-        gained = scores.float().log_softmax(-1).gather(-1, selected)[:, 0].cpu()
-        for row, token in enumerate(selected[:, 0].tolist()):
-            if self._open[row]:
-                self.logprobs[row] += gained[row]
-                if token < self._end:
-                    self.text_probabilities[row] += gained[row].exp() * (0.5 if token == self._before[row] else 1.0)
-                    self._before[row] = token
-                self._open[row] = token != self._end
+        self.logprobs.append(scores.float().log_softmax(-1).gather(-1, selected)[:, 0])
         return selected_from
 
     def _with_noise(self, scores: Tensor) -> Tensor:
-        noise = torch.zeros(scores.shape)
-        for row, generator in enumerate(self._generators):
-            if self._open[row]:
-                noise[row].exponential_(generator=generator).log_().neg_()
+        noise = torch.empty(scores.shape)
+        for row, generator in zip(noise, self._generators, strict=True):
+            row.exponential_(generator=generator).log_().neg_()
         return scores / self._temperature + noise.to(scores.device)

@@ -17,15 +17,15 @@ def name(pieces: list[np.ndarray]) -> list[str]:
 class Device:
     """Names frames by their value, as long as no more than `room` of them come at once, or none is `poison`."""
 
-    def __init__(self, room: int, error: type[Exception] = torch.cuda.OutOfMemoryError, poison: str = "") -> None:
-        self.room, self.error, self.poison = room, error, poison
+    def __init__(self, room: int, error: Exception | None = None, poison: str = "") -> None:
+        self.room, self.error, self.poison = room, error or MemoryError(), poison
         self.sizes: list[int] = []
 
     def __call__(self, pieces: list[np.ndarray]) -> list[str]:
         names = name(pieces)
         self.sizes.append(len(names))
         if len(names) > self.room or self.poison in names:
-            raise self.error("DefaultCPUAllocator: can't allocate memory")
+            raise self.error
         return names
 
 
@@ -66,7 +66,16 @@ def test_no_requests_give_no_results():
     assert DeviceBatches(Device(room=1), size=4).map([]) == []
 
 
-@pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, MemoryError, RuntimeError])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA failed with error out of memory"),  # CTranslate2
+    ],
+    ids=str,
+)
 def test_too_little_memory_halves_the_device_batch(error):
     device = Device(room=3, error=error)
     batches = DeviceBatches(device, size=8)

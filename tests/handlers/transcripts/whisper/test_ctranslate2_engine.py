@@ -2,6 +2,7 @@
 
 import random
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ import torch
 
 from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.sound.audio import Audio, AudioTask
 from reelscribe.errors import StartupError
 from support.tiny_models import save_wav2vec2
 from transcripts.chunks import Chunk
+from transcripts.ctranslate2_conversion import convert
 from transcripts.models import load_speech_model
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.ctranslate2_engine import convert
+from transcripts.whisper.ctranslate2_engine import ENCODER_FILE
 from transcripts.whisper.model import WhisperModel
 
 CPU = torch.device("cpu")
@@ -58,6 +61,19 @@ def test_its_transcripts_are_those_of_torch_and_its_words_nearly(demo_speech, co
     assert np.abs(differences).mean() < 0.02
 
 
+@pytest.mark.parametrize("name", ["phrases.ogg", "spoken.mp4"])
+def test_in_the_demo_media_texts_languages_and_segments_are_those_of_torch(demo_speech, converted, media, name):
+    with Audio(AudioTask(str(media / name), SAMPLE_RATE, 10 * SAMPLE_RATE)) as audio:
+        heard = [chunk.samples.astype(np.float32) / 32768 for chunk in audio.chunks() if not chunk.silent]
+    expected, got = (
+        load(demo_speech, **settings).transcribe([Chunk(samples, TranscriptionOptions()) for samples in heard])
+        for settings in ({}, {"engine": CT2, "converted": converted})
+    )
+    for ours, theirs in zip(got, expected, strict=True):
+        assert (ours.text, ours.language) == (theirs.text, theirs.language)
+        assert [(s.start, s.end) for s in ours.segments] == [(s.start, s.end) for s in theirs.segments]
+
+
 def test_a_sample_is_the_same_in_every_batch_and_another_one_for_other_audio(demo_speech, converted, chunks):
     settings = {"engine": CT2, "converted": converted, "temperatures": (2.0,), "text_probability_threshold": None}
     few = [chunks[0], Chunk(chunks[0].samples * 0.9, chunks[0].options), chunks[-1]]
@@ -67,10 +83,21 @@ def test_a_sample_is_the_same_in_every_batch_and_another_one_for_other_audio(dem
     assert len({transcript.text for transcript in together}) == 3
 
 
-def test_int8_is_a_dtype_of_its_own(demo_speech, converted, chunks):
-    exact, rounded = (load(demo_speech, engine=CT2, converted=converted, dtype=dtype) for dtype in ("auto", "int8"))
+def test_windows_whose_logits_take_too_much_memory_are_decoded_in_parts(demo_speech, converted, chunks, monkeypatch):
+    model = load(demo_speech, engine=CT2, converted=converted)
+    together = model.transcribe(chunks)
+    monkeypatch.setattr("transcripts.whisper.ctranslate2_engine._LOGITS_BYTES", 1)
+    assert model.transcribe(chunks) == together
+
+
+def test_int8_is_a_dtype_of_its_own_with_the_encoder_in_the_same_file(demo_speech, converted, chunks, tmp_path):
+    convert(demo_speech, str(tmp_path / "int8"), "int8")
+    exact = load(demo_speech, engine=CT2, converted=converted)
+    rounded = load(demo_speech, engine=CT2, converted=str(tmp_path / "int8"), dtype="int8")
     assert (exact.dtype, rounded.dtype) == ("float32", "int8_float32")
     assert rounded.transcribe(chunks[:1])[0].text == exact.transcribe(chunks[:1])[0].text
+    files = [{path.name for path in folder.iterdir()} for folder in (Path(converted), tmp_path / "int8")]
+    assert files[0] - files[1] == {ENCODER_FILE}
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from reelscribe.errors import StartupError
 from support.audio import noise
 from support.tiny_models import save_whisper
 from transcripts.chunks import Chunk
+from transcripts.ctranslate2_conversion import convert
 from transcripts.settings import SpeechSettings
-from transcripts.whisper.ctranslate2_engine import convert
 from transcripts.whisper.engine import DecodedTokens
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchBatch
