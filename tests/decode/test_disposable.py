@@ -139,3 +139,11 @@ def test_a_damaged_picture_is_shown_as_if_nothing_were_dropped(clips, tmp_path):
     frames, decoded = read(damaged, [20, 43, 90])
     assert frames == {index: whole[index] for index in (20, 43, 90)}
     assert decoded > 90
+
+
+def test_packets_with_empty_units_are_read(clips, tmp_path):
+    with av.open(str(clips / "pyramid.ts")) as container:
+        content = b"".join(bytes(packet) for packet in container.demux(video=0))
+    (tmp_path / "empty-units.h264").write_bytes(content.replace(b"\0\0\1\x65", b"\0\0\1\0\0\1\x65"))
+    (tmp_path / "plain.h264").write_bytes(content)
+    assert read(tmp_path / "empty-units.h264") == read(tmp_path / "plain.h264")

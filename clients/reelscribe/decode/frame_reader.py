@@ -8,11 +8,12 @@ beginning of the file instead.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import av
 import numpy as np
@@ -21,9 +22,15 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.packets import PacketIndex
+from reelscribe.decode.random_access.decode_order import (
+    MAX_REORDER,
+    DecodeRun,
+    decoded_before,
+    most_held,
+    plan_runs,
+    shown_last,
+)
 from reelscribe.decode.random_access.disposable import CODECS, DisposableFrames
-from reelscribe.decode.random_access.entry_points import decoded_before
-from reelscribe.decode.random_access.sequences import shown_last
 from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
 from reelscribe.errors import MediaError
 
@@ -58,82 +65,88 @@ class FrameReader:
         self._may_skip = bool(len(packets.pts))
         self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
         has_marks = packets.info.video_codec in CODECS
-        self._may_drop = self._may_skip and has_marks and not packets.corrupt_packets
-        self._sequences = packets.sequences
-        self._shown_last = shown_last(packets.file_order)
+        self._groups, self._shown_last = packets.groups, shown_last(packets.file_order)
+        is_usual = not packets.corrupt_packets and most_held(packets.file_order) <= MAX_REORDER
+        self._may_drop = self._may_skip and has_marks and is_usual
 
     @property
     def may_seek(self) -> bool:
         """Whether frames can be decoded from the keyframe before them, which a seek finds."""
         return self._may_skip and self._may_seek
 
-    def read(self, wanted: Sequence[int], positions: range) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Decode some of the wanted frames, as if all of them were decoded.
+    def gains_by_dropping(self, wanted: Sequence[int]) -> bool:
+        """Return whether disposable frames may be dropped, and most frames on the way to the wanted ones are others.
+
+        Otherwise it would gain little, and damage would be met with a second decoding.
+        """
+        return self._may_drop and 2 * len(wanted) < int(decoded_before(wanted, self._packets.keyframes)[-1])
+
+    def read(self, wanted: Sequence[int], *, drops: bool) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Decode the wanted frames.
+
+        What FFmpeg shows in place of damage depends on what it has decoded before. So a group of pictures with damage
+        is decoded by a decoder that begins with it and drops nothing. Then its frames depend on the group alone.
 
         Args:
             wanted: Indices of frames, ascending.
-            positions: Which of them to return.
+            drops: Whether to drop disposable frames, until damage is met.
 
         Yields:
-            (index, frame) for each frame to return that can be decoded, in order.
+            (index, frame) for each wanted frame that can be decoded, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        done = positions.start
+        done = 0
         first_frame = self._packets.first_frame
-        if positions and first_frame is not None and self._packets.index_of(first_frame.pts) == wanted[done]:
-            yield wanted[done], first_frame
-            done += 1
-            self.decoded += not done < positions.stop  # with others, it is decoded again on the way to them
-        # Where most frames on the way to the wanted ones are wanted, too, to drop others would gain little.
-        may_drop = self._may_drop and 2 * len(wanted) < decoded_before(wanted, self._packets.keyframes)[-1]
-        # Positions of the wanted frames of a damaged sequence. If it is unknown what to do about damage, all may be.
-        damaged = range(0) if may_drop or self._sequences is not None else positions
-        while done < positions.stop:
-            is_damaged = done in damaged
-            some = damaged if is_damaged else range(done, positions.stop)
+        if wanted and first_frame is not None and self._packets.index_of(first_frame.pts) == wanted[0]:
+            done = 1
+            self.decoded += len(wanted) == 1  # with others, it is decoded again on the way to them
+            yield wanted[0], first_frame
+        # Before this position, damage is expected. Where groups are unknown and nothing is dropped, it changes nothing.
+        damaged_until = 0 if drops or self._groups is not None else len(wanted)
+        while done < len(wanted):
+            first, is_damaged = done, done < damaged_until
+            stop = damaged_until if is_damaged else len(wanted)
+            only = wanted[first:stop] if drops and not is_damaged else None
             try:
-                with open_undecoded(self._name) as container:
-                    decoder = _Decoder(
-                        container,
-                        self._packets,
-                        self._heartbeat,
-                        may_seek=self._may_seek,
-                        only=wanted[some.start : some.stop] if may_drop and not is_damaged else None,
-                        shown_last=None if is_damaged else self._shown_last,
-                    )
-                    try:
-                        for position, frame in self._read_once(wanted[some.start : some.stop], decoder):
-                            if some.start + position >= done:
-                                done = some.start + position + 1
-                                yield wanted[done - 1], frame
-                    finally:
-                        self.decoded += decoder.decoded
+                with self._decoder(only, None if is_damaged else self._shown_last) as decoder:
+                    for position, frame in self._read_once(wanted[first:stop], decoder):
+                        done = first + position + 1
+                        yield wanted[done - 1], frame
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
             except _DamageMet:
-                damaged = self._sequence_at(wanted, range(done, positions.stop))
+                damaged_until = self._end_of_group(wanted, done)
             except _KeyframeMissed:
-                # Read the rest from the beginning of the file, without seeking or else without skipping.
-                if self._may_seek:
-                    self._may_seek = False
-                else:
-                    self._may_skip = False
+                self._distrust_index()
+                damaged_until = len(wanted)
             else:
-                done = some.stop
+                done = stop
 
-    def _sequence_at(self, wanted: Sequence[int], positions: range) -> range:
-        """Return the positions of the wanted frames in the sequence of the first of some positions, until these end.
+    def _distrust_index(self) -> None:
+        """Read the rest from the beginning of the file, without seeking or else without skipping."""
+        self._groups = None
+        if self._may_seek:
+            self._may_seek = False
+        else:
+            self._may_skip = False
 
-        Where sequences are unknown, these are all positions.
-        """
-        if self._sequences is None:
-            return positions
-        sequences = self._sequences[np.asarray(wanted)]
-        here = sequences[positions.start]
-        start, stop = np.searchsorted(sequences, (here, here + 1)).tolist()
-        return range(start, min(stop, positions.stop))
+    @contextmanager
+    def _decoder(self, only: Sequence[int] | None, shown_last: NDArray[np.int64] | None) -> Iterator[_Decoder]:
+        with open_undecoded(self._name) as container:
+            decoder = _Decoder(container, self._packets, self._heartbeat, self._may_seek, only, shown_last)
+            try:
+                yield decoder
+            finally:
+                self.decoded += decoder.decoded
+
+    def _end_of_group(self, wanted: Sequence[int], position: int) -> int:
+        """Return the position behind the last wanted frame of a group; behind all, if groups are unknown."""
+        if self._groups is None:
+            return len(wanted)
+        next_group = int(np.searchsorted(self._groups, self._groups[wanted[position]], "right"))
+        return bisect_left(wanted, next_group)
 
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (position in `wanted`, frame).
@@ -143,7 +156,8 @@ class FrameReader:
         """
         for run in self._plan(wanted):
             position = run.first
-            reached = run.keyframe < 0  # decoding from a keyframe must first return a frame up to the first wanted one
+            # Decoding from a keyframe must first return a frame up to the first wanted one, unless it may be damaged.
+            reached = run.keyframe < 0 or self._groups is not None
             for index, frame in decoder.decode(run):
                 reached = reached or index <= wanted[run.first]
                 if not reached:
@@ -168,45 +182,6 @@ class FrameReader:
         return iter([DecodeRun(-1, 0, len(wanted), last)])
 
 
-class DecodeRun(NamedTuple):
-    """Wanted frames, and the range of the file to decode for them."""
-
-    keyframe: int
-    """Index of the keyframe from which to decode; -1 for the beginning of the file."""
-    first: int
-    """Position of the run's first frame among the wanted frames."""
-    stop: int
-    """Position among the wanted frames after the run's last frame."""
-    last: int
-    """Index of the run's frame that is stored last in the file; -1 if unknown, so decode to the end of the file."""
-
-
-def plan_runs(
-    wanted: Sequence[int], keyframes: NDArray[np.bool_], file_order: NDArray[np.int64]
-) -> Iterator[DecodeRun]:
-    """Divide wanted frames into runs, so that frames between a run and the next keyframe are not decoded.
-
-    Args:
-        wanted: Indices of frames, ascending; at least one.
-        keyframes: Whether each frame is a keyframe, as in `PacketIndex`.
-        file_order: Position of each frame in the file, as in `PacketIndex`.
-
-    Yields:
-        The runs, each stored after the one before it in the file.
-    """
-    starts = np.append(-1, np.flatnonzero(keyframes))
-    starts = starts[np.searchsorted(starts, np.asarray(wanted), "right") - 1]
-    first, last = 0, wanted[0]
-    for position in range(1, len(wanted)):
-        index, start = wanted[position], int(starts[position])
-        if start > wanted[position - 1] + 1 and file_order[start] > file_order[last]:
-            yield DecodeRun(int(starts[first]), first, position, last)
-            first, last = position, index
-        elif file_order[index] > file_order[last]:
-            last = index
-    yield DecodeRun(int(starts[first]), first, len(wanted), last)
-
-
 class _KeyframeMissed(Exception):
     """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
@@ -223,7 +198,6 @@ class _Decoder:
         container: av.container.InputContainer,
         packets: PacketIndex,
         heartbeat: Callable[[], None],
-        *,
         may_seek: bool,
         only: Sequence[int] | None,
         shown_last: NDArray[np.int64] | None,

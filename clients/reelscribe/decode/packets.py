@@ -1,8 +1,7 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-Only the beginning is decoded, up to the first frame: a decoded frame alone tells the rotation, and where a recording
-begins in the middle of a group of pictures, only decoding tells which frames can be decoded. The first frame is kept,
-so that a file of one frame need not be opened again.
+Only the beginning is decoded (beginning.py). The first frame is kept, so that a file of one frame need not be opened
+again.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.beginning import Beginning
 from reelscribe.decode.random_access.clean_keyframes import CleanKeyframes
-from reelscribe.decode.random_access.sequences import find_sequences
+from reelscribe.decode.random_access.entry_points import find_groups
 from reelscribe.decode.source_file import (
     MISSING_SECONDS,
     PacketFilter,
@@ -71,9 +70,9 @@ class PacketIndex:
     none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
-    sequences: NDArray[np.int64] | None
-    """Number of the coded sequence of each frame, ascending; None if they are unknown, or anything about the file is
-    odd."""
+    groups: NDArray[np.int64] | None
+    """Number of the closed group of pictures of each frame, ascending; None if not all groups are closed, or anything
+    about the file is odd."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     leading_packets: int
@@ -192,7 +191,7 @@ class _Scan:
             pts=pts[skipped:] if identify else pts[:0],
             times=times[skipped:],
             keyframes=keyframes[skipped:],
-            sequences=None if is_odd else self._sequences(order),
+            groups=None if is_odd else self._groups(keyframes, order),
             file_order=order[skipped:],
             leading_packets=self._beginning.leading_packets,
             clock_offsets=tuple(self._timeline.offsets),
@@ -202,12 +201,12 @@ class _Scan:
             why_incomplete=why_incomplete,
         )
 
-    def _sequences(self, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def _groups(self, keyframes: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64] | None:
         is_indexed = self._format.name in INDEXED_FORMATS and len(self._timeline.offsets) == 1
         if not is_indexed or self._corrupt_packets or self._beginning.leading_packets:
             return None
         clean = np.array(self._clean, bool)[order]
-        return find_sequences(clean, order, self._video.codec_context.reorder_depth)
+        return find_groups(keyframes, clean, order, self._video.codec_context.reorder_depth)
 
     def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
         """Return whether presentation times are only numbers of packets, and wrong.

@@ -185,29 +185,30 @@ class OpenVideo:
         """Return the presentation time of a frame, in seconds."""
         return round(float(self.times[index]), 6)
 
-    def pictures(self, wanted: Sequence[int], positions: range | None = None) -> Iterator[tuple[int, Picture]]:
+    def pictures(self, wanted: Sequence[int], *, drops: bool | None = None) -> Iterator[tuple[int, Picture]]:
         """Decode frames.
 
         Args:
             wanted: Indices of frames, ascending.
-            positions: Which of them to return, as if all of them were decoded; None for all.
+            drops: Whether to drop disposable frames, until damage is met; None to do so if it gains anything.
 
         Yields:
-            (index, picture) for each frame to return that can be decoded, in order.
+            (index, picture) for each wanted frame that can be decoded, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        positions = range(len(wanted)) if positions is None else positions
-        if self._library == "decord" and positions:
+        done = 0
+        if self._library == "decord" and wanted:
             for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
                 self._decoded_by_decord += 1
-                if index == wanted[positions.start]:
+                if index == wanted[done]:
                     yield index, frame
-                    positions = positions[1:]
-                    if not positions:
+                    done += 1
+                    if done == len(wanted):
                         return
-        yield from self._reader.read(wanted, positions)
+        drops = self._reader.gains_by_dropping(wanted) if drops is None else drops
+        yield from self._reader.read(wanted[done:], drops=drops)
 
     def scaler(self, size: InputSize, resize: Resize) -> Callable[[Picture], FrameArray | None]:
         """Return a function that scales a picture of this video; it returns None for one that cannot be converted."""
@@ -257,6 +258,7 @@ class Video(OpenVideo):
             keyframes, end = self._packets.keyframes, self.info.end_seconds
             self.chosen = task.sampling.choose(self.times, keyframes, end, self.shots or ())
             self.end_seconds = task.sampling.span_end(self.times, end)
+        self._drops = self._reader.gains_by_dropping(self.chosen)
 
     def entry_points(self, portion_seconds: float) -> Sequence[int]:
         """Find where other processes may begin to read chosen frames.
@@ -268,11 +270,11 @@ class Video(OpenVideo):
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
             so in little time.
         """
-        sequences = self._packets.sequences
+        groups = self._packets.groups
         least = portion_seconds * DECODED_PIXELS / (self.info.width * self.info.height + FRAME_PIXELS)
-        if sequences is None or not self.can_go_back or len(self.times) < 2 * least:
+        if groups is None or not self.can_go_back or len(self.times) < 2 * least:
             return ()
-        return find_entry_points(self.chosen, self._packets.keyframes, sequences, least)
+        return find_entry_points(self.chosen, self._packets.keyframes, groups, least)
 
     def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
         """Read chosen frames.
@@ -287,7 +289,8 @@ class Video(OpenVideo):
             MediaError: The file cannot be opened again.
         """
         scale = self.scaler(self.input_size, self._resize)
-        pictures = self.pictures(self.chosen, ordinals)
+        # Whether to drop is decided for all of them, so that it does not depend on which of them a process reads.
+        pictures = self.pictures(self.chosen[ordinals.start : ordinals.stop], drops=self._drops)
         no_more = (self.info.frames, None)  # the index of no frame
         decoded_index, picture = next(pictures, no_more)
         for ordinal in ordinals:

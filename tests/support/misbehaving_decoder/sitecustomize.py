@@ -39,8 +39,8 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
             super().__init__(task, heartbeat)
             self.opening = False
 
-        def pictures(self, wanted, positions=None):
-            for index, picture in super().pictures(wanted, positions):
+        def pictures(self, wanted, *, drops=None):
+            for index, picture in super().pictures(wanted, drops=drops):
                 if self.opening and index == 20 and self.misbehave:
                     self.misbehave()
                 yield index, picture

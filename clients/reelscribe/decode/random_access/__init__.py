@@ -1,5 +1,5 @@
-"""Which packets of a video need not be decoded: those before a clean keyframe, and those of disposable frames.
+"""Which packets of a video need not be decoded: those before a keyframe, and those of disposable frames.
 
-clean_keyframes.py and disposable.py look into packets, whose parts nal_units.py finds. sequences.py and entry_points.py
-look at the index of a file.
+clean_keyframes.py and disposable.py look into packets, whose parts nal_units.py finds. decode_order.py and
+entry_points.py look at the index of a file.
 """

@@ -35,8 +35,10 @@ class CleanKeyframes:
             return False
         if self._units is None:
             return self._name in _KEYFRAME_CODECS
-        try:
-            types = (unit[0] & 31 for unit in self._units.of(packet))
-        except ValueError:  # the packet is damaged
+        if not self._units.has_lengths:  # such files have no index, either
             return False
+        try:
+            types = [unit[0] & 31 for unit in self._units.of(packet)]
+        except ValueError:  # the packet is damaged; what kind of keyframes a file has, the others say
+            return True
         return next((kind for kind in types if kind in _H264_SLICES), None) == _H264_IDR_SLICE

@@ -60,7 +60,7 @@ class _H264Reader:
     """First byte of the slices of such pictures."""
     _HARMLESS = (0x06, 0x09, 0x0C)
     """First bytes of supplemental information, delimiters and filler data."""
-    _SEQUENCE = 7
+    _PARAMETER_SET = 7
     """Type of sequence parameter sets."""
     _CHROMA_PROFILES = (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 144, 244)
     """Profiles whose parameter sets describe the format of chroma (section 7.3.2.1.1)."""
@@ -71,16 +71,16 @@ class _H264Reader:
 
     def read(self, units: list[Unit]) -> bool:
         for unit in units:
-            if unit[0] & 31 == self._SEQUENCE:
+            if unit[0] & 31 == self._PARAMETER_SET:
                 self._only_frames = self._only_frames is not False and self._is_only_of_frames(bytes(unit))
         firsts = {unit[0] for unit in units}.difference(self._HARMLESS)
         return firsts == {self._SLICE_OF_NO_REFERENCE} and self._only_frames is True
 
-    def _is_only_of_frames(self, sequence: bytes) -> bool:
+    def _is_only_of_frames(self, parameters: bytes) -> bool:
         """Return frame_mbs_only_flag; False where it is behind scaling lists, which are not read."""
-        bits = _Bits(sequence[4:])
+        bits = _Bits(parameters[4:])
         bits.skip_numbers(1)
-        if sequence[1] in self._CHROMA_PROFILES:
+        if parameters[1] in self._CHROMA_PROFILES:
             if bits.number() == 3:
                 bits.flag()
             bits.skip_numbers(2)
@@ -112,7 +112,7 @@ class _HevcReader:
     """First bytes of the slices of such pictures: of the types TRAIL_N, TSA_N, STSA_N, RADL_N and RASL_N."""
     _HARMLESS = (0x46, 0x4C, 0x4E, 0x50)
     """First bytes of delimiters, filler data and supplemental information."""
-    _SEQUENCE = 0x42
+    _PARAMETER_SET = 0x42
     """First byte of sequence parameter sets."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class _HevcReader:
 
     def read(self, units: list[Unit]) -> bool:
         for unit in units:
-            if unit[0] == self._SEQUENCE:
+            if unit[0] == self._PARAMETER_SET:
                 self._highest_layer = max(self._highest_layer, unit[2] >> 1 & 7)  # sps_max_sub_layers_minus1
         slices = {(unit[0], unit[1]) for unit in units if unit[0] not in self._HARMLESS}
         # The second byte is the sub-layer, plus 1 and plus 8 times the number of the view, if it is not the first one.

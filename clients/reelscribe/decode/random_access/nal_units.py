@@ -91,7 +91,8 @@ def _behind_lengths(content: Unit, length_size: int) -> Iterator[Unit]:
 
 
 def _behind_start_codes(content: Unit) -> Iterator[Unit]:
-    """Yield units between start codes (annex B)."""
+    """Yield units between start codes (annex B), but no empty ones."""
     starts = [match.end() for match in _START_CODE.finditer(content)]
     for start, stop in zip(starts, [*starts[1:], len(content) + 3], strict=False):
-        yield content[start : stop - 3]
+        if start < stop - 3:
+            yield content[start : stop - 3]

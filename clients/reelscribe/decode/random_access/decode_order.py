@@ -1,0 +1,102 @@
+"""Plan what is decoded for wanted frames, which are stored in another order than they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_REORDER = 32
+"""Number of frames in front of a frame among which those are counted that are shown after it; no codec needs more."""
+
+
+class DecodeRun(NamedTuple):
+    """Wanted frames, and the range of the file to decode for them."""
+
+    keyframe: int
+    """Index of the keyframe from which to decode; -1 for the beginning of the file."""
+    first: int
+    """Position of the run's first frame among the wanted frames."""
+    stop: int
+    """Position among the wanted frames after the run's last frame."""
+    last: int
+    """Index of the run's frame that is stored last in the file; -1 if unknown, so decode to the end of the file."""
+
+
+def plan_runs(
+    wanted: Sequence[int], keyframes: NDArray[np.bool_], file_order: NDArray[np.int64]
+) -> Iterator[DecodeRun]:
+    """Divide wanted frames into runs, so that frames between a run and the next keyframe are not decoded.
+
+    Args:
+        wanted: Indices of frames, ascending; at least one.
+        keyframes: Whether each frame is a keyframe, as in `PacketIndex`.
+        file_order: Position of each frame in the file, as in `PacketIndex`.
+
+    Yields:
+        The runs, each stored after the one before it in the file.
+    """
+    starts = _keyframes_before(wanted, keyframes)
+    first, last = 0, wanted[0]
+    for position in range(1, len(wanted)):
+        index, start = wanted[position], int(starts[position])
+        if start > wanted[position - 1] + 1 and file_order[start] > file_order[last]:
+            yield DecodeRun(int(starts[first]), first, position, last)
+            first, last = position, index
+        elif file_order[index] > file_order[last]:
+            last = index
+    yield DecodeRun(int(starts[first]), first, len(wanted), last)
+
+
+def decoded_before(wanted: Sequence[int], keyframes: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many frames are decoded before each wanted frame, and before the end.
+
+    Args:
+        wanted: Indices of frames, ascending.
+        keyframes: Whether each frame is a keyframe.
+    """
+    frames = np.asarray(wanted, np.int64)
+    begins = np.maximum(np.append(-1, frames)[:-1], _keyframes_before(wanted, keyframes) - 1)
+    return np.append(0, np.cumsum(frames - begins))
+
+
+def _keyframes_before(wanted: Sequence[int], keyframes: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the index of the last keyframe that is not behind each wanted frame; -1 if there is none."""
+    starts = np.append(-1, np.flatnonzero(keyframes))
+    found: NDArray[np.int64] = starts[np.searchsorted(starts, np.asarray(wanted, np.int64), "right") - 1]
+    return found
+
+
+def reorder_depth(file_order: NDArray[np.int64]) -> int:
+    """Return the largest number of frames, up to MAX_REORDER, that are stored before a frame and shown after it.
+
+    Args:
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+    """
+    shown = np.argsort(file_order)
+    later = np.zeros(len(shown), np.int64)
+    for distance in range(1, min(MAX_REORDER, len(shown))):
+        later[distance:] += shown[:-distance] > shown[distance:]
+    return int(later.max())
+
+
+def shown_last(file_order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each frame the index of the one that is shown last, of those that are stored up to it.
+
+    Args:
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+    """
+    stored, last = np.argsort(file_order), np.zeros(len(file_order), np.int64)
+    last[stored] = np.maximum.accumulate(stored)
+    return last
+
+
+def most_held(file_order: NDArray[np.int64]) -> int:
+    """Return the largest number of frames that are shown before damage of an earlier stored one is seen.
+
+    Args:
+        file_order: Position of each frame among the frames as stored in the file, in the order of presentation.
+    """
+    return int((shown_last(file_order) - np.arange(len(file_order))).max())
