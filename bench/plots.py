@@ -1,12 +1,13 @@
 """What do the figures of `scripts/bench` look like as plots?
 
-    scripts/bench plots bench/results/2026-11-21.json docs/plots
+    scripts/bench plots bench/results/2026-11-21.json [newer results ...] docs/plots
 
 - captioning.png: frames/s by resolution, ours and the others.
 - scaling.png: frames/s by the number of emulated devices.
 - memory.png: memory of sender and receiver of the same images, by the number of bodies that they are sent in.
 
-Points are medians; vertical lines go from the smallest to the largest value.
+Of tables that several files have, those of the last file are drawn. Points are medians; vertical lines go from the
+smallest to the largest value.
 """
 
 from __future__ import annotations
@@ -122,10 +123,11 @@ def draw(found: Mapping[str, list[Row]], folder: Path) -> Iterator[Path]:
 def main() -> None:
     """Draw the plots."""
     parser = command_parser(__doc__)
-    parser.add_argument("results", type=Path, help="a file that scripts/bench wrote")
+    parser.add_argument("results", type=Path, nargs="+", help="files that scripts/bench wrote")
     parser.add_argument("folder", type=Path, help="folder of the PNG files")
     options = parser.parse_args()
-    for file in draw(tables(options.results), options.folder):
+    found = {title: rows for file in options.results for title, rows in tables(file).items()}
+    for file in draw(found, options.folder):
         print(f"wrote {file}")
 
 
