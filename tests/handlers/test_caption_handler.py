@@ -62,7 +62,7 @@ def test_frames_one_by_one_many_at_once_and_scaled_have_their_true_captions(demo
         {"body": b"".join(wire.pack({"frames": full[0]}))},
         {"body": b"".join(wire.pack({"frames": np.stack(full)}))},
         {"body": pickle.dumps(scaled)},
-        {"body": pickle.dumps(np.asfortranarray(scaled))},
+        {"body": bytearray(pickle.dumps(np.asfortranarray(scaled)))},
     ]
     one, several, from_pickle, from_fortran = parsed(caption_handler.handle(rows, context))
     assert one["text"] == truth[0]
