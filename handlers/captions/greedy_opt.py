@@ -10,11 +10,10 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime.greedy_search import GreedySearch
+from runtime.greedy_search import GreedySearch, join_parameters
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,10 @@ class _Layer:
     def of(cls, layer: Any) -> Self:
         """Take the parts of an `OPTDecoderLayer`, whose projections become views of the joined weights."""
         parts = (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
-        weights, biases = (torch.cat([getattr(part, name).data for part in parts]) for name in ("weight", "bias"))
-        for part, weight, bias in zip(parts, weights.chunk(3), biases.chunk(3), strict=True):
-            part.weight.data, part.bias.data = weight, bias
         return cls(
             layer.self_attn_layer_norm,
-            weights,
-            biases,
+            join_parameters([part.weight for part in parts]),
+            join_parameters([part.bias for part in parts]),
             layer.self_attn.out_proj,
             layer.final_layer_norm,
             layer.fc1,

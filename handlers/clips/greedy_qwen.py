@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runtime.greedy_search import GreedySearch
+from runtime.greedy_search import GreedySearch, join_parameters
 from runtime.second_stage import TensorTree
 
 
@@ -47,12 +47,12 @@ class _Layer:
             scales = torch.cat([norm.weight.expand(count, -1) for norm, count in zip(norms, heads, strict=False)])
         return cls(
             layer.input_layernorm,
-            _join([part.weight for part in parts]),
-            None if parts[0].bias is None else _join([part.bias for part in parts]),
+            join_parameters([part.weight for part in parts]),
+            None if parts[0].bias is None else join_parameters([part.bias for part in parts]),
             scales,
             attention.o_proj,
             layer.post_attention_layernorm,
-            _join([mlp.gate_proj.weight, mlp.up_proj.weight]),
+            join_parameters([mlp.gate_proj.weight, mlp.up_proj.weight]),
             mlp.act_fn,
             mlp.down_proj,
         )
@@ -175,11 +175,3 @@ def _room_for(most: int, encoded: Any) -> list[Tensor]:
         layer.keys = layer.values = None  # so that not all layers are there twice
         caches.append(cache)
     return caches
-
-
-def _join(parameters: list[nn.Parameter]) -> Tensor:
-    """Concatenate parameters, which become views of the result."""
-    joined = torch.cat([parameter.data for parameter in parameters])
-    for parameter, part in zip(parameters, joined.split([len(each) for each in parameters]), strict=True):
-        parameter.data = part
-    return joined

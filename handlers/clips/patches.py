@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray
-from runtime.patch_product import centred
+from runtime.patch_product import centred, uncentred
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Patching:
         if missing := -len(levels) % self.frames:
             levels = torch.cat([levels, levels[-1:].expand(missing, -1, -1, -1)])
         t, rows, columns = self.grid(len(levels), levels.shape[2], levels.shape[1])
-        groups = levels.view(
+        # Frames in Fortran's order, which pickle and .npy keep, have no such view and are copied.
+        groups = levels.reshape(
             t,
             self.frames,
             rows // self.merge,
@@ -113,5 +114,5 @@ class Patching:
             (P, 3 * frames * patch * patch) float32, normalised, in the order of channels, frames, rows, and columns.
         """
         scale, shift = self.normalisation(patches.device)
-        levels = (patches.float() + 128).view(len(patches), -1, 3)
+        levels = uncentred(patches).view(len(patches), -1, 3).float()
         return (levels * scale + shift).transpose(1, 2).flatten(1)

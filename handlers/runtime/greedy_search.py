@@ -1,7 +1,8 @@
 """Greedy search of our own, for language models whose next token we can compute faster than transformers' `generate`.
 
 `generate` serves hundreds of models and dozens of options, so each token takes more time in Python than a small model
-takes to compute it. A `GreedySearch` exists only for options with which `generate` would give the same tokens.
+takes to compute it. A `GreedySearch` exists only for options with which `generate` would give the same tokens, but for
+rounding in half precision.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from runtime.generation import average_logprobs, end_tokens
 
@@ -109,3 +110,18 @@ class GreedySearch:
             logits = next_logits(tokens[-1])
         generated = torch.stack(tokens, 1)
         return generated, average_logprobs(torch.stack(logprobs, 1), torch.isin(generated, self._ends))
+
+
+def join_parameters(parameters: list[nn.Parameter]) -> Tensor:
+    """Concatenate parameters, so that one product does what several did.
+
+    Args:
+        parameters: Weights or biases, (rows, ...) each. They become views of the result, so no memory is added.
+
+    Returns:
+        (all rows, ...).
+    """
+    joined = torch.cat([parameter.data for parameter in parameters])
+    for parameter, rows in zip(parameters, joined.split([len(each) for each in parameters]), strict=True):
+        parameter.data = rows
+    return joined

@@ -1,7 +1,7 @@
-"""The first layer of an image encoder as a matrix product of the levels of frames, from 0 to 255.
+"""The first layer of an image encoder as a matrix product of the centred levels of frames, from -128 to 127.
 
 transformers computes pixel values, and then convolves them with a kernel as large as its step. Both are linear, so the
-weights and the bias can contain the normalisation, and each patch of a frame is multiplied as it was received.
+weights and the bias can contain the normalisation, and what is multiplied is each level - 128.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ def centred(levels: Tensor) -> Tensor:
     """Return level - 128 of uint8 levels, as int8."""
     # With its highest bit flipped, the byte of a level is that of level - 128 as a signed number.
     return levels.bitwise_xor(_CENTRE).view(torch.int8)
+
+
+def uncentred(values: Tensor) -> Tensor:
+    """Return the uint8 levels of which `centred` has made int8 values."""
+    return values.view(torch.uint8).bitwise_xor(_CENTRE)
 
 
 class PatchProduct(nn.Module):

@@ -2,13 +2,33 @@
 
 import asyncio
 import os
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from reelscribe.decode_pool import process
 from reelscribe.decode_pool.pool import STALL_SECONDS
+from support.decoding import MISBEHAVING
 from support.patience import LoopClock
+from support.received import task_of
+from support.videos import write
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    """A video of 40 frames, all of which differ."""
+    path = tmp_path_factory.mktemp("clips") / "clip.mkv"
+    write(path, "ffv1", [20 + 25 * (k // 5) + k % 5 for k in range(40)])
+    return path
+
+
+@pytest.fixture
+def misbehaving(clip, tmp_path, monkeypatch):
+    """Returns the task of a file over which decode processes do what its name says."""
+    monkeypatch.setenv("PYTHONPATH", MISBEHAVING, prepend=os.pathsep)
+    return lambda name: task_of(shutil.copy(clip, tmp_path / name))
 
 
 @pytest.fixture

@@ -62,11 +62,13 @@ def test_frames_one_by_one_many_at_once_and_scaled_have_their_true_captions(demo
         {"body": b"".join(wire.pack({"frames": full[0]}))},
         {"body": b"".join(wire.pack({"frames": np.stack(full)}))},
         {"body": pickle.dumps(scaled)},
+        {"body": bytearray(pickle.dumps(np.asfortranarray(scaled)))},
     ]
-    one, several, from_pickle = parsed(caption_handler.handle(rows, context))
+    one, several, from_pickle, from_fortran = parsed(caption_handler.handle(rows, context))
     assert one["text"] == truth[0]
     assert [caption["text"] for caption in several] == list(truth)
     assert [caption["text"] for caption in from_pickle] == list(truth)
+    assert [caption["text"] for caption in from_fortran] == list(truth)
     assert all(-1 < caption["avg_logprob"] <= 0 for caption in [one, *several, *from_pickle])
 
 

@@ -61,6 +61,18 @@ def test_clips_alone_many_at_once_and_at_full_size_have_their_true_descriptions(
     assert all(answer["tokens"] > 8 and -0.5 < answer["avg_logprob"] <= 0 for answer in first)
 
 
+def test_frames_in_the_order_of_fortran_are_described_alike(clip_model, events):
+    context, array = load(clip_model), io.BytesIO()
+    clip = drawn(events[0])
+    frames = np.asfortranarray(clip["frames"])
+    np.save(array, frames[0])
+    bodies = [pickle.dumps(clip), pickle.dumps(clip | {"frames": frames}), packed(clip["frames"][0]), array.getvalue()]
+    rows = [{"body": bytearray(body)} for body in bodies]  # TorchServe's bodies are writable, so nothing is copied
+    texts = [answer["text"] for answer in parsed(clip_handler.handle(rows, context))]
+    assert texts[1] == texts[0] == events[0].caption
+    assert texts[3] == texts[2]
+
+
 def test_frames_in_reverse_order_are_described_otherwise(clip_model, events):
     describer = Describer(ClipSettings(clip_model), CPU)
     clips = [Clip(**drawn(clip)) for clip in events]

@@ -33,7 +33,7 @@ from transcripts.whisper.engine import (
 )
 from transcripts.whisper.segments import TokenSegment
 from transcripts.whisper.tokens import WhisperTokens
-from transcripts.whisper.torch_engine import encode_in_parts
+from transcripts.whisper.torch_engine import encode_windows
 from transcripts.whisper.word_alignment import align_segments, state_count
 
 try:
@@ -108,7 +108,7 @@ class CTranslate2Engine:
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
         if self._encoder is not None:
-            return encode_in_parts(self._encoder, features)
+            return encode_windows(self._encoder, features)
         # What one window needs fits the caches of a CPU; what many need does not.
         arrays = features.float().cpu().numpy()
         views = map(

@@ -73,14 +73,14 @@ class TorchEngine:
 
     def encode(self, features: Tensor) -> Tensor:
         """Return the encoder's states, (B, T, D)."""
-        return encode_in_parts(self.model.get_encoder(), features)
+        return encode_windows(self.model.get_encoder(), features)
 
     def batch(self, states: Tensor) -> TorchBatch:
         """Return windows with the encoder's states (B, T, D)."""
         return TorchBatch(self, states)
 
 
-def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
+def encode_windows(encoder: Any, features: Tensor) -> Tensor:
     """Run an encoder of transformers over windows: over all at once on a GPU, over few at a time on a CPU.
 
     Args:
@@ -91,8 +91,8 @@ def encode_in_parts(encoder: Any, features: Tensor) -> Tensor:
         The encoder's states, (B, T, D), in its type.
     """
     features = features.to(encoder.device, encoder.dtype)
-    parts = features.split(_ENCODED_ON_CPU if features.device.type == "cpu" else len(features))
-    return torch.cat([encoder(part).last_hidden_state for part in parts])
+    groups = features.split(_ENCODED_ON_CPU if features.device.type == "cpu" else len(features))
+    return torch.cat([encoder(group).last_hidden_state for group in groups])
 
 
 class TorchBatch:

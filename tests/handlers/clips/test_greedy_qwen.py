@@ -74,6 +74,27 @@ def test_features_are_those_of_transformers(describer, original, inputs):
         assert torch.allclose(our_layer[visible], their_layer[visible], atol=1e-3, rtol=1e-3)
 
 
+class OneStep:
+    """Stands for a `GreedySearch`: keeps the scores of the token after the first."""
+
+    most = 1
+    scores: Tensor
+
+    def __call__(self, prompts, logits, next_logits):
+        chosen = logits.argmax(-1)
+        self.scores = next_logits(chosen)
+        return chosen[:, None], torch.zeros(len(prompts))
+
+
+def test_in_bfloat16_scores_are_those_of_transformers_but_for_rounding(describer, inputs):
+    model, step = Describer(ClipSettings(describer.settings.model, dtype="bfloat16"), CPU).model, OneStep()
+    GreedyQwen(model).generate(inputs, step)
+    options = {"min_new_tokens": 2, "max_new_tokens": 2, "do_sample": False}
+    with torch.inference_mode():
+        theirs = model.generate(**inputs, **options, output_logits=True, return_dict_in_generate=True).logits[1]
+    assert (step.scores - theirs).abs().mean() < 0.02 * theirs.std()
+
+
 @pytest.mark.parametrize(
     "options", [{"do_sample": True}, {"num_beams": 2}, {"no_repeat_ngram_size": 2}, {"stop_strings": "."}], ids=str
 )
@@ -82,6 +103,13 @@ def test_options_that_change_greedy_search_are_left_to_transformers(describer, o
 
 
 @pytest.mark.parametrize("rope", ["dynamic", "yarn"])
-def test_unusual_architectures_are_left_to_transformers(describer, monkeypatch, rope):
+def test_other_rotary_embeddings_are_left_to_transformers(describer, monkeypatch, rope):
     monkeypatch.setitem(describer.model.model.language_model.config.rope_parameters, "rope_type", rope)
     assert GreedyQwen.of(describer.model) is None
+
+
+@pytest.mark.parametrize(("second", "ours"), [("sliding_attention", False), ("full_attention", True)])
+def test_sliding_attention_is_left_to_transformers(describer, monkeypatch, second, ours):
+    config = describer.model.model.language_model.config
+    monkeypatch.setattr(config, "layer_types", ["full_attention", second], raising=False)
+    assert (GreedyQwen.of(describer.model) is not None) == ours
