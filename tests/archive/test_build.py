@@ -455,11 +455,8 @@ def test_converted_weights_are_in_the_archive_and_a_bundle_leaves_out_what_they_
         ("caption", {"engine": "ctranslate2"}, "engine: expected torch for a caption handler, got 'ctranslate2'"),
         ("speech", {"engine": "onnx"}, "engine: expected torch or ctranslate2 for a speech handler, got 'onnx'"),
         ("speech", {"engine": "ctranslate2", "stages": 2}, "engine ctranslate2: expected one stage, got 2"),
-        (
-            "speech",
-            {"engine": "ctranslate2", "dtype": "float12"},
-            "cannot be converted: .*expected auto or one of int8",
-        ),
+        ("speech", {"engine": "ctranslate2", "dtype": "int4"}, "dtype: expected auto or one of .*int8.*, got 'int4'"),
+        ("speech", {"dtype": "int8"}, "dtype: expected auto or one of float32, .* with engine torch, got 'int8'"),
     ],
 )
 def test_an_engine_that_cannot_run_the_model_is_refused(tmp_path, demo_model, demo_speech, kind, options, reason):
@@ -475,5 +472,5 @@ def test_an_engine_needs_its_package_and_an_architecture_that_it_knows(monkeypat
     with pytest.raises(UsageError, match=r"expected a WhisperForConditionalGeneration, and .* holds a Wav2Vec2ForCTC"):
         build("words", "speech", str(ctc), tmp_path, engine="ctranslate2", handlers=HANDLERS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"expected the package ctranslate2 .* install reelscribe\[ctranslate2\]"):
+    with pytest.raises(UsageError, match=r"expected the package ctranslate2 .* pip install '\.\[ctranslate2\]\'"):
         build("words", "speech", demo_speech, tmp_path, engine="ctranslate2", handlers=HANDLERS)

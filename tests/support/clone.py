@@ -16,6 +16,7 @@ STAND_INS = {
     "scripts/bench": ":  # It takes minutes; tests/bench runs every benchmark with small sizes.",
     "scripts/docs": ":  # tests/docs/test_site.py runs it.",
     "bin/pip": ":  # It would change the packages of these tests.",
+    ".venv/bin/pip": ":  # So would it.",
     "bin/ssh": ":  # There is no other machine, and the server can be reached without a tunnel.",
     "bin/scp": 'cp "${1#*:reelscribe/}" "$2"  # There is no other machine: its files are here.',
 }

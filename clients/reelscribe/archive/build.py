@@ -173,7 +173,7 @@ def build(
     settings = _settings(handlers / f"{kind}.yaml", gpus, stages)
     engine = engine or settings["handler"].get("engine", TORCH)
     dtype = dtype or settings["handler"].get("dtype", "auto")
-    conversion = find_conversion(kind, engine, stages)
+    conversion = find_conversion(kind, engine, dtype, stages)
     found = _find_weights(weights, kind, revision, download=bundle or conversion is not None)
     check_architecture(conversion, engine, weights, found.architecture)
     if stages == 2:

@@ -19,6 +19,9 @@ from reelscribe.errors import UsageError
 TORCH = "torch"
 """The engine that needs no conversion."""
 
+FLOAT_DTYPES = ("float32", "float16", "bfloat16")
+"""The data types that torch computes in."""
+
 CONVERTED_FOLDER = "converted"
 """The folder of converted weights in an archive."""
 
@@ -34,6 +37,8 @@ class Conversion:
     """Name of the package that the engine needs, on this machine and on the server."""
     extra: str
     """The extra of reelscribe that installs the package."""
+    dtypes: tuple[str, ...]
+    """The data types that the engine computes in; a device may lack some."""
     architectures: tuple[str, ...]
     """The architectures that can be converted."""
     replaces_weights: bool
@@ -45,6 +50,7 @@ CONVERSIONS = {
         program="transcripts.ctranslate2_conversion",
         package="ctranslate2",
         extra="ctranslate2",
+        dtypes=(*FLOAT_DTYPES, "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16"),
         architectures=("WhisperForConditionalGeneration",),
         replaces_weights=True,
     )
@@ -52,32 +58,37 @@ CONVERSIONS = {
 """The conversion of each kind of handler and engine, besides torch."""
 
 
-def find_conversion(kind: str, engine: str, stages: int) -> Conversion | None:
+def find_conversion(kind: str, engine: str, dtype: str, stages: int) -> Conversion | None:
     """Find the conversion that an engine needs.
 
     Args:
         kind: The kind of handler.
         engine: Name of the engine.
+        dtype: Name of the data type that it is to compute in, or "auto".
         stages: Number of processes that each worker is split over.
 
     Returns:
         The conversion; None for torch, which needs none.
 
     Raises:
-        UsageError: The kind of handler has no such engine, its package is not installed, or it has no two stages.
+        UsageError: The kind of handler has no such engine, the engine has no such data type or no two stages, or its
+            package is not installed.
     """
-    if engine == TORCH:
-        return None
     conversion = CONVERSIONS.get((kind, engine))
-    if conversion is None:
+    if engine != TORCH and conversion is None:
         known = [TORCH, *(name for each, name in CONVERSIONS if each == kind)]
         raise UsageError(f"engine: expected {' or '.join(known)} for a {kind} handler, got {engine!r}")
+    dtypes = conversion.dtypes if conversion else FLOAT_DTYPES
+    if dtype not in ("auto", *dtypes):
+        raise UsageError(f"dtype: expected auto or one of {', '.join(dtypes)} with engine {engine}, got {dtype!r}")
+    if conversion is None:
+        return None
     if stages != 1:
         raise UsageError(f"engine {engine}: expected one stage, got {stages}; build the archive without --stages")
     if importlib.util.find_spec(conversion.package) is None:
         raise UsageError(
-            f"engine {engine}: expected the package {conversion.package} here and on the server, got none; install"
-            f" reelscribe[{conversion.extra}]"
+            f"engine {engine}: expected the package {conversion.package} here and on the server, got none; in the"
+            f" project's folder, .venv/bin/pip install '.[{conversion.extra}]'"
         )
     return conversion
 

@@ -46,8 +46,8 @@ _ENGINE_HELP = (
     " them. By default handlers/KIND.yaml decides."
 )
 _DTYPE_HELP = (
-    "Data type that the model computes in, such as float16 or bfloat16, and with --engine ctranslate2 also int8. By"
-    " default handlers/KIND.yaml decides."
+    "Data type that the model computes in: auto, float32, float16 or bfloat16, and with --engine ctranslate2 also int8."
+    " By default handlers/KIND.yaml decides."
 )
 _VERSION_HELP = (
     "Version of the model. The archive becomes NAME-VERSION.mar, beside those of other versions; by default it is"

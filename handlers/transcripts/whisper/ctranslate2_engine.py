@@ -40,7 +40,8 @@ try:
     import ctranslate2
 except ImportError:
     raise StartupError(
-        "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; install reelscribe[ctranslate2]"
+        "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; in the project's folder,"
+        " .venv/bin/pip install '.[ctranslate2]'"
     ) from None
 
 ENCODER_FILE = "model.safetensors"
