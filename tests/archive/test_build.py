@@ -472,5 +472,5 @@ def test_an_engine_needs_its_package_and_an_architecture_that_it_knows(monkeypat
     with pytest.raises(UsageError, match=r"expected a WhisperForConditionalGeneration, and .* holds a Wav2Vec2ForCTC"):
         build("words", "speech", str(ctc), tmp_path, engine="ctranslate2", handlers=HANDLERS)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"expected the package ctranslate2 .* pip install '\.\[ctranslate2\]\'"):
+    with pytest.raises(UsageError, match=r"expected the package ctranslate2 .*pip install '\.\[ctranslate2\]'"):
         build("words", "speech", demo_speech, tmp_path, engine="ctranslate2", handlers=HANDLERS)
