@@ -30,9 +30,9 @@ USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
 _Kind = type[ModelDescription] | RequestRefused | None
 
 _WORDS: dict[type[ModelDescription], tuple[str, str]] = {
-    CaptionerDescription: ("captioner", "--model"),
-    SpeechDescription: ("speech model", "--model, or --speech-model of `annotate`,"),
-    ClipModelDescription: ("clip model", "--model, or --clip-model of `annotate`,"),
+    CaptionerDescription: ("captioner", "--model NAME"),
+    SpeechDescription: ("speech model", "--model NAME, or in `annotate` with --speech-model NAME"),
+    ClipModelDescription: ("clip model", "--model NAME, or in `annotate` with --clip-model NAME"),
 }
 
 
@@ -92,18 +92,18 @@ async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str |
         ) from None
     fitting = [name for name, is_kind in kinds if is_kind is kind]
     if len(fitting) > 1:
-        raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option} NAME")
+        raise UsageError(f"{server.url}: expected one {what}, got {', '.join(fitting)}; choose one with {option}")
     if fitting:
         return fitting[0], ""
     for name, refusal in kinds:  # a model that is loading, for example, does not tell what it is
         if isinstance(refusal, RequestRefused):
             raise ServerError(
                 f"{server.url}: expected a {what} there, but {name} does not say what it is ({refusal}); try again when"
-                f" it is ready, or name the model with {option} NAME"
+                f" it is ready, or name the model with {option}"
             )
     where = "under a usual name " if listed is None else ""
     got = f"none is called {', '.join(names[:-1])} or {names[-1]}" if listed is None else f"it has {_list(names)}"
-    return None, f"{server.url}: expected a {what} {where}there, but {got}; name it with {option} NAME"
+    return None, f"{server.url}: expected a {what} {where}there, but {got}; name it with {option}"
 
 
 async def _listed(managed: ManagedServer) -> Sequence[str] | None:
