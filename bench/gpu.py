@@ -57,8 +57,8 @@ from pathlib import Path
 import torch
 import transformers
 from torch._dynamo.utils import counters
-from torch.profiler import ProfilerActivity, profile
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib.command import add_json_option, command_parser, run_command
@@ -159,7 +159,7 @@ def check(subjects: Sequence[Subject], device: torch.device) -> Report:
     for subject in subjects:
         with tempfile.TemporaryDirectory() as directory:
             subject.save(Path(directory), device)
-            # Attention as plain multiplications, which torch counts, instead of one kernel; our own layers have no other.
+            # Attention as plain multiplications, which torch counts, instead of one kernel; so in our own layers below.
             loaded = subject.load(Path(directory), VARIANTS["eager"], device)
         loaded.model.requires_grad_(False)  # otherwise the counter expects gradients
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
