@@ -223,15 +223,17 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("settings", "others", "reason"),
     [
-        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", "WhisperConfig"),  # the worker gives up
-        ("minWorkers: [1", "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
+        ("{minWorkers: 1, maxWorkers: 1, handler: {model: SPEECH}}", ["good"], "WhisperConfig"),  # the worker gives up
+        ("minWorkers: [1", [], "Failed to parse model config file model-config.yaml: .*while parsing a flow sequence"),
     ],
 )
 def test_a_start_with_a_model_that_cannot_load_gives_the_reason_on_one_line_and_leaves_nothing(
-    tmp_path, demo_model, demo_speech, settings, reason
+    tmp_path, demo_model, demo_speech, settings, others, reason
 ):
+    for name in others:
+        archive.build(name, "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
     mar = archive.build("broken", "caption", demo_model, tmp_path / "store", handlers=HANDLERS)
     replace_file(mar, SETTINGS, settings.replace("SPEECH", demo_speech))
     instance = Instance(tmp_path / "instance")

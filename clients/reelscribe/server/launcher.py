@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -263,6 +264,8 @@ async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
             raise StartupError(f"{names}: not ready, as the server was stopped by another command")
         if not instance.processes():
             raise StartupError(f"TorchServe ended: {best_explanation(instance)}")
+        if reasons := _why_models_cannot_load(instance, waiting.values()):
+            raise StartupError(reasons)
         if reason := why_it_cannot_load(instance):
             raise StartupError(f"{names} cannot be loaded: {reason}")
         with suppress(OSError, ValueError, UsageError, ServerError):  # it has written no keys, or does not listen yet
@@ -271,6 +274,12 @@ async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
                 if version.ready and (model := waiting.pop((version.name, version.version), None)):
                     _log.info("%s is ready", model)
         await asyncio.sleep(POLL_SECONDS)
+
+
+def _why_models_cannot_load(instance: Instance, models: Iterable[StoredModel]) -> str:
+    """Return the reason for each model that will not become ready; nothing as long as the log gives none."""
+    reasons = ((model, why_it_cannot_load(instance, model.name, model.version)) for model in models)
+    return "; ".join(f"{model} cannot be loaded: {reason}" for model, reason in reasons if reason)
 
 
 def _stop(instance: Instance, patience: float) -> list[int]:
