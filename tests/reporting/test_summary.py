@@ -60,6 +60,13 @@ def test_an_interrupted_run_tells_where_its_results_are_and_how_to_export_them()
     ]
 
 
+def test_a_run_that_was_interrupted_before_a_source_was_finished_says_so():
+    early = replace(DONE, sources_done=0, sources_failed=0, failures=())
+    text = "No source of this run is finished. What was made of them is saved, and the same command continues there."
+    assert text in printed(early, width=120, interrupted=True)
+    assert text not in printed(early, width=120)
+
+
 def test_sources_that_are_gone_are_told():
     assert "1 gone from the disk since a run read them; their records stay" in "\n".join(
         printed(replace(DONE, sources_gone=1))

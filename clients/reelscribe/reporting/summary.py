@@ -100,11 +100,13 @@ def summary_table(
         parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in failures]
         parts.append(Text(f"All failed sources: {out / FAILURES_NAME}", overflow="fold"))
         parts.append(Text("To try them again, add --retry-failed to the same command."))
-    parts += [Text(text, overflow="fold") for text in _next_steps(out, interrupted, exporting)]
+    parts += [Text(text, overflow="fold") for text in _next_steps(snapshot, out, interrupted, exporting)]
     return Group(*parts)
 
 
-def _next_steps(out: Path, interrupted: bool, exporting: bool) -> Iterator[str]:
+def _next_steps(snapshot: Snapshot, out: Path, interrupted: bool, exporting: bool) -> Iterator[str]:
+    if interrupted and not snapshot.sources_done:
+        yield "No source of this run is finished. What was made of them is saved, and the same command continues there."
     yield f"Results{' so far' if interrupted else ''}: {out / NAME}"
     if not exporting:
         yield "For subtitles and tables:"
