@@ -27,8 +27,8 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
     with metrics_served(Silent(), port) as metrics:
         assert scrape(port) == {}
         metrics.show(SNAPSHOT)
-        metrics.finished(GOOD)
-        metrics.finished(BAD)
+        metrics.finished(GOOD.source.path, GOOD.error)
+        metrics.finished(BAD.source.path, BAD.error)
         metrics.show(replace(SNAPSHOT, lanes=(FRAMES, SOUND), sources_done=3))
         figures = scrape(port)
     assert figures["reelscribe_run_sources",] == 5
@@ -47,7 +47,7 @@ def test_scraping_twice_counts_nothing_twice():
     port = free_port()
     with metrics_served(Silent(), port) as metrics:
         metrics.show(SNAPSHOT)
-        metrics.finished(BAD)
+        metrics.finished(BAD.source.path, BAD.error)
         assert scrape(port) == scrape(port)
 
 
@@ -66,8 +66,8 @@ def test_who_watches_the_run_sees_all_of_it():
         def show(self, snapshot) -> None:
             self.seen.append(snapshot)
 
-        def finished(self, record) -> None:
-            self.seen.append(record)
+        def finished(self, path, error) -> None:
+            self.seen.append((path, error))
 
         def message(self, text) -> None:
             self.seen.append(text)
@@ -79,9 +79,9 @@ def test_who_watches_the_run_sees_all_of_it():
     with metrics_served(watching, free_port()) as metrics, metrics:
         metrics.announce(OUTLOOK)
         metrics.show(SNAPSHOT)
-        metrics.finished(GOOD)
+        metrics.finished(GOOD.source.path, GOOD.error)
         metrics.message("hello")
-    assert watching.seen == ["begins", OUTLOOK, SNAPSHOT, GOOD, "hello", "ends"]
+    assert watching.seen == ["begins", OUTLOOK, SNAPSHOT, (GOOD.source.path, GOOD.error), "hello", "ends"]
 
 
 def test_after_the_run_nobody_listens():

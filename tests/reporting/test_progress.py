@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from reelscribe.client.balancer import Outage
-from reelscribe.contract.source import Source
 from reelscribe.reporting import progress
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.progress import (
@@ -45,8 +44,8 @@ def show_all(display: Progress) -> None:
     with display:
         display.announce(OUTLOOK)
         display.show(SNAPSHOT)
-        display.finished(GOOD)
-        display.finished(BAD)
+        display.finished(GOOD.source.path, GOOD.error)
+        display.finished(BAD.source.path, BAD.error)
         display.message("the [server] came back")
 
 
@@ -70,7 +69,7 @@ def test_lines_come_every_ten_seconds(monkeypatch):
         clock.now = now
         lines.show(SNAPSHOT)
         assert shown(screen) == expected * count
-    lines.finished(BAD)
+    lines.finished(BAD.source.path, BAD.error)
     assert shown(screen).endswith("MediaError: b [1].mp4: the [file] is empty\n")
 
 
@@ -212,5 +211,5 @@ def test_of_two_models_the_slower_one_tells_its_limit():
 )
 def test_names_cannot_break_a_terminal(name, told):
     screen = console()
-    ErrorLines(screen).finished(replace(BAD, source=Source(name)))
+    ErrorLines(screen).finished(name, BAD.error)
     assert shown(screen) == f"MediaError: {told}: the [file] is empty\n"

@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import UsageError
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.results.records import Record
 
 ADDRESS = "127.0.0.1"
 """Address at which the metrics are served."""
@@ -48,12 +48,11 @@ class RunMetrics(Progress, Collector):
         self._snapshot = snapshot
         self._progress.show(snapshot)
 
-    def finished(self, record: Record) -> None:
+    def finished(self, path: str, error: SourceError | None) -> None:
         """Count the error of a source."""
-        if record.error:
-            kind, _ = record.error
-            self._errors[kind] += 1
-        self._progress.finished(record)
+        if error:
+            self._errors[error.type] += 1
+        self._progress.finished(path, error)
 
     def message(self, text: str) -> None:
         """Pass a message on."""

@@ -17,11 +17,11 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
+from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.words import describe_clock, describe_time_left, json_event
-from reelscribe.results.records import Record
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
@@ -39,7 +39,7 @@ class Progress(AbstractContextManager["Progress"]):
     def show(self, snapshot: Snapshot) -> None:
         """Show the figures of the run. It is called about once a second."""
 
-    def finished(self, record: Record) -> None:
+    def finished(self, path: str, error: SourceError | None) -> None:
         """Show that a source is done, with or without an error."""
 
     def message(self, text: str) -> None:
@@ -61,11 +61,10 @@ class ErrorLines(Progress):
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def finished(self, record: Record) -> None:
+    def finished(self, path: str, error: SourceError | None) -> None:
         """Show why a source failed."""
-        if record.error:
-            kind, message = record.error
-            self.message(f"{kind}: {record.source.path}: {message}")
+        if error:
+            self.message(f"{error.type}: {path}: {error.message}")
 
     def message(self, text: str) -> None:
         """Show a message on a line of its own, also above a bar."""
@@ -198,9 +197,9 @@ class JsonLines(Progress):
         """Show all figures."""
         self.event("progress", **asdict(snapshot))
 
-    def finished(self, record: Record) -> None:
+    def finished(self, path: str, error: SourceError | None) -> None:
         """Show which source is done, and its error."""
-        self.event("source", path=record.source.path, status=record.status, error=record.error)
+        self.event("source", path=path, status="error" if error else "ok", error=error)
 
     def message(self, text: str) -> None:
         """Show a message."""

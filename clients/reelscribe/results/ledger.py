@@ -11,18 +11,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from reelscribe._turns import Turns
-from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
-from reelscribe.results.batches import SavedBatch
+from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
 from reelscribe.results.jobs import Job, SavedSource, job_from_row
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
@@ -39,6 +41,7 @@ _FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
 _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = ?"
 _FORGET_JOB = "DELETE FROM jobs WHERE id = ?"
 _FORGET_RESULTS_OF_JOB = "DELETE FROM results WHERE job = ?"
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? ORDER BY first"
 _SAVE_BATCH = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
 _COUNT_FAILURES = """
     SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
@@ -95,6 +98,8 @@ class Ledger:
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._turns = Turns[Query, Any](self._take_turn)
+        self._held: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """A lock for each content that somebody has reserved or waits for."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -172,6 +177,24 @@ class Ledger:
             settings: What `settings_id` returned.
         """
         return self._ask(self._outcome, sha256, settings)
+
+    @asynccontextmanager
+    async def hold(self, sha256: str) -> AsyncGenerator[None, None]:
+        """Reserve a content for the block, so that copies of a file are annotated once: others wait until it ends.
+
+        Args:
+            sha256: Digest of the content, in hexadecimal digits.
+        """
+        async with self._held.setdefault(sha256, asyncio.Lock()):
+            yield
+
+    def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
+        """Return what is said in a content, in the order of time.
+
+        Args:
+            job: Number of the job of a speech model.
+        """
+        return self._ask(self._utterances, job)
 
     def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
         """Save what is known about a source that was opened.
@@ -297,6 +320,10 @@ class Ledger:
     def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
         job = self._job(sha256, settings)
         return job, dict(self._select(_COUNT_FAILURES, job.id))
+
+    def _utterances(self, job: int) -> list[Utterance]:
+        batches = (SavedAudioBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
+        return [result for result in audio_results(batches) if isinstance(result, Utterance)]
 
 
 def _answer(query: Query) -> Any:

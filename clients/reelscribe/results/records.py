@@ -193,23 +193,9 @@ class Record:
 
     @property
     def error(self) -> SourceError | None:
-        """Return the error of the source, if it has one.
-
-        Where there is a transcript and something made of the pictures, a source may lack one of the two streams; where
-        there is a transcript alone, it may be a video without audio. Neither is an error. Different errors become one,
-        with the type of the first.
-        """
-        if self.unreadable:
-            return self.unreadable
-        made = {_NAMES[type(result)]: result.error for result in self.results()}
-        failed = {name: error for name, error in made.items() if error}
-        errors = {name: error for name, error in failed.items() if not error.is_missing_stream}
-        if not errors and (len(failed) == len(made) > 1 or not self.transcript_result):
-            errors = failed
-        if len(set(errors.values())) < 2:
-            return next(iter(errors.values()), None)
-        message = "; ".join(f"{name}: {error.message}" for name, error in errors.items())
-        return SourceError(next(iter(errors.values())).type, message)
+        """Return the error of the source, if it has one: why it could not be read, or that of its results."""
+        errors = {_KINDS[type(result)]: result.error for result in self.results()}
+        return self.unreadable or error_of(errors)
 
     @property
     def video(self) -> VideoInfo | None:
@@ -268,8 +254,35 @@ class Record:
         yield "speech_settings", transcript.settings.id if transcript else None
 
 
-_NAMES = {CaptionResult: "pictures", DescriptionResult: "clips", ShotResult: "shots", TranscriptResult: "sound"}
-"""What errors call the part of a source that each kind of result is made of."""
+def error_of(errors: Mapping[Kind, SourceError | None]) -> SourceError | None:
+    """Return the error of a source that could be read.
+
+    Where there is a transcript and something made of the pictures, a source may lack one of the two streams; where
+    there is a transcript alone, it may be a video without audio. Neither is an error. Different errors become one,
+    with the type of the first.
+
+    Args:
+        errors: The error of each kind of results that was made; None for one that went well.
+    """
+    failed = {_PARTS[kind]: error for kind in _PARTS if (error := errors.get(kind))}
+    counted = {part: error for part, error in failed.items() if not error.is_missing_stream}
+    if not counted and (len(failed) == len(errors) > 1 or "transcript" not in errors):
+        counted = failed
+    if len(set(counted.values())) < 2:
+        return next(iter(counted.values()), None)
+    message = "; ".join(f"{part}: {error.message}" for part, error in counted.items())
+    return SourceError(next(iter(counted.values())).type, message)
+
+
+_KINDS: dict[type, Kind] = {
+    CaptionResult: "captions",
+    DescriptionResult: "clips",
+    ShotResult: "shots",
+    TranscriptResult: "transcript",
+}
+
+_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "sound"}
+"""What errors call the part of a source that each kind of result is made of, in the order in which they are told."""
 
 
 class KnownSource(NamedTuple):

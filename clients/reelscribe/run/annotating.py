@@ -4,99 +4,104 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakValueDictionary
 
 from reelscribe._turns import Turns
-from reelscribe.contract.outcomes import Utterance
+from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
 from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
-from reelscribe.results.ledger import Ledger, file_stat, size_in
-from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.records import Kind, Record
+from reelscribe.results.ledger import file_stat, size_in
+from reelscribe.results.records import Kind, error_of
+from reelscribe.results.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, source_error
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A source that is done."""
+
+    source: Source
+    jobs: Mapping[Kind, Job] = field(default_factory=dict)
+    """The job of each kind of annotations of the run; none if the source could not be read."""
+    unreadable: SourceError | None = None
+    """Why the source could not be read; None if it could."""
+
+    @property
+    def error(self) -> SourceError | None:
+        """Return the error of its record, as far as this run knows it."""
+        return self.unreadable or error_of({kind: job.error for kind, job in self.jobs.items()})
 
 
 class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
-    def __init__(
-        self,
-        tracks: Sequence[Track[Any]],
-        *,
-        ledger: Ledger,
-        reader: LedgerReader,
-        meter: Meter,
-    ) -> None:
+    def __init__(self, tracks: Sequence[Track[Any]], store: Store, meter: Meter) -> None:
         """Create an annotator.
 
         Args:
             tracks: One for each model. Their `begin` has been called.
-            ledger: Where digests, jobs and finished sources are saved.
-            reader: An open reader of the same ledger, from which records are read.
+            store: Where digests, jobs and finished sources are saved.
             meter: Counts finished sources.
         """
-        self._tracks, self._ledger, self._reader, self._meter = tracks, ledger, reader, meter
+        self._tracks, self._store, self._meter = tracks, store, meter
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
         self._stats = Turns(_look_up)
-        self._locks_by_digest: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""
         for track in self._tracks:
             track.stop()
 
-    async def annotate(self, path: str) -> Record:
-        """Caption and transcribe a source, except for what the ledger already holds, and return its record.
+    async def annotate(self, path: str) -> Annotated:
+        """Caption and transcribe a source, except for what the store already holds, and save that it is done.
 
-        The record has the results of this run's models alone. If the source cannot be read, or a model refuses its
-        content, it holds the error.
+        If the source cannot be read, or a model refuses its content, that is its error.
 
         Args:
             path: The source file.
 
         Raises:
             Stopped: The run was stopped before the source was done.
-            OutputError: The ledger cannot be written.
+            OutputError: The results cannot be saved.
             ServerError: No server can be used.
         """
         self._first_track.raise_if_stopping()
-        kinds = [track.kind for track in self._tracks]
         try:
             stat = await self._stats.ask(path)
             source = await self._digest(path, stat)
-            lock = self._locks_by_digest.setdefault(source.sha256, asyncio.Lock())
-            async with lock:  # copies of a file are annotated once
-                jobs = await self._complete_jobs(source, stat)
-                await self._ledger.save_source(source, dict(zip(kinds, jobs, strict=True)))
+            async with self._store.hold(source.sha256):  # copies of a file are annotated once
+                jobs = dict(zip(self._kinds, await self._complete_jobs(source, stat), strict=True))
+                await self._store.save_source(source, jobs)
+            annotated = Annotated(source, jobs)
         except MediaError as error:
             self._first_track.raise_if_stopping()
-            await self._ledger.save_unreadable(path, source_error(error))
-            record = await asyncio.to_thread(self._reader.record, path)
-            record = record.only(*kinds)
-        else:
-            settings = [track.settings_text for track in self._tracks]
-            record = self._reader.record_of(source, zip(kinds, settings, jobs, strict=True))
-        self._meter.finished(record.source, record.error)
-        return record
+            annotated = Annotated(Source(path), unreadable=source_error(error))
+            await self._store.save_unreadable(path, source_error(error))
+        self._meter.finished(annotated.source, annotated.error)
+        return annotated
+
+    @property
+    def _kinds(self) -> list[Kind]:
+        return [track.kind for track in self._tracks]
 
     async def _digest(self, path: str, stat: str | None) -> Source:
-        """Return the source with its size and digest, from the ledger if the file has not changed since."""
-        if stat and (sha256 := await self._ledger.find_digest(path, stat)):
+        """Return the source with its size and digest, from the store if the file has not changed since."""
+        if stat and (sha256 := await self._store.find_digest(path, stat)):
             return Source(path, size_in(stat), sha256)
         source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
         if stat:
-            self._ledger.save_digest(path, stat, source)  # its error, if any, is that of what is asked next, too
+            self._store.save_digest(path, stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
     async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
 
-        The ledger does not know yet that they are done.
+        The store does not know yet that they are done.
 
         Raises:
             MediaError: The file was removed or changed meanwhile.
@@ -105,7 +110,7 @@ class Annotator:
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
         if not todo:
             return jobs
-        siblings = _Siblings(self._reader, dict(zip((track.kind for track in self._tracks), jobs, strict=True)))
+        siblings = _Siblings(self._store, dict(zip(self._kinds, jobs, strict=True)))
         siblings.tasks = {track.kind: asyncio.create_task(track.work(source, job, siblings)) for track, job in todo}
         worked = await _gather([*siblings.tasks.values()])
         await self._check_unchanged(source, worked, stat)
@@ -121,15 +126,15 @@ class Annotator:
             raise MediaError("it is not there any more; what was done of it is kept for when it is")
         if (await self._digest(source.path, now)).sha256 != source.sha256:
             for job in jobs:
-                await self._ledger.forget(job.id)
+                await self._store.forget(job.id)
             raise MediaError("it was changed while it was being read; run the same command again")
 
 
 class _Siblings:
     """What the tracks of a run make of one source."""
 
-    def __init__(self, reader: LedgerReader, jobs: Mapping[Kind, Job]) -> None:
-        self._reader, self._jobs = reader, jobs
+    def __init__(self, store: Store, jobs: Mapping[Kind, Job]) -> None:
+        self._store, self._jobs = store, jobs
         self.tasks: Mapping[Kind, asyncio.Task[Job]] = {}
         """Those that are being done."""
 
@@ -138,8 +143,7 @@ class _Siblings:
         task = self.tasks.get("transcript")
         # Shielded, so that a track that is cancelled while it waits does not cancel the other one.
         job = await asyncio.shield(task) if task else self._jobs["transcript"]
-        results = await asyncio.to_thread(list, self._reader.audio_results(job.id))
-        return [result for result in results if isinstance(result, Utterance)]
+        return await self._store.utterances(job.id)
 
 
 async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:

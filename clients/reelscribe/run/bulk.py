@@ -32,7 +32,7 @@ from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
-from reelscribe.run.annotating import Annotator
+from reelscribe.run.annotating import Annotated, Annotator
 from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
 from reelscribe.run.tracks.track import Stopped, Track
@@ -41,7 +41,7 @@ from reelscribe.run.tracks.transcripts import TranscriptTrack
 _log = logging.getLogger(__name__)
 
 OPEN_SOURCES = 1024
-"""Largest number of sources that have a task and whose record has not been passed on yet. It bounds memory. It is large
+"""Largest number of sources that have a task and have not been passed on yet. It bounds memory. It is large
 because a video of many hours holds back the records of all sources after it, and their tasks should go on meanwhile.
 """
 
@@ -83,7 +83,7 @@ class BulkRun:
         out: Path,
         *,
         progress: Progress | None = None,
-        on_record: Callable[[Record], None] = lambda _: None,
+        on_record: Callable[[Record], None] | None = None,
         exclude: Sequence[str] = (),
         limit: int | None = None,
     ) -> None:
@@ -94,8 +94,9 @@ class BulkRun:
                 until the run has ended.
             out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
             progress: Shows the progress of the run; by default nothing is shown.
-            on_record: Called with the record of each source that is done, in the order of the sources. It has the
-                results of this run's models, which are read from the ledger; this is possible until the run ends.
+            on_record: Called with the record of each source that is done, in the order of the sources; None to call
+                nothing. It has the results of this run's models, which are read from the ledger; this is possible until
+                the run ends.
             exclude: Globs; sources whose path or file name fits one of them are left out.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
         """
@@ -168,7 +169,7 @@ class BulkRun:
             stack.enter_context(self._progress)
             for track in self._tracks:
                 await track.begin(ledger)
-            annotator = self._annotator = Annotator(self._tracks, ledger=ledger, reader=reader, meter=meter)
+            annotator = self._annotator = Annotator(self._tracks, ledger, meter)
             if self._stopped:
                 annotator.stop()
             tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger, meter)
@@ -176,7 +177,7 @@ class BulkRun:
             stack.push_async_callback(_cancel, background)
             try:
                 try:
-                    await self._annotate(plan.paths, annotator)
+                    await self._annotate(plan.paths, annotator, reader)
                     state = "done"
                 except Stopped:
                     # Saved at once, because a second Ctrl-C may come while the results are written.
@@ -236,11 +237,20 @@ class BulkRun:
             _log.warning("how long the sources are could not be found out: %s", error)
         self._progress.announce(outlooks.outlook())
 
-    async def _annotate(self, paths: Sequence[str], annotator: Annotator) -> None:
-        async with aclosing(_records_in_order(paths, annotator)) as records:
-            async for record in records:
-                self._progress.finished(record)
-                self._on_record(record)
+    async def _annotate(self, paths: Sequence[str], annotator: Annotator, reader: LedgerReader) -> None:
+        async with aclosing(_in_order(paths, annotator)) as sources:
+            async for annotated in sources:
+                self._progress.finished(annotated.source.path, annotated.error)
+                if self._on_record:
+                    self._on_record(await self._record(annotated, reader))
+
+    async def _record(self, annotated: Annotated, reader: LedgerReader) -> Record:
+        """Return the record of a source with the results of this run's models alone."""
+        if annotated.unreadable:
+            record = await asyncio.to_thread(reader.record, annotated.source.path)
+            return record.only(*(track.kind for track in self._tracks))
+        jobs = ((track.kind, track.settings_text, annotated.jobs[track.kind]) for track in self._tracks)
+        return reader.record_of(annotated.source, jobs)
 
     async def _write_results(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
         meter.gone = await ledger.mark_missing()
@@ -261,10 +271,10 @@ class BulkRun:
             await asyncio.sleep(SNAPSHOT_SECONDS)
 
 
-async def _records_in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Record, None]:
-    """Annotate up to OPEN_SOURCES sources at once, and yield their records in the order of the paths."""
+async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Annotated, None]:
+    """Annotate up to OPEN_SOURCES sources at once, and yield them in the order of the paths."""
     remaining = iter(paths)
-    open_sources: deque[asyncio.Task[Record]] = deque()
+    open_sources: deque[asyncio.Task[Annotated]] = deque()
     try:
         while True:
             while len(open_sources) < OPEN_SOURCES and (path := next(remaining, None)) is not None:

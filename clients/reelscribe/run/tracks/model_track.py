@@ -211,7 +211,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
     async def save(self, path: str, job: Job, opened: Opened, saved: Saved) -> None:
         """Save the results of a batch of an opened source; returns when they are on the disk."""
-        await self._ledger.save_batch(job.id, saved)
+        await self._store.save_batch(job.id, saved)
         share, seconds = self._share_of(opened, saved)
         self._meter.saved(path, self._amount(saved), share, seconds, self._unsent(saved))
 

@@ -25,9 +25,9 @@ from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
 from reelscribe.results.jobs import Job, SavedSource
-from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
+from reelscribe.results.store import Store
 from reelscribe.run.tracks.sender import Opened
 
 
@@ -95,15 +95,15 @@ class Track(ABC, Generic[Opened]):
         self._run_meter = meter
         self._meter: TrackMeter = meter.track(self._resources(), self._readings(), costs)
 
-    async def begin(self, ledger: Ledger) -> None:
-        """Connect the track to the ledger of a run. Call it once, after `count_in`.
+    async def begin(self, store: Store) -> None:
+        """Connect the track to the place where results are saved. Call it once, after `count_in`.
 
         Args:
-            ledger: The open ledger in which results are saved.
+            store: The open ledger of the run, or a link to it.
         """
-        self._ledger = ledger
+        self._store = store
         self.settings_text = settings_text(self.job_settings)
-        self._settings_id = await ledger.settings_id(self.job_settings)
+        self._settings_id = await store.settings_id(self.job_settings)
 
     @property
     def job_settings(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Track(ABC, Generic[Opened]):
 
     async def job(self, source: Source) -> Job:
         """Return the job of a source for this model and its settings; the ledger adds it if it is new."""
-        return await self._ledger.job(source.sha256, self._settings_id)
+        return await self._store.job(source.sha256, self._settings_id)
 
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
@@ -136,7 +136,7 @@ class Track(ABC, Generic[Opened]):
         retry = job.done and job.error and self.retries(job.error.type)
         if retry and job.id not in self._reopened:
             self._reopened.add(job.id)  # once in a run, however many copies of the file there are
-            await self._ledger.reopen(job.id)
+            await self._store.reopen(job.id)
             job = await self.job(source)
         return job
 
@@ -173,7 +173,7 @@ class Track(ABC, Generic[Opened]):
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
-        job, failures = await self._ledger.outcome(source.sha256, self._settings_id)
+        job, failures = await self._store.outcome(source.sha256, self._settings_id)
         return replace(job, done=True, error=self._verdict(job, failures))
 
     @property
@@ -228,7 +228,7 @@ class Track(ABC, Generic[Opened]):
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))
-        return self._ledger.save_opened(job.id, saved, total)
+        return self._store.save_opened(job.id, saved, total)
 
     def _resources(self) -> Resources:
         """Return what the track has to work with."""
