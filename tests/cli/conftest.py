@@ -1,28 +1,34 @@
 """What the tests of commands share."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 
+from reelscribe._track_specs import PictureSpec, TrackSpec
 from reelscribe.cli import runs
+from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
+from reelscribe.run.tracks.shots import ShotOptions
 
 
 @pytest.fixture
 def started(monkeypatch) -> dict[str, Any]:
-    """What the last run was started with: `run`, `cues`, and what each track was given, as `captions` and the like."""
+    """What the last run was started with: `run`, `cues`, and the specification of each track by its kind of options."""
     last = {}
 
-    def opened(track: partial) -> Iterator[partial]:
-        yield track
-        for choice in track.args:  # a track that is chosen when the server is asked
-            if isinstance(choice, partial):
-                yield from opened(choice)
+    def opened(track: TrackSpec) -> Iterator[TrackSpec]:
+        if isinstance(track, PictureSpec):  # a track that is chosen when the server is asked
+            yield from (track.captions, track.clips)
+        else:
+            yield track
 
     def run_command(run, cues, tracks):
-        made = {each.func.__name__.removeprefix("open_"): each.args for track in tracks for each in opened(track)}
-        last.update(run=run, cues=cues, **made)
+        last.update(
+            run=run, cues=cues, **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)}
+        )
 
     monkeypatch.setattr(runs, "run_command", run_command)
     return last
+
+
+NAMES = {CaptionOptions: "captions", ClipOptions: "clips", SpeechOptions: "transcripts", ShotOptions: "shots"}

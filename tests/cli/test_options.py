@@ -1,6 +1,5 @@
 """The options that runs share: their defaults, and how they reach a run."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -44,11 +43,12 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     ]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    run, (captioner, captions), (speech_model, speech) = started["run"], started["captions"], started["transcripts"]
+    run, captioner, speech_model = started["run"], started["captions"], started["transcripts"]
+    captions, speech = captioner.options, speech_model.options
     assert (run.sources, run.out, run.formats) == (["a.mp4", "b.mp4"], Path("x"), ["vtt", "csv"])
     assert started["cues"] == "captions"
     assert captioner.servers == speech_model.servers
-    assert [asyncio.run(model.find_name()) for model in (captioner, speech_model)] == ["blip2", "whisper"]
+    assert (captioner.name, speech_model.name) == ("blip2", "whisper")
     assert (captions.sampling.fps, captions.stream, captions.decode_workers) == (0.5, False, 3)
     assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
 
@@ -59,7 +59,7 @@ def sampling(started) -> Callable[..., str]:
 
     def sampling(*words: str) -> str:
         result = CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", *words])
-        return started["captions"][1].sampling.describe() if result.exit_code == 0 else result.output
+        return started["captions"].options.sampling.describe() if result.exit_code == 0 else result.output
 
     return sampling
 
@@ -78,12 +78,12 @@ def test_two_ways_of_choosing_frames_contradict_each_other(sampling):
 
 def test_what_counts_as_a_cut_reaches_the_run(started):
     CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", "--decode-workers", "4"])
-    assert started["shots"] == (ShotOptions(ShotDetection(), decode_workers=4),)
+    assert started["shots"].options == ShotOptions(ShotDetection(), decode_workers=4)
     cut = ["--shot-detector", "content", "--shot-threshold", "30"]
     CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *cut])
-    assert started["shots"] == (ShotOptions(ShotDetection("content", 30.0)),)
+    assert started["shots"].options == ShotOptions(ShotDetection("content", 30.0))
     CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", "--per-shot", "2", *cut])
-    assert started["captions"][1].detection == ShotDetection("content", 30.0)
+    assert started["captions"].options.detection == ShotDetection("content", 30.0)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def annotate(*words: str) -> str:
 def test_the_command_line_beats_the_environment_that_the_folder_and_that_the_user(user, folder, started, monkeypatch):
     def workers(*words: str) -> int:
         annotate(*words)
-        return started["captions"][1].decode_workers
+        return started["captions"].options.decode_workers
 
     user.write_text('[shared]\nout = "results"\ndecode-workers = 3\n[annotate]\nlanguage = "fr"\n')
     assert workers() == 3
@@ -48,7 +48,7 @@ def test_the_command_line_beats_the_environment_that_the_folder_and_that_the_use
     monkeypatch.setenv("REELSCRIBE_DECODE_WORKERS", "5")
     assert workers() == 5
     assert workers("--decode-workers", "6") == 6
-    assert started["transcripts"][1].transcription.language == "fr"
+    assert started["transcripts"].options.transcription.language == "fr"
 
 
 def test_a_section_of_a_command_beats_that_of_all_commands(folder, started):
@@ -60,7 +60,7 @@ def test_a_section_of_a_command_beats_that_of_all_commands(folder, started):
 def test_what_contradicts_is_replaced(user, folder, started):
     def frames(*words: str) -> str:
         annotate("-o", "x", *words)
-        return started["captions"][1].sampling.describe()
+        return started["captions"].options.sampling.describe()
 
     user.write_text("[annotate]\nall-frames = true\n")
     assert frames() == "every frame"
@@ -78,7 +78,7 @@ def test_the_key_of_a_server_in_a_file_is_sent_to_no_other(user, folder, started
 
     def tokens(*words: str) -> list[tuple[str, str | None]]:
         annotate("-o", "x", *words)
-        servers = started["captions"][0].servers
+        servers = [each.server for each in started["captions"].found]
         return [(server.url, server.credentials.token if server.credentials else None) for server in servers]
 
     assert tokens() == [("http://one:8080", "secret")]
@@ -96,7 +96,7 @@ def test_a_key_in_the_environment_is_for_a_server_on_the_command_line(folder, st
     key_file.chmod(0o600)
     monkeypatch.setenv("REELSCRIBE_KEY_FILE", str(key_file))
     annotate("-o", "x", "--server", "http://two:8080")
-    assert started["captions"][0].servers[0].credentials.token == "secret"
+    assert started["captions"].found[0].server.credentials.token == "secret"
 
 
 def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folder, started, monkeypatch):
@@ -107,9 +107,9 @@ def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folde
     )
     (folder.parent / ".second" / "config.properties").write_text(settings)
     annotate("-o", "x")
-    assert started["captions"][0].servers[0].url == "http://one:8080"
+    assert started["captions"].found[0].server.url == "http://one:8080"
     annotate("-o", "x", "--directory", ".second")
-    assert started["captions"][0].servers[0].url == "http://two:8080"
+    assert started["captions"].found[0].server.url == "http://two:8080"
 
 
 def test_commands_of_a_group_have_sections_too(folder, monkeypatch):
@@ -168,7 +168,7 @@ def test_the_key_of_the_environment_goes_to_no_server_that_the_working_folder_na
     assert "is not sent there" in " ".join(refused.output.split())
     folder.write_text('[shared]\nserver = "https://elsewhere.example"\nkey-file = "theirs.json"\n')
     annotate("--out", "out")
-    assert [server.credentials.token for server in started["captions"][0].servers] == ["theirs"]
+    assert [each.server.credentials.token for each in started["captions"].found] == ["theirs"]
     folder.unlink()
     user.write_text('[shared]\nserver = "https://ours.example"\n')
     annotate("--out", "out")

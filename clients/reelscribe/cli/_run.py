@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -13,9 +13,9 @@ from contextlib import (
     asynccontextmanager,
     nullcontext,
 )
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -26,84 +26,20 @@ from reelscribe.cli.results import describe_written
 from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
-    from reelscribe.client.endpoint import Server
+    from reelscribe._track_specs import TrackSpec
     from reelscribe.export.cues import CueSource
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.run.bulk import BulkRun, Summary
-    from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
-    from reelscribe.run.tracks.shots import ShotOptions
-    from reelscribe.run.tracks.track import Track
-    from reelscribe.server.finding import FoundServer
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model, and the servers that share its requests."""
-
-    find_name: Callable[[], Awaitable[str]]
-    """Finds the name under which the servers registered it."""
-    servers: list[Server]
-    requests_in_flight: int
-    """Largest number of unanswered requests."""
-
-
-OpenTrack = Callable[[AsyncExitStack], Awaitable["Track[Any]"]]
-"""Makes a track of a run; what must be open for it is closed with the stack."""
-
-
-async def open_captions(model: ServedModel, options: CaptionOptions, stack: AsyncExitStack) -> Track[Any]:
-    """Return the track of a captioner, with its client open."""
-    from reelscribe.client.models import CaptionClient
-    from reelscribe.run.tracks.captions import CaptionTrack
-
-    client = CaptionClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
-    return CaptionTrack(await stack.enter_async_context(client), options)
-
-
-async def open_clips(model: ServedModel, options: ClipOptions, stack: AsyncExitStack) -> Track[Any]:
-    """Return the track of a clip model, with its client open."""
-    from reelscribe.client.models import ClipClient
-    from reelscribe.run.tracks.clips import ClipTrack
-
-    client = ClipClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
-    return ClipTrack(await stack.enter_async_context(client), options)
-
-
-async def open_either(
-    found: FoundServer, name: str | None, of_frames: OpenTrack, of_clips: OpenTrack, stack: AsyncExitStack
-) -> Track[Any]:
-    """Return the track of the model of a name; without a name, that of the captioner, or else of the clip model."""
-    from reelscribe.contract.model import ClipModelDescription
-    from reelscribe.server.model_names import kind_for_pictures
-
-    kind = await kind_for_pictures(found, name)
-    return await (of_clips if kind is ClipModelDescription else of_frames)(stack)
-
-
-async def open_transcripts(model: ServedModel, options: SpeechOptions, stack: AsyncExitStack) -> Track[Any]:
-    """Return the track of a speech model, with its client open."""
-    from reelscribe.client.models import SpeechClient
-    from reelscribe.run.tracks.transcripts import TranscriptTrack
-
-    client = SpeechClient(model.servers, await model.find_name(), requests_in_flight=model.requests_in_flight)
-    return TranscriptTrack(await stack.enter_async_context(client), options)
-
-
-async def open_shots(options: ShotOptions, _: AsyncExitStack) -> Track[Any]:
-    """Return the track that looks for shots."""
-    from reelscribe.run.tracks.shots import ShotTrack
-
-    return ShotTrack(options)
-
-
-def run_command(options: RunOptions, cues: str | None, tracks: Sequence[OpenTrack]) -> None:
+def run_command(options: RunOptions, cues: str | None, tracks: Sequence[TrackSpec]) -> None:
     """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
         options: The sources, the output folder, and how the run reports.
         cues: What exported subtitles show; None for what the only track makes.
-        tracks: Make what the run makes of each source, at least one track.
+        tracks: What the run makes of each source, at least one track.
 
     Raises:
         UsageError: An option is wrong.
@@ -193,13 +129,13 @@ async def _look_ahead(prepared: AbstractAsyncContextManager[BulkRun], sources: l
 
 @asynccontextmanager
 async def _prepared(
-    options: RunOptions, tracks: Sequence[OpenTrack], kinds: list[str], progress: Progress
+    options: RunOptions, tracks: Sequence[TrackSpec], kinds: list[str], progress: Progress
 ) -> AsyncGenerator[BulkRun, None]:
     """Yield the run with its clients open; the kinds of what it makes are added to `kinds`."""
     from reelscribe.run.bulk import BulkRun
 
     async with AsyncExitStack() as stack:
-        opened = [await open_track(stack) for open_track in tracks]
+        opened = [await track.open(stack) for track in tracks]
         kinds += [track.kind for track in opened]
         yield BulkRun(opened, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
 

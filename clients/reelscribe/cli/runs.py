@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli._run import (
-    OpenTrack,
-    ServedModel,
-    open_captions,
-    open_clips,
-    open_either,
-    open_shots,
-    open_transcripts,
-    run_command,
-)
+from reelscribe.cli._run import run_command
 from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import Cues, RunOptions
 from reelscribe.cli.options.servers import (
@@ -32,8 +22,7 @@ from reelscribe.cli.parser.flatten import flatten
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:
-    from reelscribe.contract.model import ModelDescription
-    from reelscribe.server.finding import FoundServer
+    from reelscribe._track_specs import TrackSpec
 
 
 @flatten
@@ -56,19 +45,12 @@ def caption(
     command again to continue.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe.contract.model import CaptionerDescription, ClipModelDescription
+        from reelscribe._track_specs import ModelSpec, PictureSpec
 
-        found = servers.find()
-        in_flight = servers.requests_in_flight
-        clip_options = clips.clip_options(run, pictures, frames.resize)
-        of_clips = partial(open_clips, _served(found, model, ClipModelDescription, in_flight), clip_options)
-        of_frames = partial(
-            open_captions,
-            _served(found, model, CaptionerDescription, in_flight),
-            frames.caption_options(run, pictures),
-        )
-        open_track = of_clips if clips.wanted else partial(open_either, found[0], model, of_frames, of_clips)
-        run_command(run, None, [open_track])
+        found, in_flight = servers.find(), servers.requests_in_flight
+        of_clips = ModelSpec(clips.clip_options(run, pictures, frames.resize), found, model, in_flight)
+        of_frames = ModelSpec(frames.caption_options(run, pictures), found, model, in_flight)
+        run_command(run, None, [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)])
 
 
 @flatten
@@ -79,11 +61,10 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
     transcript.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe.contract.model import SpeechDescription
+        from reelscribe._track_specs import ModelSpec
 
         options = audio.speech_options(run)
-        speech_model = _served(servers.find(), model, SpeechDescription, servers.requests_in_flight)
-        run_command(run, None, [partial(open_transcripts, speech_model, options)])
+        run_command(run, None, [ModelSpec(options, servers.find(), model, servers.requests_in_flight)])
 
 
 @flatten
@@ -116,7 +97,7 @@ def annotate(
     for `reelscribe caption`. A source may lack either video or audio.
     """
     with errors_as_one_line(json_log=run.json_log):
-        from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
+        from reelscribe._track_specs import ModelSpec
         from reelscribe.server.finding import find_servers
 
         caption_options, speech_options = frames.caption_options(run, pictures), audio.speech_options(run)
@@ -127,15 +108,12 @@ def annotate(
             find_servers(speech_server, speech_key_file, find_keys=False) if speech_server else caption_servers
         )
         in_flight = servers.requests_in_flight
-        speech = _served(speech_servers, speech_model, SpeechDescription, in_flight)
-        tracks: list[OpenTrack] = [partial(open_transcripts, speech, speech_options)]
+        tracks: list[TrackSpec] = [ModelSpec(speech_options, speech_servers, speech_model, in_flight)]
         if clips.wanted or clip_model:
-            described = _served(caption_servers, clip_model, ClipModelDescription, in_flight)
             clip_options = clips.clip_options(run, pictures, frames.resize)
-            tracks.insert(0, partial(open_clips, described, clip_options))
+            tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
         if model or not (clips.wanted or clip_model):
-            captioner = _served(caption_servers, model, CaptionerDescription, in_flight)
-            tracks.insert(0, partial(open_captions, captioner, caption_options))
+            tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
         run_command(run, cues, tracks)
 
 
@@ -146,19 +124,8 @@ def shots(run: RunOptions, pictures: PictureOptions) -> None:
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
     """
     with errors_as_one_line(json_log=run.json_log):
+        from reelscribe._track_specs import ShotSpec
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(pictures.detection(), pictures.decode_workers, run.stall_seconds, run.retry_failed)
-        run_command(run, None, [partial(open_shots, options)])
-
-
-def _served(
-    found: list[FoundServer], name: str | None, kind: type[ModelDescription], requests_in_flight: int
-) -> ServedModel:
-    """Return the model of this name, or the only one of its kind, which is looked for when the run begins."""
-    from reelscribe.server.model_names import find_model
-
-    async def find_name() -> str:
-        return name or await find_model(found[0], kind)
-
-    return ServedModel(find_name, [each.server for each in found], requests_in_flight)
+        run_command(run, None, [ShotSpec(options)])

@@ -1,0 +1,185 @@
+"""What a run shall make of its sources: each kind of annotations with its options, before any connection is open.
+
+A specification can be pickled, so it can be opened on another machine, beside other servers. The clients of models are
+imported when one of them is opened, because a command that begins soon should import no more than it needs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reelscribe.client.models import ModelClient
+    from reelscribe.contract.model import ModelDescription
+    from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
+    from reelscribe.run.tracks.shots import ShotOptions
+    from reelscribe.run.tracks.track import Track
+    from reelscribe.server.finding import FoundServer
+
+
+class TrackSpec(ABC):
+    """One kind of annotations that a run shall make."""
+
+    @abstractmethod
+    async def resolved(self) -> TrackSpec:
+        """Find what is not named: the models on the servers.
+
+        Returns:
+            An equal specification in which every model has its name.
+
+        Raises:
+            UsageError: The servers have no such model, or several.
+            ServerError: No server answers.
+        """
+
+    @abstractmethod
+    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+        """Return the track, with its client open until the stack is closed. Raises the errors of `resolved`, too."""
+
+    @abstractmethod
+    def on(self, servers: Sequence[FoundServer]) -> TrackSpec:
+        """Return the specification with other servers."""
+
+    @property
+    @abstractmethod
+    def servers(self) -> Sequence[FoundServer]:
+        """The servers of its model; none if it needs no model."""
+
+    @property
+    @abstractmethod
+    def decode_processes(self) -> int:
+        """Number of decode processes of the track."""
+
+
+@dataclass(frozen=True)
+class ModelSpec(TrackSpec):
+    """What a run shall make with a model."""
+
+    options: CaptionOptions | ClipOptions | SpeechOptions
+    """The options, whose type tells the kind of model."""
+    found: Sequence[FoundServer]
+    """The servers that share its requests."""
+    name: str | None = None
+    """The name under which the servers registered it; None if it is their only one of its kind."""
+    requests_in_flight: int = 32
+    """Largest number of unanswered requests."""
+
+    async def resolved(self) -> ModelSpec:
+        """Find the name of the model; see `TrackSpec.resolved`."""
+        from reelscribe.server.model_names import find_model
+
+        description, _, _ = self._parts()
+        return self if self.name else replace(self, name=await find_model(self.found[0], description))
+
+    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+        """Open the client of the model; see `TrackSpec.open`."""
+        _, client_of, track_of = self._parts()
+        name, servers = (await self.resolved()).name, [each.server for each in self.found]
+        client = client_of(servers, name or "", requests_in_flight=self.requests_in_flight)
+        return track_of(await stack.enter_async_context(client), self.options)
+
+    def on(self, servers: Sequence[FoundServer]) -> ModelSpec:
+        """Return the specification with other servers."""
+        return replace(self, found=servers)
+
+    @property
+    def servers(self) -> Sequence[FoundServer]:
+        """The servers of the model."""
+        return self.found
+
+    @property
+    def decode_processes(self) -> int:
+        """Number of processes that decode video, or audio."""
+        from reelscribe.run.tracks.options import SpeechOptions
+
+        options = self.options
+        return options.audio_workers if isinstance(options, SpeechOptions) else options.decode_workers
+
+    def _parts(self) -> tuple[type[ModelDescription], type[ModelClient[Any]], Callable[[Any, Any], Track[Any]]]:
+        """Return the types of the model's description, its client and its track."""
+        from reelscribe.contract import model
+        from reelscribe.run.tracks.options import CaptionOptions, ClipOptions
+
+        if isinstance(self.options, CaptionOptions):
+            from reelscribe.client.models import CaptionClient
+            from reelscribe.run.tracks.captions import CaptionTrack
+
+            return model.CaptionerDescription, CaptionClient, CaptionTrack
+        if isinstance(self.options, ClipOptions):
+            from reelscribe.client.models import ClipClient
+            from reelscribe.run.tracks.clips import ClipTrack
+
+            return model.ClipModelDescription, ClipClient, ClipTrack
+        from reelscribe.client.models import SpeechClient
+        from reelscribe.run.tracks.transcripts import TranscriptTrack
+
+        return model.SpeechDescription, SpeechClient, TranscriptTrack
+
+
+@dataclass(frozen=True)
+class PictureSpec(TrackSpec):
+    """What a run shall make of pictures with the captioner that is served, or else with the clip model."""
+
+    captions: ModelSpec
+    clips: ModelSpec
+
+    async def resolved(self) -> ModelSpec:
+        """Find out which of the two models is served, or has the name; see `TrackSpec.resolved`."""
+        from reelscribe.contract.model import ClipModelDescription
+        from reelscribe.server.model_names import kind_for_pictures
+
+        kind = await kind_for_pictures(self.captions.found[0], self.captions.name)
+        return await (self.clips if kind is ClipModelDescription else self.captions).resolved()
+
+    async def open(self, stack: AsyncExitStack) -> Track[Any]:
+        """Open the client of the model; see `TrackSpec.open`."""
+        return await (await self.resolved()).open(stack)
+
+    def on(self, servers: Sequence[FoundServer]) -> PictureSpec:
+        """Return the specification with other servers."""
+        return PictureSpec(self.captions.on(servers), self.clips.on(servers))
+
+    @property
+    def servers(self) -> Sequence[FoundServer]:
+        """The servers of the model."""
+        return self.captions.found
+
+    @property
+    def decode_processes(self) -> int:
+        """Number of processes that decode video."""
+        return self.captions.decode_processes
+
+
+@dataclass(frozen=True)
+class ShotSpec(TrackSpec):
+    """The search for shots, which needs no model."""
+
+    options: ShotOptions
+
+    async def resolved(self) -> ShotSpec:
+        """Return the specification itself, as nothing is to be found."""
+        return self
+
+    async def open(self, stack: AsyncExitStack) -> Track[Any]:  # noqa: ARG002 - nothing is opened
+        """Return the track."""
+        from reelscribe.run.tracks.shots import ShotTrack
+
+        return ShotTrack(self.options)
+
+    def on(self, servers: Sequence[FoundServer]) -> ShotSpec:  # noqa: ARG002 - it needs none
+        """Return the specification itself, as it needs no servers."""
+        return self
+
+    @property
+    def servers(self) -> Sequence[FoundServer]:
+        """No servers."""
+        return ()
+
+    @property
+    def decode_processes(self) -> int:
+        """Number of processes that decode video."""
+        return self.options.decode_workers

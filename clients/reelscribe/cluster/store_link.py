@@ -1,0 +1,129 @@
+"""A node's link to the ledger, which the driver alone writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
+
+from reelscribe.cluster.messages import Call, Lease
+from reelscribe.contract.outcomes import SourceError, Utterance
+from reelscribe.contract.source import Source
+from reelscribe.results.batches import SavedBatch
+from reelscribe.results.jobs import Job, SavedSource
+from reelscribe.results.records import Kind
+
+
+class StoreLink:
+    """The ledger as a node sees it; see `results.store.Store`.
+
+    What the ledger knows about a leased source has come with the lease, so a source that is done needs no answer but
+    the last one. All other calls go to the driver, which makes them in this order.
+    """
+
+    def __init__(self, call: Callable[[Call], None]) -> None:
+        """Begin without leases.
+
+        Args:
+            call: Tells the driver a call. `answered` is called with its answer.
+        """
+        self._call = call
+        self._numbers = count()
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        """The calls that are not answered yet, by their numbers."""
+        self._leases: dict[str, Lease] = {}
+        """What came with the leases of sources that are not done, by their paths."""
+        self._done: dict[str, Mapping[int, Job]] = {}
+        """The jobs of contents that are done without an error, by their digests and then by their settings."""
+
+    def learn(self, lease: Lease) -> None:
+        """Take note of what the ledger knows about a source."""
+        self._leases[lease.path] = lease
+        if lease.sha256 and lease.is_done:
+            self._done[lease.sha256] = lease.jobs
+
+    def forget_lease(self, path: str) -> None:
+        """Forget what came with a lease that has ended."""
+        lease = self._leases.pop(path)
+        if lease.sha256:
+            self._done.pop(lease.sha256, None)
+
+    def answered(self, answers: Sequence[tuple[int, Any]]) -> None:
+        """Pass on answers to those who wait for them."""
+        for number, value in answers:
+            future = self._open.pop(number)
+            if not future.done():  # else it was cancelled
+                future.set_result(value)
+
+    async def find_digest(self, path: str, stat: str) -> str | None:
+        """Return the digest that came with the lease of a file, if the file has not changed since."""
+        lease = self._leases[path]
+        return lease.sha256 if lease.stat == stat else None
+
+    def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
+        """See `Ledger.save_digest`."""
+        return self._ask("save_digest", path, stat, source)
+
+    def settings_id(self, settings: Mapping[str, Any]) -> asyncio.Future[int]:
+        """See `Ledger.settings_id`."""
+        return self._ask("settings_id", settings)
+
+    @asynccontextmanager
+    async def hold(self, sha256: str) -> AsyncGenerator[None, None]:
+        """Reserve a content on all nodes; see `Ledger.hold`. A content that is done needs no reservation."""
+        if sha256 in self._done:
+            yield
+            return
+        try:
+            await self._ask("hold", sha256)
+            yield
+        finally:
+            self._ask("release", sha256)
+
+    def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:
+        """See `Ledger.job`. A job that was done when a source was leased has come with the lease."""
+        if job := self._done.get(sha256, {}).get(settings):
+            known = asyncio.get_running_loop().create_future()
+            known.set_result(job)
+            return known
+        return self._ask("job", sha256, settings)
+
+    def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
+        """See `Ledger.outcome`."""
+        return self._ask("outcome", sha256, settings)
+
+    def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
+        """See `Ledger.utterances`."""
+        return self._ask("utterances", job)
+
+    def save_opened(self, job: int, opened: SavedSource, total: int | None) -> asyncio.Future[None]:
+        """See `Ledger.save_opened`."""
+        return self._ask("save_opened", job, opened, total)
+
+    def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:
+        """See `Ledger.save_batch`."""
+        return self._ask("save_batch", job, batch)
+
+    def reopen(self, job: int) -> asyncio.Future[None]:
+        """See `Ledger.reopen`."""
+        return self._ask("reopen", job)
+
+    def forget(self, job: int) -> asyncio.Future[None]:
+        """See `Ledger.forget`."""
+        return self._ask("forget", job)
+
+    def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> asyncio.Future[None]:
+        """See `Ledger.save_source`."""
+        return self._ask("save_source", source, jobs)
+
+    def save_unreadable(self, path: str, error: SourceError) -> asyncio.Future[None]:
+        """See `Ledger.save_unreadable`."""
+        return self._ask("save_unreadable", path, error)
+
+    def _ask(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
+        number = next(self._numbers)
+        future = self._open[number] = asyncio.get_running_loop().create_future()
+        self._call(Call(number, method, arguments))
+        return future
