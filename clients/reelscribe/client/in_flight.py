@@ -95,6 +95,12 @@ class InFlight:
         self._initialized = True
         self.grant()
 
+    def set_max_limit(self, max_limit: int) -> None:
+        """Set the highest limit, at least 1. Requests that are in flight already are not affected."""
+        self._max_limit = max_limit
+        self.limit = min(self.limit, max_limit)
+        self.grant()
+
     def stop_waiting(self) -> None:
         """From now on, raise ServerUnreachable where a request would wait for a permit."""
         self._stopped = True

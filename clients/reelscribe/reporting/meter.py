@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Header, Source
-from reelscribe.reporting.forecast import Costs, TimeLeft
+from reelscribe.reporting.forecast import Costs, SourceSize, TimeLeft
 from reelscribe.reporting.limits import Resources
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
 from reelscribe.reporting.units import Counts
@@ -25,6 +25,23 @@ FIRST_FAILURES = 5
 """Number of failed sources that a snapshot names."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NodeSnapshot:
+    """The figures of one node of a run over many machines."""
+
+    name: str
+    state: str
+    """How it is, in a few words: "starting", "ready", or why it is not used."""
+    sources_open: int
+    """Number of sources that are leased to it."""
+    sources_done: int
+    """Number of sources that it has done."""
+    media_hours_per_hour: float
+    """Hours of video or audio that it annotates per hour."""
+    bottleneck: str
+    """What limits its speed; empty if nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,10 @@ class Snapshot:
     """The outage of a server because of which the run waits; None if it does not wait."""
     failures: tuple[tuple[str, str, str], ...] = ()
     """The first failed sources: path, type and message of the error."""
+    nodes: tuple[NodeSnapshot, ...] = ()
+    """The nodes of a run over many machines, those that were lost included; none for a run on one machine."""
+    nodes_lost: int = 0
+    """How often a node was lost. What was in flight there was done again."""
 
     @property
     def frames(self) -> int:
@@ -96,6 +117,7 @@ class Snapshot:
         known = _known_fields(cls, value)
         known["lanes"] = tuple(TrackSnapshot(**_known_fields(TrackSnapshot, track)) for track in value["lanes"])
         known["outage"] = Outage(**value["outage"]) if value.get("outage") else None
+        known["nodes"] = tuple(NodeSnapshot(**_known_fields(NodeSnapshot, node)) for node in value.get("nodes", ()))
         known["failures"] = tuple((path, kind, message) for path, kind, message in value.get("failures", ()))
         return cls(**known)
 
@@ -174,6 +196,20 @@ class Meter:
         track = TrackMeter(resources, readings or Readings(), costs)
         self.tracks.append(track)
         return track
+
+    def expect(self, path: str, size: SourceSize) -> None:
+        """Count a source as one that all tracks are to do."""
+        for track in self.tracks:
+            track.expect(path, size, 0.0, 0.0)
+
+    def is_begun(self, path: str) -> bool:
+        """Return whether a decode process of a track has begun to read a source that is not done."""
+        return any(track.is_begun(path) for track in self.tracks)
+
+    def give_up(self, path: str) -> None:
+        """Count a source as one that this run does not finish."""
+        for track in self.tracks:
+            track.close(path)
 
     def learn_header(self, path: str, header: Header) -> None:
         """Keep the duration and the frame rate of a source; what is None in `header` does not change what is known."""

@@ -126,6 +126,10 @@ class TrackMeter:
         if path not in self._decoding and (size := self.forecast.opened(path)):
             self._decoding[path] = _Decoding(size, self._now())
 
+    def is_begun(self, path: str) -> bool:
+        """Return whether a decode process has begun to read a source that is not done."""
+        return path in self._decoding
+
     def decoded(self, path: str, share: float) -> None:
         """Count a fraction (0 to 1) of a source that occupies a decode process as decoded."""
         if path in self._decoding:

@@ -38,6 +38,30 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
     return list(paths.values())
 
 
+def iter_sources(names: Iterable[str], suffixes: Collection[str], exclude: Collection[str] = ()) -> Iterator[str]:
+    """Yield the paths of the source files that names stand for, as they are found.
+
+    What `find_sources` returns in order and once is here in the order of the folders, and may come more than once, so
+    that nothing is kept in memory but the names in one folder.
+
+    Args:
+        names: Files, folders and globs, as for `find_sources`.
+        suffixes: Endings of media files in lower case.
+        exclude: Globs; files whose path or name fits one of them are left out.
+
+    Raises:
+        UsageError: A name stands for no file; it is found out when the name is reached.
+    """
+    for name in names:
+        found = False
+        for path in _iter_found(name, suffixes):
+            found = True
+            if not any(_fits(path, pattern) for pattern in exclude):
+                yield path
+        if not found:
+            raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
+
+
 def leave_out(paths: Collection[str], globs: Collection[str]) -> list[str]:
     """Return the paths that fit none of some globs, neither as a whole nor by the name of the file.
 
@@ -61,6 +85,16 @@ def _find(name: str, suffixes: Collection[str]) -> list[str]:
         return [name]
     matches = sorted(glob.glob(name, recursive=True))
     return [path for match in matches for path in ([match] if not os.path.isdir(match) else _find(match, suffixes))]
+
+
+def _iter_found(name: str, suffixes: Collection[str]) -> Iterator[str]:
+    if os.path.isdir(name):
+        yield from _media_below(name, suffixes)
+    elif os.path.lexists(name):
+        yield name
+    else:
+        for match in glob.iglob(name, recursive=True):
+            yield from _media_below(match, suffixes) if os.path.isdir(match) else [match]
 
 
 def _why_nothing(name: str, suffixes: Collection[str]) -> str:

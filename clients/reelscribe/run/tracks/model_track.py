@@ -77,6 +77,10 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         super().stop()
         self._client.stop_waiting()
 
+    def limit_requests(self, most: int) -> None:
+        """Set the largest number of unanswered requests, at least 1, within that of the client."""
+        self._client.in_flight.set_max_limit(min(most, self._client.requests_in_flight))
+
     def read(
         self,
         path: str,

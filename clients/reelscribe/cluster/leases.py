@@ -1,0 +1,149 @@
+"""Which node works on which source, and what happens to the sources of a node that is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SUSPECT_LOSSES = 2
+"""Number of lost nodes after which a source is suspected to be the cause. It is then leased alone to a node."""
+
+LOSSES_ALONE = 3
+"""Number of nodes that must be lost while a suspect was leased alone, until it counts as the cause."""
+
+
+@dataclass
+class _Source:
+    """A source that is leased, or is to be leased again."""
+
+    path: str
+    losses: int = 0
+    """Number of nodes that were lost while they had begun it, or might have."""
+    losses_alone: int = 0
+    """Number of nodes that were lost while it was leased alone, as a suspect."""
+    unseen: dict[str, str] = field(default_factory=dict)
+    """Why nodes cannot see it, by their names."""
+    unseen_elsewhere: bool = False
+    """Whether the driver cannot see it either, so that it is leased to any node, which tells what is wrong with it."""
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.losses >= SUSPECT_LOSSES
+
+
+class Leased(NamedTuple):
+    """A source that is leased now."""
+
+    path: str
+    unseen_elsewhere: bool
+
+
+class LeaseBook:
+    """The leases of a run.
+
+    The sources of a node that is lost are leased again. So are those that a node cannot see, to another one. A source
+    that was leased to several nodes when they were lost may have killed them: it is leased alone, after all others.
+    """
+
+    def __init__(self, next_sources: Callable[[int], list[str]]) -> None:
+        """Begin without leases.
+
+        Args:
+            next_sources: Returns up to so many sources that were never leased.
+        """
+        self._next_sources = next_sources
+        self._again: deque[_Source] = deque()
+        """Sources that are to be leased again."""
+        self._leased: dict[str, dict[str, _Source]] = {}
+        """The sources that each node works on, by the name of the node and the path."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is leased, and nothing is to be leased again."""
+        return not self._again and not any(self._leased.values())
+
+    def count(self, node: str) -> int:
+        """Return how many sources a node works on."""
+        return len(self._leased.get(node, ()))
+
+    def take(self, node: str, most: int) -> list[Leased]:
+        """Lease up to so many sources to a node."""
+        held = self._leased.setdefault(node, {})
+        if any(source.is_suspect for source in held.values()):
+            return []
+        chosen = self._pick(lambda source: not source.is_suspect and node not in source.unseen, most)
+        chosen += [_Source(path) for path in self._next_sources(most - len(chosen))]
+        if not chosen and not held:
+            chosen = self._pick(lambda source: node not in source.unseen, 1)
+        held.update((source.path, source) for source in chosen)
+        return [Leased(source.path, source.unseen_elsewhere) for source in chosen]
+
+    def holds(self, node: str, path: str) -> bool:
+        """Return whether a source is leased to a node."""
+        return path in self._leased.get(node, ())
+
+    def finish(self, node: str, path: str) -> None:
+        """Note that a node has done a source."""
+        self._leased[node].pop(path, None)
+
+    def give_back(self, node: str, paths: Iterable[str]) -> None:
+        """Note that a node will not do sources."""
+        held = self._leased.get(node, {})
+        self._again.extend(source for path in paths if (source := held.pop(path, None)))
+
+    def unseen(self, node: str, path: str, why: str) -> None:
+        """Note that a node cannot see a source; another node may."""
+        if source := self._leased[node].pop(path, None):
+            source.unseen[node] = why
+            self._again.append(source)
+
+    def seen_nowhere(self, path: str) -> None:
+        """Note that the driver cannot see a source either, so that any node can tell what is wrong with it."""
+        for source in self._again:
+            if source.path == path:
+                source.unseen, source.unseen_elsewhere = {}, True
+
+    def lose(self, node: str) -> int:
+        """Note that a node is lost. Returns how many sources it worked on."""
+        lost = list(self._leased.pop(node, {}).values())
+        for source in lost:
+            source.losses_alone += source.is_suspect
+            source.losses += 1
+        self._again.extend(lost)
+        return len(lost)
+
+    def hopeless(self, nodes: Collection[str]) -> list[tuple[str, str]]:
+        """Return the sources that are not leased any more, because they kill nodes or no node sees them, and why.
+
+        Args:
+            nodes: The names of all nodes that sources can be leased to.
+        """
+        reasons = [(source, reason) for source in self._again if (reason := _why_hopeless(source, nodes))]
+        for source, _ in reasons:
+            self._again.remove(source)
+        return [(source.path, reason) for source, reason in reasons]
+
+    def _pick(self, fits: Callable[[_Source], bool], most: int) -> list[_Source]:
+        chosen: list[_Source] = []
+        for _ in range(len(self._again)):
+            source = self._again.popleft()
+            (chosen if len(chosen) < most and fits(source) else self._again).append(source)
+        return chosen
+
+
+def _why_hopeless(source: _Source, nodes: Collection[str]) -> str | None:
+    if source.losses_alone >= LOSSES_ALONE:
+        return (
+            f"{source.losses} nodes were lost while they worked on it, {source.losses_alone} of them on nothing else;"
+            " it is tried again with the next run"
+        )
+    if nodes and all(node in source.unseen for node in nodes):
+        (node, why), *others = source.unseen.items()
+        and_others = f", nor on {len(others)} others" if others else ""
+        return (
+            f"it cannot be seen on the node {node} ({why}){and_others}, only where the command runs; mount its folder"
+            " at the same path on all nodes, and run the command again"
+        )
+    return None
