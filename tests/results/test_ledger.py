@@ -234,6 +234,20 @@ async def test_a_job_that_is_reopened_keeps_its_batches_without_failures(tmp_pat
     assert again.missing == [Span(10, 12, 9), Span(20, None, 19)]
 
 
+async def test_a_job_is_reopened_once_as_long_as_the_ledger_is_open(tmp_path):
+    failed = SavedFrameBatch(0, 2, 0, captions=captions(0), failures=[Failure(1, 0.1, "refused")])
+    refused = SourceError("RequestRefused", "refused")
+    job = await saved_job(tmp_path)
+    for _ in range(2):  # each is a run
+        async with Ledger(tmp_path) as ledger:
+            for first_time in (True, False):
+                await ledger.save_batch(job, failed)
+                await finish(ledger, await job_of(ledger), refused)
+                await ledger.reopen(job)
+                again = await job_of(ledger)
+                assert (again.done, frames(tmp_path, job) == []) == (not first_time, first_time)
+
+
 async def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
     job = await saved_job(tmp_path, batch(0, 10))
     async with Ledger(tmp_path) as ledger:

@@ -95,6 +95,7 @@ class Ledger:
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._turns = Turns[Query, Any](self._take_turn)
+        self._reopened: set[int] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -196,8 +197,13 @@ class Ledger:
     def reopen(self, job: int) -> asyncio.Future[None]:
         """Delete the batches of a job that have failures, so that they are tried again.
 
-        The job keeps its error until it is done again, so that its record does not look well meanwhile.
+        The job keeps its error until it is done again, so that its record does not look well meanwhile. As long as this
+        ledger is open, a job is reopened only once: later calls change nothing, however many copies of a file there
+        are, and whoever asks.
         """
+        if job in self._reopened:
+            return self._write_all()
+        self._reopened.add(job)
         return self._write_all((_FORGET_FAILED_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
 
     def forget(self, job: int) -> asyncio.Future[None]:
