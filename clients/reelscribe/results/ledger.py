@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource, job_from_row
+from reelscribe.results.lookup import FoundFile, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
 
@@ -126,6 +127,19 @@ class Ledger:
         """
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
+
+    def look_up(self, paths: Sequence[str], settings: Sequence[int]) -> asyncio.Future[list[FoundFile | None]]:
+        """Return what is known about files, whatever their stat is now. Nothing is added.
+
+        Args:
+            paths: Paths of the files: at most 10,000, and some hundreds are best, as everything else that is asked of
+                the ledger waits meanwhile.
+            settings: What `settings_id` returned, for each model whose jobs are looked up.
+
+        Returns:
+            What is known about each file; None if it was never digested.
+        """
+        return self._ask(self._look_up, paths, settings)
 
     def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """Save the digest of a file.
@@ -299,6 +313,9 @@ class Ledger:
             self._database.execute(_ADD_JOB, (sha256, settings))
             rows = self._select(_FIND_JOB, sha256, settings)
         return job_from_row(rows[0], self._select(FIND_SPANS, rows[0][0]))
+
+    def _look_up(self, paths: Sequence[str], settings: Sequence[int]) -> list[FoundFile | None]:
+        return look_up(self._database, paths, settings)
 
     def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
         job = self._job(sha256, settings)
