@@ -332,11 +332,14 @@ def _answer(query: Query) -> Any:
 def file_stat(path: str) -> str:
     """Return a text that changes whenever a file is written to or replaced. `size_in` reads the size from it.
 
+    All machines that see the same file by a network file system get the same text, also after they were started anew;
+    so the number of the device, which is the machine's own, is not in it.
+
     Raises:
         OSError: There is no such file, or its folder cannot be read.
     """
     stat = os.stat(path)
-    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {stat.st_dev}"
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
 def size_in(stat: str) -> int:
