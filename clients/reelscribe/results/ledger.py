@@ -53,7 +53,8 @@ _SAVE_SOURCE = """
         error = excluded.error
 """
 _SAVE_RESULT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
-_FIND_SOURCES = "SELECT path, missing FROM sources ORDER BY path"
+_FIND_SOURCES = "SELECT path, missing FROM sources WHERE path > ? ORDER BY path LIMIT ?"
+_SOURCES_AT_ONCE = 1024  # a library of millions does not fit into memory
 _SAVE_MISSING = "UPDATE sources SET missing = ? WHERE path = ?"
 _FORGET_SOURCE = (
     "DELETE FROM results WHERE path = ?1",
@@ -245,11 +246,14 @@ class Ledger:
 
     async def mark_missing(self) -> int:
         """Save for each source whether it is gone from the disk, and return how many are."""
-        known = await self._ask(self._select, _FIND_SOURCES)
-        missing = await asyncio.to_thread(_missing, known)
-        changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
-        await self._write_all(*((_SAVE_MISSING, values) for values in changed))
-        return len(missing)
+        count, last = 0, b""
+        while known := await self._ask(self._select, _FIND_SOURCES, last, _SOURCES_AT_ONCE):
+            missing = await asyncio.to_thread(_missing, known)
+            changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
+            if changed:
+                await self._write_all(*((_SAVE_MISSING, values) for values in changed))
+            count, last = count + len(missing), known[-1][0]
+        return count
 
     def forget_sources(self, sources: Collection[KnownSource]) -> asyncio.Future[None]:
         """Delete everything about sources, except for results that another source with the same content has."""
