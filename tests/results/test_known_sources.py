@@ -114,7 +114,7 @@ async def test_the_memory_that_marking_takes_does_not_depend_on_the_number_of_so
     async def peak(number: int) -> int:
         out = tmp_path / str(number)
         out.mkdir()
-        paths = [tmp_path / f"{k:04}.mp4" for k in range(number)]
+        paths = [out / f"{k:04}.mp4" for k in range(number)]
         for path in paths[: number // 3]:
             path.touch()
         async with Ledger(out) as ledger:

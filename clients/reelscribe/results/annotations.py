@@ -35,7 +35,7 @@ _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning th
 
 
 class _Line(NamedTuple):
-    """Where a line is in the file. Smaller lines are less than larger ones, and earlier ones less than equally large."""
+    """Where a line is in the file. A smaller line is less than a larger one; of equally large ones, the first is."""
 
     size: int
     start: int
