@@ -30,6 +30,7 @@ FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
 
@@ -100,7 +101,7 @@ def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
         if isinstance(value, Iterator):
             yield from _iter_array(name, value, typed)
         else:
-            typed.update(_typed_fields(name, value))
+            _add_typed(name, value, typed)
             yield _json(value)
         separator = ","
     yield "}\n"
@@ -109,22 +110,22 @@ def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
 def _iter_array(name: str, values: Iterator[dict[str, Any]], typed: set[str]) -> Iterator[str]:
     separator = "["
     for value in values:
-        typed.update(_typed_fields(name, value))
+        _add_typed(name, value, typed)
         yield separator + _json(value)
         separator = ","
     yield "[]" if separator == "[" else "]"
 
 
-def _typed_fields(name: str, value: Any) -> Iterator[str]:
-    """Yield the names of the fields of a JSON value that show their type; null and an empty array show none."""
+def _add_typed(name: str, value: Any, typed: set[str]) -> None:
+    """Add the names of the fields of a JSON value that show their type; null and an empty array show none."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _typed_fields(f"{name}.{key}", item)
+            _add_typed(f"{name}.{key}", item, typed)
     elif isinstance(value, list):
         for item in value:
-            yield from _typed_fields(name, item)
+            _add_typed(name, item, typed)
     elif value is not None:
-        yield name
+        typed.add(name)
 
 
 def _move_to_beginning(path: Path, lines: Sequence[_Line]) -> None:
@@ -178,7 +179,7 @@ def _write_small(path: Path, content: bytes) -> None:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(value)
     # In JSON, a backslash that stands in the text as such is written twice.
     return text if text.isascii() else _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 
