@@ -1,6 +1,7 @@
 """The files of results in an output folder: the records, their settings, and the list of failures."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,17 @@ def test_the_beginning_of_a_large_file_shows_every_field_that_it_has(tmp_path: P
     rest = [record["source"]["path"] for record in records if record not in beginning]
     assert rest == sorted(rest)
     assert len(records) == 103
+
+
+def test_writing_many_records_keeps_nothing_of_each_in_memory(tmp_path: Path):
+    result = captioned(Caption(0, 0.0, "short"))
+    tracemalloc.start()
+    try:
+        write_results(tmp_path, (Record(Source(f"{number:05}.mp4"), result) for number in range(2000)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000
 
 
 def captioned(*captions: Caption) -> CaptionResult:

@@ -1,5 +1,7 @@
 """The sources that a ledger knows: their records stay until they are forgotten."""
 
+import asyncio
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -106,6 +108,28 @@ async def test_sources_that_are_gone_from_the_disk_are_marked_until_they_are_bac
             await ledger.mark_missing()
             (record,) = records().values()
             assert (record.missing, captions_of(record)) == (not there, ["a star"])
+
+
+async def test_the_memory_that_marking_takes_does_not_depend_on_the_number_of_sources(tmp_path):
+    async def peak(number: int) -> int:
+        out = tmp_path / str(number)
+        out.mkdir()
+        paths = [out / f"{k:04}.mp4" for k in range(number)]
+        for path in paths[: number // 3]:
+            path.touch()
+        async with Ledger(out) as ledger:
+            await asyncio.gather(*(ledger.save_unreadable(str(path), GONE) for path in paths))
+            tracemalloc.start()
+            try:
+                assert await ledger.mark_missing() == number - number // 3
+                memory = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+        with LedgerReader(out) as reader:
+            assert [source.missing for source in reader.sources()] == [k >= number // 3 for k in range(number)]
+        return memory
+
+    assert await peak(9000) < 1.5 * await peak(2000)
 
 
 async def test_what_is_forgotten_is_gone_unless_another_source_has_the_same_content(records, tmp_path):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,6 +233,20 @@ async def test_a_job_that_is_reopened_keeps_its_batches_without_failures(tmp_pat
     assert (again.done, again.opened, again.total) == (False, None, None)
     assert again.error == SourceError("RequestRefused", "refused")  # until it is done again
     assert again.missing == [Span(10, 12, 9), Span(20, None, 19)]
+
+
+async def test_a_job_is_reopened_once_as_long_as_the_ledger_is_open(tmp_path):
+    failed = SavedFrameBatch(0, 2, 0, captions=captions(0), failures=[Failure(1, 0.1, "refused")])
+    refused = SourceError("RequestRefused", "refused")
+    job = await saved_job(tmp_path)
+    for _ in range(2):  # each is a run
+        async with Ledger(tmp_path) as ledger:
+            for first_time in (True, False):
+                await ledger.save_batch(job, failed)
+                await finish(ledger, await job_of(ledger), refused)
+                await ledger.reopen(job)
+                again = await job_of(ledger)
+                assert (again.done, frames(tmp_path, job) == []) == (not first_time, first_time)
 
 
 async def test_nothing_is_left_of_a_job_that_is_forgotten(tmp_path):
@@ -472,14 +487,44 @@ async def test_a_ledger_of_version_3_is_continued_without_the_durations_that_it_
     assert frames(tmp_path, job) == captions(*range(40))
 
 
+async def test_what_version_4_knew_of_files_is_kept_though_their_stat_had_the_device(tmp_path, name):
+    stat = file_stat(name)
+    async with Ledger(tmp_path) as ledger:
+        await ledger.save_digest(name, stat, Source(name, 5, "00ff"))
+        await ledger.save_header(name, stat, Header(2.5, 25.0))
+    device = os.stat(name).st_dev
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
+        for table in ("files", "headers"):
+            database.execute(f"UPDATE {table} SET stat = stat || ' {device}'")
+        database.execute("PRAGMA user_version = 4")
+        database.commit()
+
+    def known() -> tuple[Any, ...]:
+        files = KnownFiles(tmp_path, [])
+        return files.digest(name, stat), files.header(name, stat), files.digest(name, f"{stat} {device}")
+
+    assert known() == ("00ff", Header(2.5, 25.0), None)  # before a run has changed it
+    for _ in range(2):
+        async with Ledger(tmp_path) as ledger:
+            assert await ledger.find_digest(name, stat) == "00ff"
+            assert known() == ("00ff", Header(2.5, 25.0), None)
+
+
+def test_the_stat_of_a_file_is_the_same_on_every_machine(name, monkeypatch):
+    here, stat = file_stat(name), os.stat(name)
+    fields = {field: getattr(stat, field) for field in dir(stat) if field.startswith("st_")}
+    monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(**{**fields, "st_dev": stat.st_dev + 1}))
+    assert file_stat(name) == here
+
+
 async def test_a_ledger_of_another_version_is_refused(tmp_path):
     await saved_job(tmp_path)
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 to 4, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 to 5, got 99; choose another --out"):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 to 4, got 99; choose another --out"):
+    with pytest.raises(OutputError, match="expected a ledger of version 2 to 5, got 99; choose another --out"):
         LedgerReader(tmp_path).__enter__()
 
 

@@ -193,8 +193,8 @@ class Node:
 
     async def _fence(self) -> None:
         """End the process when nobody listens any more; what it might still save would change nothing."""
-        while (left := self._listened + FENCE_SECONDS - time.monotonic()) > 0:
-            await asyncio.sleep(left)  # noqa: ASYNC110 - that nothing happens is what is waited for
+        while (left := self._listened + FENCE_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110 - nothing is what is waited for
+            await asyncio.sleep(left)
         os._exit(1)
 
 

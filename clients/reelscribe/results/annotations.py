@@ -10,8 +10,10 @@ The same content of the ledger always gives the same bytes.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -28,16 +30,16 @@ FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
 
 
 class _Line(NamedTuple):
-    """Where a line is in the file, and which of its fields, at every depth, have a value that shows their type."""
+    """Where a line is in the file. A smaller line is less than a larger one; of equally large ones, the first is."""
 
+    size: int
     start: int
-    stop: int
-    typed: frozenset[str]
 
 
 def escape_surrogates(text: str) -> str:
@@ -70,27 +72,25 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
     Raises:
         OutputError: A file cannot be written.
     """
-    lines: list[_Line] = []
+    size = 0
+    smallest: dict[str, _Line] = {}  # shows the type of a field; nothing is kept of other lines, which may be millions
     failures: list[bytes] = []
     settings: dict[str, ModelSettings] = {}
     with _output_errors(out / NAME), atomic_file(out / NAME, durable=True) as partial:
-        with partial.open("w+b") as file:
+        with partial.open("wb") as file:
             for record in records:
-                lines.append(_write_line(file, record))
+                start, typed = size, set[str]()
+                for piece in _iter_line(record, typed):
+                    size += file.write(piece.encode())
+                line = _Line(size - start, start)
+                smallest |= {name: line for name in typed if name not in smallest or line < smallest[name]}
                 settings |= {used.id: used for used in _settings_of(record)}
                 if record.error:
                     failures.append(_failure(record))
-        if lines and lines[-1].stop > _INFERRED_BYTES:
-            _reorder(partial, lines)
+        if size > _INFERRED_BYTES:
+            _move_to_beginning(partial, sorted(set(smallest.values()), key=lambda line: line.start))
     _write_small(out / SETTINGS_NAME, _settings_to_json(settings).encode("utf-8", "backslashreplace"))
     _write_small(out / FAILURES_NAME, b"".join(failures))
-
-
-def _write_line(file: IO[bytes], record: Record) -> _Line:
-    start, typed = file.tell(), set[str]()
-    for piece in _iter_line(record, typed):
-        file.write(piece.encode())
-    return _Line(start, file.tell(), frozenset(typed))
 
 
 def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
@@ -101,7 +101,7 @@ def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
         if isinstance(value, Iterator):
             yield from _iter_array(name, value, typed)
         else:
-            typed.update(_typed_fields(name, value))
+            _add_typed(name, value, typed)
             yield _json(value)
         separator = ","
     yield "}\n"
@@ -110,37 +110,37 @@ def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
 def _iter_array(name: str, values: Iterator[dict[str, Any]], typed: set[str]) -> Iterator[str]:
     separator = "["
     for value in values:
-        typed.update(_typed_fields(name, value))
+        _add_typed(name, value, typed)
         yield separator + _json(value)
         separator = ","
     yield "[]" if separator == "[" else "]"
 
 
-def _typed_fields(name: str, value: Any) -> Iterator[str]:
-    """Yield the names of the fields of a JSON value that show their type; null and an empty array show none."""
+def _add_typed(name: str, value: Any, typed: set[str]) -> None:
+    """Add the names of the fields of a JSON value that show their type; null and an empty array show none."""
     if isinstance(value, dict):
         for key, item in value.items():
-            yield from _typed_fields(f"{name}.{key}", item)
+            _add_typed(f"{name}.{key}", item, typed)
     elif isinstance(value, list):
         for item in value:
-            yield from _typed_fields(name, item)
+            _add_typed(name, item, typed)
     elif value is not None:
-        yield name
+        typed.add(name)
 
 
-def _reorder(path: Path, lines: list[_Line]) -> None:
-    """Move the smallest line that shows each field to the beginning of the file."""
-    smallest: dict[str, _Line] = {}
-    for line in sorted(lines, key=lambda line: (line.stop - line.start, line.start)):
-        for name in line.typed - smallest.keys():
-            smallest[name] = line
-    first = {line.start for line in smallest.values()}
+def _move_to_beginning(path: Path, lines: Sequence[_Line]) -> None:
+    """Move some lines of a file, which are in order, to its beginning. The others keep their order."""
     ordered = path.with_name(f"{path.name}.ordered")
     try:
         with path.open("rb") as source, ordered.open("wb") as target:
-            for line in sorted(lines, key=lambda line: line.start not in first):  # sorting is stable
+            for line in lines:
                 source.seek(line.start)
-                _copy(source, target, line.stop - line.start)
+                _copy(source, target, line.size)
+            source.seek(0)
+            for line in lines:
+                _copy(source, target, line.start - source.tell())
+                source.seek(line.size, os.SEEK_CUR)
+            shutil.copyfileobj(source, target, _COPIED_BYTES)
         ordered.replace(path)
     finally:
         ordered.unlink(missing_ok=True)
@@ -179,7 +179,7 @@ def _write_small(path: Path, content: bytes) -> None:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(value)
     # In JSON, a backslash that stands in the text as such is written twice.
     return text if text.isascii() else _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 

@@ -13,10 +13,19 @@ from typing import Any
 from reelscribe.contract.source import Header
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KINDS, Kind
-from reelscribe.results.schema import NAME, open_to_read, output_errors, path_key, settings_text
+from reelscribe.results.schema import (
+    NAME,
+    STAT_WITHOUT_DEVICE,
+    VERSION,
+    open_to_read,
+    output_errors,
+    path_key,
+    settings_text,
+    version_of,
+)
 
-_FILES = "SELECT path, stat, sha256 FROM files"
-_HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers"
+_FILES = "SELECT path, {stat}, sha256 FROM files"
+_HEADERS = "SELECT path, {stat}, seconds, frames_per_second FROM headers"
 _UNREADABLE = "SELECT path FROM sources WHERE error IS NOT NULL"
 _HAS_TABLE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
 _NEWEST_SETTINGS = """
@@ -84,16 +93,18 @@ class KnownFiles:
         if not path.exists():
             return
         with output_errors(path, "read"), closing(open_to_read(path)) as database:
-            self._read(database, settings)
+            self._read(database, version_of(database, path), settings)
 
-    def _read(self, database: sqlite3.Connection, settings: Sequence[Mapping[str, Any]]) -> None:
-        self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES)}
+    def _read(self, database: sqlite3.Connection, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+        columns = {"stat": "stat" if version == VERSION else STAT_WITHOUT_DEVICE}
+        self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES.format(**columns))}
         # Ledgers of earlier versions have fewer tables.
         if database.execute(_HAS_TABLE, ["results"]).fetchone() != (0,):
             self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
             self._newest = {kind: value for kind in KINDS for (value,) in database.execute(_NEWEST_SETTINGS, [kind])}
         if database.execute(_HAS_TABLE, ["headers"]).fetchone() != (0,):
-            self._headers = {key: (stat, Header(*header)) for key, stat, *header in database.execute(_HEADERS)}
+            rows = database.execute(_HEADERS.format(**columns))
+            self._headers = {key: (stat, Header(*header)) for key, stat, *header in rows}
         self._jobs = [dict(_jobs(database, value)) for value in settings]
 
     def digest(self, path: str, stat: str) -> str | None:

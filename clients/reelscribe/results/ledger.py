@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,6 +26,7 @@ from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
 from reelscribe.results.jobs import Job, SavedSource, job_from_row
+from reelscribe.results.lookup import FoundFile, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
 
@@ -55,7 +56,8 @@ _SAVE_SOURCE = """
         error = excluded.error
 """
 _SAVE_RESULT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
-_FIND_SOURCES = "SELECT path, missing FROM sources ORDER BY path"
+_FIND_SOURCES = "SELECT path, missing FROM sources WHERE path > ? ORDER BY path LIMIT ?"
+_SOURCES_AT_ONCE = 1024  # a library of millions does not fit into memory
 _SAVE_MISSING = "UPDATE sources SET missing = ? WHERE path = ?"
 _FORGET_SOURCE = (
     "DELETE FROM results WHERE path = ?1",
@@ -100,6 +102,7 @@ class Ledger:
         self._turns = Turns[Query, Any](self._take_turn)
         self._held: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """A lock for each content that somebody has reserved or waits for."""
+        self._reopened: set[int] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -130,6 +133,19 @@ class Ledger:
         """
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
+
+    def look_up(self, paths: Sequence[str], settings: Sequence[int]) -> asyncio.Future[list[FoundFile | None]]:
+        """Return what is known about files, whatever their stat is now. Nothing is added.
+
+        Args:
+            paths: Paths of the files: at most 10,000, and some hundreds are best, as everything else that is asked of
+                the ledger waits meanwhile.
+            settings: What `settings_id` returned, for each model whose jobs are looked up.
+
+        Returns:
+            What is known about each file; None if it was never digested.
+        """
+        return self._ask(self._look_up, paths, settings)
 
     def save_digest(self, path: str, stat: str, source: Source) -> asyncio.Future[None]:
         """Save the digest of a file.
@@ -219,8 +235,13 @@ class Ledger:
     def reopen(self, job: int) -> asyncio.Future[None]:
         """Delete the batches of a job that have failures, so that they are tried again.
 
-        The job keeps its error until it is done again, so that its record does not look well meanwhile.
+        The job keeps its error until it is done again, so that its record does not look well meanwhile. As long as this
+        ledger is open, a job is reopened only once: later calls change nothing, however many copies of a file there
+        are, and whoever asks.
         """
+        if job in self._reopened:
+            return self._write_all()
+        self._reopened.add(job)
         return self._write_all((_FORGET_FAILED_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
 
     def forget(self, job: int) -> asyncio.Future[None]:
@@ -248,11 +269,14 @@ class Ledger:
 
     async def mark_missing(self) -> int:
         """Save for each source whether it is gone from the disk, and return how many are."""
-        known = await self._ask(self._select, _FIND_SOURCES)
-        missing = await asyncio.to_thread(_missing, known)
-        changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
-        await self._write_all(*((_SAVE_MISSING, values) for values in changed))
-        return len(missing)
+        count, last = 0, b""
+        while known := await self._ask(self._select, _FIND_SOURCES, last, _SOURCES_AT_ONCE):
+            missing = await asyncio.to_thread(_missing, known)
+            changed = [(path in missing, path) for path, was in known if (path in missing) != bool(was)]
+            if changed:
+                await self._write_all(*((_SAVE_MISSING, values) for values in changed))
+            count, last = count + len(missing), known[-1][0]
+        return count
 
     def forget_sources(self, sources: Collection[KnownSource]) -> asyncio.Future[None]:
         """Delete everything about sources, except for results that another source with the same content has."""
@@ -317,6 +341,9 @@ class Ledger:
             rows = self._select(_FIND_JOB, sha256, settings)
         return job_from_row(rows[0], self._select(FIND_SPANS, rows[0][0]))
 
+    def _look_up(self, paths: Sequence[str], settings: Sequence[int]) -> list[FoundFile | None]:
+        return look_up(self._database, paths, settings)
+
     def _outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
         job = self._job(sha256, settings)
         return job, dict(self._select(_COUNT_FAILURES, job.id))
@@ -336,11 +363,14 @@ def _answer(query: Query) -> Any:
 def file_stat(path: str) -> str:
     """Return a text that changes whenever a file is written to or replaced. `size_in` reads the size from it.
 
+    All machines that see the same file by a network file system get the same text, also after they were started anew;
+    so the number of the device, which is the machine's own, is not in it.
+
     Raises:
         OSError: There is no such file, or its folder cannot be read.
     """
     stat = os.stat(path)
-    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino} {stat.st_dev}"
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
 def size_in(stat: str) -> int:

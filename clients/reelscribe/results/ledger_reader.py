@@ -198,6 +198,8 @@ class LedgerReader:
         last = -1
         while rows := self._select(_FIND_BATCHES, job, last, _BATCHES_READ_AT_ONCE):
             yield from rows
+            if len(rows) < _BATCHES_READ_AT_ONCE:
+                return
             last = rows[-1][0]
 
     def _select(self, statement: str, *values: Any) -> list[Any]:

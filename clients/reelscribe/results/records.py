@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from reelscribe.contract.outcomes import (
     AudioResult,
@@ -229,22 +230,23 @@ class Record:
 
         A value is JSON, or an iterator over objects of JSON that may be too many for memory.
         """
-        captions, video = self.caption_result, self.video
-        transcript = self.transcript_result
+        captions = self.caption_result and _with_few_in_memory(self.caption_result)
+        clips = self.description_result and _with_few_in_memory(self.description_result)
+        transcript = self.transcript_result and _with_few_in_memory(self.transcript_result)
+        video = self.video
         audio = transcript.audio if transcript else None
-        source = {**asdict(self.source), "sha256": self.source.sha256 or None}
+        source = {**vars(self.source), "sha256": self.source.sha256 or None}
         yield "source", {**source, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
-        yield "media", asdict(video) if video else None
-        yield "audio", {**asdict(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
+        yield "media", _object(video) if video else None
+        yield "audio", {**vars(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
         yield "shots", map(_shot, self.shots)
         yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
         yield "captions", map(_flagged, with_flags(captions.captions()) if captions else ())
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
         yield "caption_settings", captions.settings.id if captions else None
-        clips = self.description_result
         yield "clips", map(_flagged, with_flags(clips.described()) if clips else ())
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
@@ -252,6 +254,12 @@ class Record:
         yield "silences", map(_object, transcript.silences() if transcript else ())
         yield "speech_failures", map(_object, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
+
+
+Result = TypeVar("Result", CaptionResult, DescriptionResult, TranscriptResult)
+
+_FEW = 100
+"""Number of results of a source that are kept in memory while its record is written."""
 
 
 def error_of(errors: Mapping[Kind, SourceError | None]) -> SourceError | None:
@@ -296,6 +304,12 @@ class KnownSource(NamedTuple):
     """Digest of its content; None if it could never be read."""
     missing: bool
     """Whether it was gone from the disk when the last run into the folder ended."""
+
+
+def _with_few_in_memory(result: Result) -> Result:
+    """Return results that are read only once where they are few, although several fields are made of them."""
+    few = tuple(islice(result.results(), _FEW + 1))
+    return replace(result, results=lambda: few) if len(few) <= _FEW else result
 
 
 def _object(value: Any) -> dict[str, Any]:

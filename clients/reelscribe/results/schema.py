@@ -32,8 +32,11 @@ from reelscribe.errors import OutputError
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
 
-VERSION = 4
+VERSION = 5
 """Version of a ledger with these tables, as SQLite's `user_version`."""
+
+STAT_WITHOUT_DEVICE = "rtrim(rtrim(stat, '0123456789'))"
+"""Makes the `file_stat` of an earlier version, which ended with the number of a device, the one of this version."""
 
 FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
@@ -70,6 +73,11 @@ DROP TABLE IF EXISTS durations;
 CREATE TABLE headers (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL, frames_per_second REAL) WITHOUT ROWID;
 """
 
+_NEW_IN_VERSION_5 = f"""
+UPDATE files SET stat = {STAT_WITHOUT_DEVICE};
+UPDATE headers SET stat = {STAT_WITHOUT_DEVICE};
+"""  # noqa: S608 - the text is our own
+
 # Version 2 did not keep which sources it had finished. These are the files whose content has a job that is done.
 _FILL_FROM_VERSION_2 = """
 INSERT INTO sources (path, name, bytes, sha256)
@@ -99,8 +107,13 @@ def open_ledger(path: Path) -> sqlite3.Connection:
         if version == 2:
             _set_aside(path.with_name("annotations.jsonl"))
         if version < VERSION:
-            to_version_3 = {0: _VERSION_2 + _NEW_IN_VERSION_3, 2: _NEW_IN_VERSION_3 + _FILL_FROM_VERSION_2, 3: ""}
-            statements = to_version_3[version] + _NEW_IN_VERSION_4
+            to_version_4 = {
+                0: _VERSION_2 + _NEW_IN_VERSION_3 + _NEW_IN_VERSION_4,
+                2: _NEW_IN_VERSION_3 + _FILL_FROM_VERSION_2 + _NEW_IN_VERSION_4,
+                3: _NEW_IN_VERSION_4,
+                4: "",
+            }
+            statements = to_version_4[version] + _NEW_IN_VERSION_5
             database.executescript(f"BEGIN; {statements} PRAGMA user_version = {VERSION}; COMMIT;")
     except BaseException:
         database.close()
@@ -150,7 +163,7 @@ def _set_aside(annotations: Path) -> None:
 def version_of(database: sqlite3.Connection, path: Path) -> int:
     """Return the version of a ledger, which is 0 for a new one. Raises OutputError for one that is not known."""
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, 2, 3, VERSION):
+    if version not in (0, *range(2, VERSION + 1)):
         raise OutputError(f"{path}: expected a ledger of version 2 to {VERSION}, got {version}; choose another --out")
     return int(version)
 

@@ -71,7 +71,6 @@ class Track(ABC, Generic[Opened]):
             retry_failed: Whether to retry sources that ended with an error in an earlier run.
         """
         self._retry_failed = retry_failed
-        self._reopened: set[int] = set()
         self._stopping = False
 
     async def __aenter__(self) -> Self:
@@ -133,9 +132,7 @@ class Track(ABC, Generic[Opened]):
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
         job = await self.job(source)
-        retry = job.done and job.error and self.retries(job.error.type)
-        if retry and job.id not in self._reopened:
-            self._reopened.add(job.id)  # once in a run, however many copies of the file there are
+        if job.done and job.error and self.retries(job.error.type):
             await self._store.reopen(job.id)
             job = await self.job(source)
         return job
