@@ -10,29 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reelscribe._files import FolderLock
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
-from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress, Silent
 from reelscribe.reporting.summary import summary_lines
-from reelscribe.results.annotations import check_folder, write_results
 from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Record
 from reelscribe.run.annotating import Annotated, Annotator
+from reelscribe.run.folder import RunFolder
 from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
 from reelscribe.run.tracks.track import Stopped, Track
@@ -47,9 +45,6 @@ because a video of many hours holds back the records of all sources after it, an
 
 HEAD_START_SECONDS = 0.5
 """Seconds for which the reading of headers waits for the first source."""
-
-SNAPSHOT_SECONDS = 1.0
-"""Seconds between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +99,7 @@ class BulkRun:
         self._progress = progress or Silent()
         self._on_record = on_record
         self._exclude, self._limit = exclude, limit
-        self._state = "running"
-        """How the run is, as the ledger keeps it."""
+        self._folder = RunFolder(out)
         self._costs: dict[str, Any] = {}
         """What runs into the folder have learned about the cost of sources, as JSON."""
         self._annotator: Annotator | None = None
@@ -114,7 +108,7 @@ class BulkRun:
     def stop(self) -> None:
         """End the run early: `run` waits for the requests in flight, saves their answers, and returns."""
         self._stopped = True
-        self._state = "stopping"
+        self._folder.stopping()
         if self._annotator:
             self._annotator.stop()
 
@@ -159,43 +153,23 @@ class BulkRun:
         paths, excluded = await self._find(names)
         async with AsyncExitStack() as stack:
             await self._enter_tracks(stack)
-            stack.enter_context(FolderLock(self._out))
-            check_folder(self._out)
-            ledger = await stack.enter_async_context(Ledger(self._out))
-            reader = stack.enter_context(LedgerReader(self._out))
+            folder = await stack.enter_async_context(self._folder)
             plan = await self._plan(paths, excluded)
             meter = self._new_meter(plan)
+            folder.begin(meter, self._progress, partial(self._learned, meter))
             outlooks = Outlooks(plan, self._tracks, meter)
             stack.enter_context(self._progress)
             for track in self._tracks:
-                await track.begin(ledger)
-            annotator = self._annotator = Annotator(self._tracks, ledger, meter)
+                await track.begin(folder.ledger)
+            annotator = self._annotator = Annotator(self._tracks, folder.ledger, meter)
             if self._stopped:
                 annotator.stop()
-            tasks = meter.stalls.watch(), self._report(meter, ledger), self._announce(outlooks, ledger, meter)
+            tasks = meter.stalls.watch(), folder.report(), self._announce(outlooks, folder.ledger, meter)
             background = [asyncio.create_task(task) for task in tasks]
             stack.push_async_callback(_cancel, background)
-            try:
-                try:
-                    await self._annotate(plan.paths, annotator, reader)
-                    state = "done"
-                except Stopped:
-                    # Saved at once, because a second Ctrl-C may come while the results are written.
-                    state = self._state = "interrupted"
-                    await ledger.save_run_state(self._run_state(meter))
-                await self._write_results(ledger, reader, meter)
-            except (ReelscribeError, asyncio.CancelledError) as error:
-                self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
-                with suppress(OutputError):  # the error that ended the run matters more
-                    await ledger.save_run_state(self._run_state(meter))
-                    if isinstance(error, ReelscribeError):
-                        await self._write_results(ledger, reader, meter)
-                raise
-            self._progress.show(meter.snapshot())
-            self._state = state
-            await ledger.save_run_state(self._run_state(meter))
+            interrupted = await folder.complete(self._annotate(plan.paths, annotator, folder.reader))
             replaced = sum(track.pool.failures for track in self._tracks)
-            return Summary(meter.snapshot(), interrupted=state == "interrupted", replaced_processes=replaced)
+            return Summary(meter.snapshot(), interrupted=interrupted, replaced_processes=replaced)
 
     async def _enter_tracks(self, stack: AsyncExitStack) -> None:
         for track in self._tracks:
@@ -252,23 +226,11 @@ class BulkRun:
         jobs = ((track.kind, track.settings_text, annotated.jobs[track.kind]) for track in self._tracks)
         return reader.record_of(annotated.source, jobs)
 
-    async def _write_results(self, ledger: Ledger, reader: LedgerReader, meter: Meter) -> None:
-        meter.gone = await ledger.mark_missing()
-        await asyncio.to_thread(write_results, self._out, reader.records())
-
-    def _run_state(self, meter: Meter) -> dict[str, Any]:
-        """Return what `reelscribe status` and the next run want to know, as JSON."""
+    def _learned(self, meter: Meter) -> dict[str, Any]:
+        """Return what the next run wants to know, as JSON."""
         for track, count in zip(self._tracks, meter.tracks, strict=True):
             self._costs[track.costs_key] = count.forecast.costs.to_json()
-        now = {"state": self._state, "pid": os.getpid(), "time": time.time()}
-        return {**now, "costs": self._costs, **asdict(meter.snapshot())}
-
-    async def _report(self, meter: Meter, ledger: Ledger) -> None:
-        """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
-        while True:
-            self._progress.show(meter.snapshot())
-            await ledger.save_run_state(self._run_state(meter))
-            await asyncio.sleep(SNAPSHOT_SECONDS)
+        return {"costs": self._costs}
 
 
 async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerator[Annotated, None]:

@@ -1,0 +1,126 @@
+"""The output folder of a run, from the lock at its beginning to the files of results at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from reelscribe._files import FolderLock
+from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.progress import Progress
+from reelscribe.results.annotations import check_folder, write_results
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.run.tracks.track import Stopped
+
+SNAPSHOT_SECONDS = 1.0
+"""Seconds between two reports of progress."""
+
+
+class Measured(Protocol):
+    """What measures a run."""
+
+    gone: int
+    """Number of sources of this run and earlier ones that are gone from the disk."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the figures of the run now."""
+
+
+class RunFolder:
+    """The output folder of a run. Use it as an async context manager, which reserves the folder."""
+
+    ledger: Ledger
+    """The open ledger. It and the reader exist inside the block."""
+    reader: LedgerReader
+    """An open reader of the ledger."""
+
+    def __init__(self, out: Path) -> None:
+        """Describe the folder; it is created if it is missing."""
+        self._out = out
+        self._state = "running"
+        """How the run is, as the ledger keeps it."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(FolderLock(self._out))
+            check_folder(self._out)
+            self.ledger = await stack.enter_async_context(Ledger(self._out))
+            self.reader = stack.enter_context(LedgerReader(self._out))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    def begin(self, meter: Measured, progress: Progress, learned: Callable[[], dict[str, Any]] = dict) -> None:
+        """Connect the folder to what is told of the run.
+
+        Args:
+            meter: Measures the run.
+            progress: Shows it.
+            learned: Returns what else is kept for `reelscribe status` and for the next run, as JSON.
+        """
+        self._meter, self._progress, self._learned = meter, progress, learned
+
+    def stopping(self) -> None:
+        """Note that the run was asked to stop."""
+        self._state = "stopping"
+
+    async def report(self) -> None:
+        """Show the progress of the run, and save it for `reelscribe status`, until cancelled."""
+        while True:
+            self._progress.show(self._meter.snapshot())
+            await self._save_state()
+            await asyncio.sleep(SNAPSHOT_SECONDS)
+
+    async def complete(self, work: Awaitable[None]) -> bool:
+        """Wait for the work of a run, and leave the folder as it shall be, however the work ends.
+
+        Args:
+            work: Annotates all sources. It raises Stopped if the run was stopped before.
+
+        Returns:
+            Whether the run was stopped before all sources were done.
+
+        Raises:
+            ReelscribeError: The error of the work, or that the results cannot be written.
+        """
+        try:
+            state = "done"
+            try:
+                await work
+            except Stopped:
+                # Saved at once, because a second Ctrl-C may come while the results are written.
+                state = self._state = "interrupted"
+                await self._save_state()
+            await self._write_results()
+        except (ReelscribeError, asyncio.CancelledError) as error:
+            self._state = f"ended: {error}" if isinstance(error, ReelscribeError) else "interrupted"
+            with suppress(OutputError):  # the error that ended the run matters more
+                await self._save_state()
+                if isinstance(error, ReelscribeError):
+                    await self._write_results()
+            raise
+        self._progress.show(self._meter.snapshot())
+        self._state = state
+        await self._save_state()
+        return state == "interrupted"
+
+    async def _write_results(self) -> None:
+        self._meter.gone = await self.ledger.mark_missing()
+        await asyncio.to_thread(write_results, self._out, self.reader.records())
+
+    async def _save_state(self) -> None:
+        now = {"state": self._state, "pid": os.getpid(), "time": time.time()}
+        await self.ledger.save_run_state({**now, **self._learned(), **asdict(self._meter.snapshot())})
