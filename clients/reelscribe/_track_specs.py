@@ -54,6 +54,16 @@ class TrackSpec(ABC):
     def decode_processes(self) -> int:
         """Number of decode processes of the track."""
 
+    @property
+    def most_requests(self) -> int:
+        """Largest number of unanswered requests; 0 if it sends none."""
+        return 0
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether recordings without pictures are sources, too."""
+        return False
+
 
 @dataclass(frozen=True)
 class ModelSpec(TrackSpec):
@@ -98,6 +108,18 @@ class ModelSpec(TrackSpec):
 
         options = self.options
         return options.audio_workers if isinstance(options, SpeechOptions) else options.decode_workers
+
+    @property
+    def most_requests(self) -> int:
+        """Largest number of unanswered requests."""
+        return self.requests_in_flight
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether it is a speech model."""
+        from reelscribe.run.tracks.options import SpeechOptions
+
+        return isinstance(self.options, SpeechOptions)
 
     def _parts(self) -> tuple[type[ModelDescription], type[ModelClient[Any]], Callable[[Any, Any], Track[Any]]]:
         """Return the types of the model's description, its client and its track."""
@@ -152,6 +174,11 @@ class PictureSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
         return self.captions.decode_processes
+
+    @property
+    def most_requests(self) -> int:
+        """Largest number of unanswered requests."""
+        return self.captions.requests_in_flight
 
 
 @dataclass(frozen=True)

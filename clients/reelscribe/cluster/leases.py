@@ -64,6 +64,11 @@ class LeaseBook:
         """Whether nothing is leased, and nothing is to be leased again."""
         return not self._again and not any(self._leased.values())
 
+    @property
+    def has_more(self) -> bool:
+        """Whether sources are to be leased again."""
+        return bool(self._again)
+
     def count(self, node: str) -> int:
         """Return how many sources a node works on."""
         return len(self._leased.get(node, ()))
@@ -92,6 +97,10 @@ class LeaseBook:
         """Note that a node will not do sources."""
         held = self._leased.get(node, {})
         self._again.extend(source for path in paths if (source := held.pop(path, None)))
+
+    def give_back_all(self, node: str) -> None:
+        """Note that a node will do nothing more."""
+        self._again.extend(self._leased.pop(node, {}).values())
 
     def unseen(self, node: str, path: str, why: str) -> None:
         """Note that a node cannot see a source; another node may."""

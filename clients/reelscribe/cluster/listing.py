@@ -7,6 +7,7 @@ import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from itertools import islice
 from threading import Event, Lock
 from types import TracebackType
@@ -49,12 +50,15 @@ class Listing:
         """Whether no more sources will come."""
 
     async def __aenter__(self) -> Self:
-        self._file = tempfile.NamedTemporaryFile(prefix="reelscribe-sources-")  # noqa: SIM115 - closed on exit
-        self._database = sqlite3.connect(self._file.name, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = OFF")  # nobody needs it after a crash
-        self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute(_CREATE)
-        self.is_complete = not await asyncio.to_thread(self._find_page)
+        with ExitStack() as stack:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="reelscribe-sources-"))
+            self._database = sqlite3.connect(file.name, isolation_level=None, check_same_thread=False)
+            stack.callback(self._database.close)
+            self._database.execute("PRAGMA journal_mode = OFF")  # nobody needs it after a crash
+            self._database.execute("PRAGMA synchronous = OFF")
+            self._database.execute(_CREATE)
+            self.is_complete = not await asyncio.to_thread(self._find_page)
+            self._stack = stack.pop_all()
         self.finding = asyncio.create_task(self._find())
         """Ends when the list is complete; raises UsageError for a name that stands for nothing."""
         return self
@@ -64,8 +68,7 @@ class Listing:
     ) -> None:
         self._stopped.set()
         await asyncio.gather(self.finding, return_exceptions=True)
-        self._database.close()
-        self._file.close()
+        self._stack.close()
 
     def take(self, most: int) -> list[str]:
         """Return up to so many sources that were not taken yet; none if more are still to be found, or all are."""

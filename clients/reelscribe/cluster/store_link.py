@@ -76,11 +76,12 @@ class StoreLink:
         if sha256 in self._done:
             yield
             return
+        number, held = self._call_now("hold", sha256)
         try:
-            await self._ask("hold", sha256)
+            await held
             yield
         finally:
-            self._ask("release", sha256)
+            self._call(Call(next(self._numbers), "release", (number,)))  # it has no answer
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:
         """See `Ledger.job`. A job that was done when a source was leased has come with the lease."""
@@ -123,7 +124,11 @@ class StoreLink:
         return self._ask("save_unreadable", path, error)
 
     def _ask(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
+        return self._call_now(method, *arguments)[1]
+
+    def _call_now(self, method: str, *arguments: Any) -> tuple[int, asyncio.Future[Any]]:
+        """Call a method. Returns the number of the call, and the future of its answer."""
         number = next(self._numbers)
         future = self._open[number] = asyncio.get_running_loop().create_future()
         self._call(Call(number, method, arguments))
-        return future
+        return number, future

@@ -1,0 +1,434 @@
+"""The driver of a run over many machines: it lists the sources, leases them to nodes, and alone writes the ledger.
+
+Read it from `ClusterRun.run` downwards. Each node has a session (session.py) for as long as it lives; what nodes say
+comes to `_hear`. Sources are leased in `_lease`, the more at a time the faster a node does them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import aiohttp
+
+from reelscribe import errors
+from reelscribe._track_specs import TrackSpec
+from reelscribe.cluster import messages
+from reelscribe.cluster.figures import ClusterMeter, NodeFigures
+from reelscribe.cluster.leases import LeaseBook
+from reelscribe.cluster.listing import Listing
+from reelscribe.cluster.messages import Message
+from reelscribe.cluster.node import NodeSpec, look
+from reelscribe.cluster.session import NodeHandle, NodeLost, NodeRefused, NodeSession
+from reelscribe.cluster.tokens import current_tokens, without_tokens
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
+from reelscribe.errors import ReelscribeError, UsageError
+from reelscribe.reporting.progress import Progress, Silent
+from reelscribe.results.records import Kind
+from reelscribe.run.bulk import Summary
+from reelscribe.run.folder import RunFolder
+from reelscribe.run.sources import iter_sources
+from reelscribe.run.tracks.track import Stopped
+
+LEASE_SECONDS = 4.0
+"""Seconds of work that are leased to a node at once, at the speed at which it did its last sources."""
+
+MOST_LEASES = 1024
+"""Largest number of sources that are leased to a node at once."""
+
+TICK_SECONDS = 1.0
+"""Seconds between two looks at how fast nodes are, and at what could be moved from one to another."""
+
+TOKEN_SECONDS = 15.0
+"""Seconds between two looks at whether tokens have changed."""
+
+LOSSES_IN_A_ROW = 3
+"""Number of times that a node may be lost without having done a source, until it is not started again."""
+
+_log = logging.getLogger(__name__)
+
+
+class Cluster(Protocol):
+    """The machines of a run. Use it as an async context manager, which ends every node that is left."""
+
+    async def __aenter__(self) -> Self:
+        """Connect to the cluster. Raises UsageError if it cannot be used."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        """End every node."""
+
+    def nodes(self) -> AsyncIterator[NodeHandle]:
+        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
+
+    def free(self, name: str) -> None:
+        """Note that a node is not used any more, and may be yielded again."""
+
+
+class ClusterRun:
+    """One run over many sources, on many machines, into one folder of this machine."""
+
+    def __init__(
+        self,
+        specs: Sequence[TrackSpec],
+        out: Path,
+        cluster: Cluster,
+        *,
+        progress: Progress | None = None,
+        exclude: Sequence[str] = (),
+        limit: int | None = None,
+    ) -> None:
+        """Describe a run.
+
+        Args:
+            specs: What the run makes of each source, at least one.
+            out: Folder for annotations.jsonl and the ledger, on a disk of this machine; it is created if it is missing.
+            cluster: The machines.
+            progress: Shows the progress of the run; by default nothing is shown.
+            exclude: Globs; sources whose path or file name fits one of them are left out.
+            limit: Largest number of sources, of those that are not done yet; None for all sources.
+        """
+        self._specs, self._cluster = list(specs), cluster
+        self._progress = progress or Silent()
+        self._exclude = exclude
+        self._left = limit
+        """Number of sources that may still be leased; None for all."""
+        self._folder = RunFolder(out)
+        self._meter = ClusterMeter()
+        self._sessions: dict[str, NodeSession] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+        """The tasks of the sessions, by the names of the nodes."""
+        self._rates: dict[str, float] = {}
+        """Sources per second that each node has done lately."""
+        self._finished_lately: Counter[str] = Counter()
+        self._losses_in_a_row: Counter[str] = Counter()
+        self._tracks: list[tuple[Kind, str]] = []
+        """The kinds of annotations with their models and settings, as the first node has told them."""
+        self._settings: list[int] = []
+        """Their numbers in the ledger."""
+        self._wake = asyncio.Event()
+        """Set when sources may be leased, or the run may be done."""
+        self._broken: asyncio.Future[None] | None = None
+        """Has the error because of which the run cannot go on."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of annotations that the run has made; empty before the first node is ready."""
+        return [kind for kind, _ in self._tracks]
+
+    def stop(self) -> None:
+        """End the run early: nodes save the answers to their requests in flight, and `run` returns."""
+        self._stopped = True
+        self._folder.stopping()
+        for session in self._sessions.values():
+            if session.is_ready:
+                session.send(messages.Stop())
+        self._wake.set()
+
+    async def run(self, names: Sequence[str]) -> Summary:
+        """Annotate sources, and write the files of results in the output folder.
+
+        Results that an earlier run has saved in the same folder are used again, and records of its other sources stay.
+
+        Args:
+            names: Files, folders and globs.
+
+        Returns:
+            The outcome, also if `stop` has ended the run early.
+
+        Raises:
+            UsageError: A name matches no source, a model does not support the options, or no node can be used.
+            OutputError: The folder is in use by another run, or cannot be written to.
+            ServerError: No server can be used.
+        """
+        self._broken = asyncio.get_running_loop().create_future()
+        async with AsyncExitStack() as stack:
+            folder = await stack.enter_async_context(self._folder)
+            suffixes = MEDIA_SUFFIXES if any(spec.needs_sound for spec in self._specs) else VIDEO_SUFFIXES
+            sources = iter_sources(names, suffixes, self._exclude)
+            self._listing = await stack.enter_async_context(Listing(sources, self._wake.set))
+            self._book = LeaseBook(self._next_sources)
+            await stack.enter_async_context(self._cluster)
+            self._http = await stack.enter_async_context(aiohttp.ClientSession())
+            folder.begin(self._meter, self._progress)
+            stack.enter_context(self._progress)
+            stack.push_async_callback(self._end)
+            for task in (self._meter.stalls.watch(), folder.report(), self._tick(), self._welcome(), self._renew()):
+                self._start(task)
+            interrupted = await folder.complete(self._work())
+            return Summary(
+                self._meter.snapshot(), interrupted=interrupted, replaced_processes=self._meter.replaced_processes
+            )
+
+    async def _work(self) -> None:
+        """Lease sources until all are done. Raises Stopped if the run was stopped before."""
+        assert self._broken
+        self._listing.finding.add_done_callback(self._check)
+        leasing = asyncio.create_task(self._lease_all())
+        try:
+            await asyncio.wait((leasing, self._broken), return_when=asyncio.FIRST_COMPLETED)
+            (self._broken if self._broken.done() else leasing).result()
+            if not self._listing.count:
+                raise UsageError(
+                    f"--exclude: expected globs that leave a source, but {', '.join(self._exclude)} fits all"
+                )
+        finally:
+            leasing.cancel()
+            await asyncio.gather(leasing, return_exceptions=True)
+            self._look()
+
+    async def _lease_all(self) -> None:
+        while True:
+            self._wake.clear()
+            self._settle_hopeless()
+            if self._stopped:
+                if not any(map(self._book.count, self._sessions)):
+                    raise Stopped
+            elif (self._listing.is_used_up or self._left == 0) and self._book.is_empty:
+                return
+            else:
+                for session in list(self._sessions.values()):
+                    await self._lease(session)
+            await self._wake.wait()
+
+    async def _lease(self, session: NodeSession) -> None:
+        """Lease sources to a node, if it has few."""
+        if not session.is_ready:
+            return
+        wanted = min(MOST_LEASES, max(2 * session.decode_processes, math.ceil(LEASE_SECONDS * self._rate(session))))
+        room = wanted - self._book.count(session.name)
+        if room < max(1, wanted // 4):
+            return
+        leased = self._book.take(session.name, room)
+        found = await self._folder.ledger.look_up([each.path for each in leased], self._settings)
+        leases = []
+        for each, file in zip(leased, found, strict=True):
+            jobs = {job: done for job, done in zip(self._settings, file.jobs, strict=True) if done} if file else {}
+            is_done = len(jobs) == len(self._settings) and all(job.done and not job.error for job in jobs.values())
+            stat, sha256 = (file.stat, file.sha256) if file else (None, None)
+            if is_done and self._left is not None:  # the limit is on those that are not done
+                self._book.finish(session.name, each.path)
+                self._left += 1
+                self._wake.set()
+                continue
+            leases.append(messages.Lease(each.path, stat, sha256, jobs, is_done, each.unseen_elsewhere))
+        session.send(*leases)
+
+    def _next_sources(self, most: int) -> list[str]:
+        paths = self._listing.take(most if self._left is None else min(most, self._left))
+        if self._left is not None:
+            self._left -= len(paths)
+        return paths
+
+    def _rate(self, session: NodeSession) -> float:
+        return self._rates.get(session.name, 0.0)
+
+    # What comes from nodes.
+
+    async def _welcome(self) -> None:
+        """Begin a session with each node that can be used."""
+        async for node in self._cluster.nodes():
+            figures = self._meter.nodes.setdefault(node.name, NodeFigures(node.name))
+            figures.state = "starting"
+            session = NodeSession(node, figures, self._folder.ledger, heard=self._hear, broken=self._break)
+            self._sessions[node.name] = session
+            self._start(self._attend(session))
+
+    async def _attend(self, session: NodeSession) -> None:
+        """Work with a node until it is lost or of no use."""
+        spec = NodeSpec(without_tokens(self._specs), os.getcwd(), await current_tokens(self._specs, self._http))
+        try:
+            await session.run(spec)
+        except NodeLost as lost:
+            self._meter.nodes_lost += 1
+            self._losses_in_a_row[session.name] += 1
+            self._book.lose(session.name)
+            self._forget(session, f"lost: {lost}")
+            _log.warning("node %s was lost: %s; what it had not saved is done again", session.name, lost)
+            await session.node.end()
+            if self._losses_in_a_row[session.name] < LOSSES_IN_A_ROW:
+                self._cluster.free(session.name)
+            else:
+                self._abandon(
+                    session, UsageError(f"node {session.name}: lost {LOSSES_IN_A_ROW} times in a row: {lost}")
+                )
+        except ReelscribeError as error:
+            self._book.give_back_all(session.name)
+            self._forget(session, f"not used: {error}")
+            await session.node.end()
+            self._abandon(session, error)
+
+    def _forget(self, session: NodeSession, state: str) -> None:
+        session.is_ready = False
+        session.figures.state = state
+        self._meter.ended(session.figures)
+        self._sessions.pop(session.name, None)
+        self._share_requests()
+        self._wake.set()
+
+    def _abandon(self, session: NodeSession, error: ReelscribeError) -> None:
+        """Go on without a node for good, if there is another one."""
+        if self._sessions:
+            _log.warning("node %s is not used: %s", session.name, error)
+        else:
+            self._break(error)
+
+    def _hear(self, session: NodeSession, message: Message) -> None:
+        match message:
+            case messages.Ready(tracks, decode_processes):
+                session.decode_processes = decode_processes
+                self._tracks = self._tracks or list(tracks)
+                if list(tracks) != self._tracks:
+                    raise NodeRefused(_difference(self._tracks, tracks))
+                self._start(self._admit(session))
+            case messages.Finished(source, error, known) if self._book.holds(session.name, source.path):
+                self._book.finish(session.name, source.path)
+                self._finished_lately[session.name] += 1
+                self._losses_in_a_row[session.name] = 0
+                session.figures.sources_done += 1
+                self._count(source, error, known=known)
+            case messages.GivenBack(paths):
+                self._book.give_back(session.name, paths)
+                self._wake.set()
+            case messages.Unseen(path, why):
+                self._book.unseen(session.name, path, why)
+                self._start(self._look_myself(path))
+            case messages.Report(snapshot, replaced):
+                session.figures.report, session.figures.replaced_processes = snapshot, replaced
+            case messages.Said(level, text):
+                _log.log(level, "node %s: %s", session.name, text)
+            case messages.Failed(kind, text):
+                raise _error(kind, text)
+
+    async def _admit(self, session: NodeSession) -> None:
+        """Lease sources to a node from now on."""
+        texts = [json.loads(text) for _, text in self._tracks]
+        self._settings = [await self._folder.ledger.settings_id(settings) for settings in texts]
+        if self._sessions.get(session.name) is not session:
+            return  # it was lost meanwhile
+        session.is_ready = True
+        session.figures.state = "ready"
+        self._share_requests()
+        if self._stopped:
+            session.send(messages.Stop())
+        self._wake.set()
+
+    async def _look_myself(self, path: str) -> None:
+        """Find out whether a source that a node cannot see is there at all."""
+        _, why_unseen = await asyncio.to_thread(look, path)
+        if why_unseen:
+            self._book.seen_nowhere(path)
+        self._wake.set()
+
+    def _settle_hopeless(self) -> None:
+        for path, reason in self._book.hopeless(self._sessions):
+            error = SourceError("MediaError", reason)
+            self._folder.ledger.save_unreadable(path, error).add_done_callback(self._check)
+            self._count(Source(path), error, known=False)
+
+    def _count(self, source: Source, error: SourceError | None, *, known: bool) -> None:
+        self._meter.finished(source, error, known=known)
+        self._progress.finished(source.path, error)
+        self._wake.set()
+
+    # What goes on beside that.
+
+    async def _tick(self) -> None:
+        """Look how fast nodes are, and move sources to those that have none, until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._look()
+            if self._listing.is_used_up:
+                self._level()
+            self._wake.set()
+
+    def _look(self) -> None:
+        """Look how many sources there are, and how fast nodes are."""
+        self._meter.sources, self._meter.all_listed = self._listing.count, self._listing.is_complete
+        for name, session in self._sessions.items():
+            self._rates[name] = (self._rates.get(name, 0.0) + self._finished_lately.pop(name, 0) / TICK_SECONDS) / 2
+            session.figures.sources_open = self._book.count(name)
+
+    def _level(self) -> None:
+        """Ask the node with the most sources for some of them, if another one has none and nothing is left to lease."""
+        ready = [session for session in self._sessions.values() if session.is_ready]
+        if self._book.has_more or all(self._book.count(session.name) for session in ready):
+            return
+        busiest = max(ready, key=lambda session: self._book.count(session.name))
+        waiting = self._book.count(busiest.name) - busiest.decode_processes
+        if waiting > 0:
+            busiest.send(messages.GiveBack(math.ceil(waiting / 2)))
+
+    def _share_requests(self) -> None:
+        """Share out the requests in flight, as the servers are the same for all nodes."""
+        ready = [session for session in self._sessions.values() if session.is_ready]
+        most = max((spec.most_requests for spec in self._specs), default=0)
+        for session in ready:
+            session.send(messages.Share(max(1, most // len(ready))))
+
+    async def _renew(self) -> None:
+        """Tell nodes the tokens when they change, until cancelled."""
+        told: list[str | None] | None = None
+        while True:
+            with suppress(UsageError):  # a server that restarts has no key file for a while
+                tokens = await current_tokens(self._specs, self._http)
+                if told is not None and tokens != told:
+                    for session in self._sessions.values():
+                        session.send(messages.Tokens(tokens))
+                told = tokens
+            await asyncio.sleep(TOKEN_SECONDS)
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._check)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check(self, ended: asyncio.Future[Any]) -> None:
+        if not ended.cancelled() and (error := ended.exception()):
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the run with an error."""
+        assert self._broken
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _end(self) -> None:
+        """End all sessions and whatever else goes on."""
+        sessions = list(self._sessions.values())
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(session.node.end() for session in sessions))
+
+
+def _error(kind: str, message: str) -> ReelscribeError:
+    """Return the error with which a node has failed; a plain ReelscribeError where its type needs more than a text."""
+    of = getattr(errors, kind, ReelscribeError)
+    try:
+        error = of(message)
+    except TypeError:
+        return errors.ServerError(message)
+    return error if isinstance(error, ReelscribeError) else ReelscribeError(message)
+
+
+def _difference(expected: Collection[tuple[Kind, str]], got: Collection[tuple[Kind, str]]) -> str:
+    """Return which settings of a node differ from those of the first node."""
+    different: list[str] = []
+    for (kind, ours), (_, theirs) in zip(expected, got, strict=False):
+        mine, other = json.loads(ours), json.loads(theirs)
+        names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
+        different += [f"{name} of {kind}" for name in names]
+    return f"expected the models and settings of the first node, got another {', '.join(different) or 'kind'}"

@@ -1,0 +1,182 @@
+"""What the driver has with one node, from its start to its end.
+
+The leases of a node belong to its session. When the driver gives a node up, the session is over: nobody reads what the
+node says from then on, so a node that was given up for dead and is not changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from reelscribe.cluster import messages
+from reelscribe.cluster.figures import NodeFigures
+from reelscribe.cluster.messages import Message
+from reelscribe.cluster.node import NodeSpec, version
+from reelscribe.errors import ReelscribeError
+from reelscribe.results.store import Store
+
+SILENCE_SECONDS = 30.0
+"""Seconds without an answer of a node after which it is given up. A node that is well answers every second."""
+
+_METHODS = frozenset(
+    {
+        *(
+            "save_digest",
+            "settings_id",
+            "job",
+            "outcome",
+            "utterances",
+            "save_opened",
+            "save_batch",
+            "reopen",
+            "forget",
+        ),
+        *("save_source", "save_unreadable"),
+    }
+)
+"""The methods of the ledger that a node may call, besides `hold`."""
+
+
+class NodeLost(Exception):
+    """A node has died, or does not answer any more."""
+
+
+class NodeRefused(ReelscribeError):
+    """A node cannot be used, and it would be so again."""
+
+
+class NodeHandle(Protocol):
+    """A node, as the driver reaches it. Its methods raise NodeLost; `node.Node` describes those of the same names."""
+
+    name: str
+    """What people know the machine by; it is the same when a node is started there again."""
+
+    async def version(self) -> str:
+        """Return what must be equal on the driver and all nodes."""
+
+    async def begin(self, spec: NodeSpec) -> None:
+        """Open the models."""
+
+    async def tell(self, mail: Sequence[Message]) -> None:
+        """Take messages of the driver, in order."""
+
+    async def listen(self) -> list[Message]:
+        """Return messages for the driver."""
+
+    async def end(self) -> None:
+        """End the node in an orderly way, or by force where it does not answer. It raises nothing."""
+
+
+class NodeSession:
+    """One node at work."""
+
+    def __init__(
+        self,
+        node: NodeHandle,
+        figures: NodeFigures,
+        store: Store,
+        *,
+        heard: Callable[[NodeSession, Message], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        """Prepare a session.
+
+        Args:
+            node: The node.
+            figures: What is told of it.
+            store: The ledger, for the calls of the node.
+            heard: Called with each message of the node that is no call.
+            broken: Called with the error of a call, after which the run cannot go on.
+        """
+        self.node, self.figures = node, figures
+        self.is_ready = False
+        """Whether sources can be leased to it."""
+        self.decode_processes = 0
+        self._store, self._heard, self._broken = store, heard, broken
+        self._answers: list[tuple[int, Any]] = []
+        self._outbox: list[Message] = []
+        self._has_mail = asyncio.Event()
+        self._holds: dict[int, asyncio.Task[None]] = {}
+        """Tasks that hold a content or wait for it, until they are cancelled, by the numbers of the calls."""
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name
+
+    def send(self, *mail: Message) -> None:
+        """Tell the node messages, soon and in order."""
+        self._outbox += mail
+        self._has_mail.set()
+
+    async def run(self, spec: NodeSpec) -> None:
+        """Open the node, and listen to it until it is lost. This returns only by an error.
+
+        Raises:
+            NodeLost: The node has died, or does not answer any more.
+            NodeRefused: The node has another version.
+        """
+        sending: asyncio.Task[None] | None = None
+        try:
+            theirs = await self._answered(self.node.version())
+            if theirs != version():
+                raise NodeRefused(
+                    f"expected {version()}, as where the command runs, got {theirs}; install the same there"
+                )
+            await self._answered(self.node.begin(spec))
+            sending = asyncio.create_task(self._send_mail())
+            while True:
+                if sending.done():
+                    sending.result()
+                for message in await self._answered(self.node.listen()):
+                    self._take(message)
+        finally:
+            tasks = [*self._holds.values(), *([sending] if sending else [])]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answered(self, call: Any) -> Any:
+        try:
+            return await asyncio.wait_for(call, SILENCE_SECONDS)
+        except TimeoutError:
+            raise NodeLost(f"it has not answered for {SILENCE_SECONDS:.0f} s") from None
+
+    async def _send_mail(self) -> None:
+        while True:
+            await self._has_mail.wait()
+            self._has_mail.clear()
+            answers, self._answers = self._answers, []
+            mail, self._outbox = self._outbox, []
+            await self._answered(self.node.tell([*([messages.Answers(answers)] if answers else []), *mail]))
+
+    def _take(self, message: Message) -> None:
+        if not isinstance(message, messages.Call):
+            self._heard(self, message)
+        elif message.method == "hold":
+            self._holds[message.number] = asyncio.create_task(self._hold(message.number, *message.arguments))
+        elif message.method == "release":
+            self._holds.pop(*message.arguments).cancel()
+        elif message.method in _METHODS:
+            future = getattr(self._store, message.method)(*message.arguments)
+            future.add_done_callback(partial(self._answer, message.number))
+        else:
+            raise NodeLost(f"it called {message.method!r}, which no node may call")
+
+    async def _hold(self, number: int, sha256: str) -> None:
+        async with self._store.hold(sha256):
+            self._answers.append((number, None))
+            self._has_mail.set()
+            await asyncio.Event().wait()  # until the node releases it, or is lost
+
+    def _answer(self, number: int, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():
+            return
+        if error := future.exception():
+            self._broken(error)
+        else:
+            self._answers.append((number, future.result()))
+            self._has_mail.set()
