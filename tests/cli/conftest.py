@@ -22,7 +22,7 @@ def started(monkeypatch) -> dict[str, Any]:
         else:
             yield track
 
-    def run_command(run, cues, tracks):
+    def run_command(run, cluster, cues, tracks):
         last.update(
             run=run, cues=cues, **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)}
         )

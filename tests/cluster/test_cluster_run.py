@@ -1,7 +1,6 @@
 """A run over several nodes has the results of a run on one machine, whatever happens to the nodes."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,7 +13,7 @@ from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
 from reelscribe.server.finding import FoundServer
-from support.fake_torchserve import FakeTorchServe, Gate
+from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
 from support.odd_library import make_library
 from support.patience import PATIENCE

@@ -14,6 +14,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,17 +28,21 @@ from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import TrackSpec
+    from reelscribe.cli.options.cluster import ClusterOptions
+    from reelscribe.cluster.driver import ClusterRun
     from reelscribe.export.cues import CueSource
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
+    from reelscribe.results.records import Kind
     from reelscribe.run.bulk import BulkRun, Summary
 
 
-def run_command(options: RunOptions, cues: str | None, tracks: Sequence[TrackSpec]) -> None:
+def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, tracks: Sequence[TrackSpec]) -> None:
     """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
         options: The sources, the output folder, and how the run reports.
+        cluster: Whether the run is over many machines.
         cues: What exported subtitles show; None for what the only track makes.
         tracks: What the run makes of each source, at least one track.
 
@@ -56,11 +61,11 @@ def run_command(options: RunOptions, cues: str | None, tracks: Sequence[TrackSpe
     formats = options.formats or []
     check_formats(formats)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
-    kinds: list[str] = []
+    cluster.check()
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
-        outlook = asyncio.run(_look_ahead(_prepared(options, tracks, kinds, progress), options.sources))
+        outlook = asyncio.run(_look_ahead(options, cluster, tracks))
         if options.json_log:
             progress.announce(outlook)
         else:
@@ -68,8 +73,7 @@ def run_command(options: RunOptions, cues: str | None, tracks: Sequence[TrackSpe
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            prepared = _prepared(options, tracks, kinds, display)
-            summary = asyncio.run(_run(prepared, options.sources, display))
+            summary, kinds = asyncio.run(_run(_prepared(options, cluster, tracks, display), options.sources, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     exporting = bool(formats) and not summary.interrupted
@@ -115,29 +119,52 @@ def _report_export(options: RunOptions, progress: Progress, exported: Sequence[P
         typer.echo(printable(describe_written(exported, options.out)))
 
 
-async def _run(prepared: AbstractAsyncContextManager[BulkRun], sources: list[str], progress: Progress) -> Summary:
+async def _run(
+    prepared: AbstractAsyncContextManager[BulkRun | ClusterRun], sources: list[str], progress: Progress
+) -> tuple[Summary, list[Kind]]:
+    """Return the outcome of a run, and the kinds of annotations that it has made."""
     async with prepared as run:
         _stop_on_interrupt(run.stop, progress.message)
-        return await run.run(sources)
+        return await run.run(sources), run.kinds
 
 
-async def _look_ahead(prepared: AbstractAsyncContextManager[BulkRun], sources: list[str]) -> Outlook:
+async def _look_ahead(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Outlook:
     """Find out what the run would do."""
-    async with prepared as run:
-        return await run.outlook(sources)
+    if cluster.ray is not None:
+        raise UsageError("--dry-run and --ray: expected one of them; without --ray, it looks from this machine alone")
+    async with _on_this_machine(options, tracks) as run:
+        return await run.outlook(options.sources)
+
+
+def _prepared(
+    options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec], progress: Progress
+) -> AbstractAsyncContextManager[BulkRun | ClusterRun]:
+    prepare = _on_this_machine if cluster.ray is None else partial(_on_many_machines, cluster=cluster)
+    return prepare(options, tracks, progress)
 
 
 @asynccontextmanager
-async def _prepared(
-    options: RunOptions, tracks: Sequence[TrackSpec], kinds: list[str], progress: Progress
+async def _on_this_machine(
+    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress | None = None
 ) -> AsyncGenerator[BulkRun, None]:
-    """Yield the run with its clients open; the kinds of what it makes are added to `kinds`."""
+    """Yield the run with its clients open."""
     from reelscribe.run.bulk import BulkRun
 
     async with AsyncExitStack() as stack:
         opened = [await track.open(stack) for track in tracks]
-        kinds += [track.kind for track in opened]
         yield BulkRun(opened, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
+
+
+@asynccontextmanager
+async def _on_many_machines(
+    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress, cluster: ClusterOptions
+) -> AsyncGenerator[ClusterRun, None]:
+    """Yield the run with what its nodes shall open."""
+    from reelscribe.cluster.driver import ClusterRun
+
+    specs = [await track.resolved() for track in tracks]
+    exclude, limit = options.exclude or (), options.limit
+    yield ClusterRun(specs, options.out, cluster.cluster(specs), progress=progress, exclude=exclude, limit=limit)
 
 
 def _progress(options: RunOptions) -> Progress:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli._run import run_command
+from reelscribe.cli.options.cluster import ClusterOptions
 from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import Cues, RunOptions
 from reelscribe.cli.options.servers import (
@@ -32,6 +33,7 @@ def caption(
     clips: ClipOptions,
     pictures: PictureOptions,
     servers: ServerOptions,
+    cluster: ClusterOptions,
     model: CaptionModel = None,
 ) -> None:
     """Caption frames or describe clips of videos; write one JSON line for each source to OUT/annotations.jsonl.
@@ -50,11 +52,17 @@ def caption(
         found, in_flight = servers.find(), servers.requests_in_flight
         of_clips = ModelSpec(clips.clip_options(run, pictures, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, pictures), found, model, in_flight)
-        run_command(run, None, [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)])
+        run_command(run, cluster, None, [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)])
 
 
 @flatten
-def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, model: TranscribingModel = None) -> None:
+def transcribe(
+    run: RunOptions,
+    audio: AudioOptions,
+    servers: ServerOptions,
+    cluster: ClusterOptions,
+    model: TranscribingModel = None,
+) -> None:
     """Transcribe the speech in videos and recordings; write one JSON line for each source to OUT/annotations.jsonl.
 
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`. A video without audio gets an empty
@@ -64,7 +72,7 @@ def transcribe(run: RunOptions, audio: AudioOptions, servers: ServerOptions, mod
         from reelscribe._track_specs import ModelSpec
 
         options = audio.speech_options(run)
-        run_command(run, None, [ModelSpec(options, servers.find(), model, servers.requests_in_flight)])
+        run_command(run, cluster, None, [ModelSpec(options, servers.find(), model, servers.requests_in_flight)])
 
 
 @flatten
@@ -75,6 +83,7 @@ def annotate(
     pictures: PictureOptions,
     audio: AudioOptions,
     servers: ServerOptions,
+    cluster: ClusterOptions,
     model: CaptionModel = None,
     clip_model: ClipModel = None,
     speech_model: SpeechModel = None,
@@ -114,11 +123,11 @@ def annotate(
             tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
         if model or not (clips.wanted or clip_model):
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
-        run_command(run, cues, tracks)
+        run_command(run, cluster, cues, tracks)
 
 
 @flatten
-def shots(run: RunOptions, pictures: PictureOptions) -> None:
+def shots(run: RunOptions, pictures: PictureOptions, cluster: ClusterOptions) -> None:
     """Find the shots of videos, without a server; write one JSON line for each source to OUT/annotations.jsonl.
 
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
@@ -128,4 +137,4 @@ def shots(run: RunOptions, pictures: PictureOptions) -> None:
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(pictures.detection(), pictures.decode_workers, run.stall_seconds, run.retry_failed)
-        run_command(run, None, [ShotSpec(options)])
+        run_command(run, cluster, None, [ShotSpec(options)])

@@ -55,7 +55,7 @@ class NodeHandle(Protocol):
     """What people know the machine by; it is the same when a node is started there again."""
 
     async def version(self) -> str:
-        """Return what must be equal on the driver and all nodes."""
+        """Return what must be equal on the driver and all nodes. It waits until the cluster has room for the node."""
 
     async def begin(self, spec: NodeSpec) -> None:
         """Open the models."""
@@ -121,7 +121,7 @@ class NodeSession:
         """
         sending: asyncio.Task[None] | None = None
         try:
-            theirs = await self._answered(self.node.version())
+            theirs = await self.node.version()
             if theirs != version():
                 raise NodeRefused(
                     f"expected {version()}, as where the command runs, got {theirs}; install the same there"

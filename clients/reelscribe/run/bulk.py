@@ -28,7 +28,7 @@ from reelscribe.reporting.summary import summary_lines
 from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.records import Record
+from reelscribe.results.records import Kind, Record
 from reelscribe.run.annotating import Annotated, Annotator
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.plan import Outlooks, Plan, make_plan
@@ -104,6 +104,11 @@ class BulkRun:
         """What runs into the folder have learned about the cost of sources, as JSON."""
         self._annotator: Annotator | None = None
         self._stopped = False
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of annotations that the run makes."""
+        return [track.kind for track in self._tracks]
 
     def stop(self) -> None:
         """End the run early: `run` waits for the requests in flight, saves their answers, and returns."""
@@ -222,7 +227,7 @@ class BulkRun:
         """Return the record of a source with the results of this run's models alone."""
         if annotated.unreadable:
             record = await asyncio.to_thread(reader.record, annotated.source.path)
-            return record.only(*(track.kind for track in self._tracks))
+            return record.only(*self.kinds)
         jobs = ((track.kind, track.settings_text, annotated.jobs[track.kind]) for track in self._tracks)
         return reader.record_of(annotated.source, jobs)
 

@@ -24,6 +24,7 @@ class Heading(StrEnum):
     SHOTS = "Shots"
     SPEECH = "Speech"
     SERVER = "Server"
+    CLUSTER = "Many machines"
     SPEED = "Speed"
     OTHER = "Options"
     COMMANDS = "Commands"
