@@ -1,7 +1,6 @@
 """The sources that a ledger knows: their records stay until they are forgotten."""
 
 import asyncio
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -14,6 +13,7 @@ from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind, Record
+from support.memory import peak_memory
 
 CAPTIONER = {"model": ["some/model", "abc"], "sampling": {"every": 1}}
 WHISPER = {"model": ["some/whisper", "def"], "sample_rate": 100}
@@ -119,15 +119,11 @@ async def test_the_memory_that_marking_takes_does_not_depend_on_the_number_of_so
             path.touch()
         async with Ledger(out) as ledger:
             await asyncio.gather(*(ledger.save_unreadable(str(path), GONE) for path in paths))
-            tracemalloc.start()
-            try:
+            with peak_memory() as memory:
                 assert await ledger.mark_missing() == number - number // 3
-                memory = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
         with LedgerReader(out) as reader:
             assert [source.missing for source in reader.sources()] == [k >= number // 3 for k in range(number)]
-        return memory
+        return memory()
 
     assert await peak(9000) < 1.5 * await peak(2000)
 
