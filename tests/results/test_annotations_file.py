@@ -1,7 +1,6 @@
 """The files of results in an output folder: the records, their settings, and the list of failures."""
 
 import json
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
 from reelscribe.results.annotations import check_folder, write_results
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record, TranscriptResult
+from support.memory import peak_memory
 
 SETTINGS = ModelSettings('{"x": 1}', Model("m", "r"), {"sampling": {"every": 1}})
 WHISPER = ModelSettings('{"y": 2}', Model("w", "s"), {"task": "transcribe"})
@@ -95,13 +95,9 @@ def test_the_beginning_of_a_large_file_shows_every_field_that_it_has(tmp_path: P
 
 def test_writing_many_records_keeps_nothing_of_each_in_memory(tmp_path: Path):
     result = captioned(Caption(0, 0.0, "short"))
-    tracemalloc.start()
-    try:
+    with peak_memory() as peak:
         write_results(tmp_path, (Record(Source(f"{number:05}.mp4"), result) for number in range(2000)))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 500_000
+    assert peak() < 500_000
 
 
 def captioned(*captions: Caption) -> CaptionResult:

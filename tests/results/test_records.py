@@ -297,6 +297,18 @@ def test_a_record_of_very_many_utterances_is_never_whole_in_memory(tmp_path):
     assert peak() < 100_000
 
 
+def test_few_results_are_read_once_although_several_fields_are_made_of_them(tmp_path):
+    readings: list[int] = []
+
+    def results():
+        readings.append(1)
+        return [Utterance(0.0, 1.0, "word", "en", 0.25), Silence(1.0, 2.0)]
+
+    write_results(tmp_path, [Record(SOURCE, transcript_result=replace(TRANSCRIBED, results=results))])
+    record = json.loads((tmp_path / "annotations.jsonl").read_text())
+    assert (len(record["segments"]), len(record["silences"]), len(readings)) == (1, 1, 1)
+
+
 def field_names(value: object, prefix: str = "") -> set[str]:
     if isinstance(value, list):
         return set().union(*(field_names(item, prefix + "[].") for item in value))
