@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from reelscribe.server.logs import best_explanation, last_lines
 from reelscribe.server.options import StartOptions
 from reelscribe.server.owned.guard import Guard, guarded, in_thread
 from reelscribe.server.owned.guard_process import remove
-from reelscribe.server.settings import GRPC_NAMES, Settings, check_ports, free_ports
+from reelscribe.server.settings import GRPC_NAMES, HTTP_ADDRESSES, Settings, free_ports
 
 CONFIG = Path(__file__).parents[1] / "config.properties"
 """The settings of owned servers, which are also those of other servers: a link in a clone, a file where installed."""
@@ -139,9 +140,14 @@ def _own_settings() -> Settings:
 
 
 def _taken(own: Settings) -> bool:
+    """Return whether another program has taken one of the ports since they were chosen."""
+    ports = [
+        value.rpartition(":")[2] for name, value in own.items() if name in HTTP_ADDRESSES or name.endswith("_port")
+    ]
     try:
-        check_ports(own, CONFIG)
-    except StartupError:
+        for port in ports:
+            socket.create_server(("127.0.0.1", int(port))).close()
+    except OSError:
         return True
     return False
 
