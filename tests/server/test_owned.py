@@ -98,7 +98,7 @@ async def test_a_guard_that_is_killed_is_replaced(tmp_path, caplog):
         assert psutil.wait_procs([first], timeout=PATIENCE)[1] == []
         replaced = asyncio.create_task(guard.keep())
         while not guards(directory):
-            await asyncio.sleep(0.01)
+            await asyncio.wait([replaced], timeout=0.1)
         replaced.cancel()
         await asyncio.wait([replaced])
     assert psutil.wait_procs(guards(directory), timeout=PATIENCE)[1] == []
