@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from reelscribe.archive import build as archive
 from reelscribe.server import launcher as server
 from reelscribe.server.instance import Instance
 from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import GRPC_NAMES, HTTP_ADDRESSES, Settings, read_properties
+from reelscribe.server.settings import free_ports, read_properties
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config.properties"
@@ -79,21 +77,6 @@ class Serving:
             "java": [pid for pid, command in commands.items() if "ModelServer" in command],
             "workers": [pid for pid, command in commands.items() if "model_service_worker" in command],
         }
-
-
-def free_ports() -> Settings:
-    """Return settings that give each of TorchServe's APIs a port that is free now."""
-    names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
-    ports: list[int] = []
-    with ExitStack() as stack:
-        # Connections of other programs get ports above these, and could take one before the server listens there.
-        for port in random.sample(range(10_000, 32_768), 1000):
-            with suppress(OSError):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-                ports.append(port)
-            if len(ports) == len(names):
-                break
-    return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 @contextmanager

@@ -8,24 +8,31 @@ process of an instance. The instance has ended when no such process is left.
 from __future__ import annotations
 
 import json
-import ssl
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reelscribe._files import try_lock
-from reelscribe.client.credentials import Credentials
-from reelscribe.errors import StartupError
+from reelscribe.errors import ServerError, StartupError
 from reelscribe.server.options import SERVER_VARIABLE
 from reelscribe.server.settings import read_properties, tokens_required
 
-if TYPE_CHECKING:
-    import psutil  # imported when needed, as it is not installed beside a client
+if TYPE_CHECKING:  # imported when needed
+    import ssl
+
+    import psutil  # is not installed beside a client
+
+    from reelscribe.client.credentials import Credentials  # would double the memory of the guard of an owned server
 
 INSTANCE_VARIABLE = "REELSCRIBE_INSTANCE"
 """Environment variable that names the directory of the instance that a process belongs to."""
+
+STOP_SECONDS = 15
+"""Timeout, in seconds, for processes to end after SIGTERM, and again after SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +121,16 @@ class Instance:
             OSError: No server was started in the directory.
             UsageError: TorchServe has not written its key file yet.
         """
+        from reelscribe.client.credentials import Credentials
+
         if not tokens_required(self.settings()):
             return None
         return Credentials(self.key_file, self.address("management_address"), api="management")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return a TLS context that trusts this server's certificate and no other; None without TLS."""
+        import ssl
+
         if not self.certificate.exists():
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -162,6 +173,53 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+def end_processes(instance: Instance, patience: float) -> list[int]:
+    """End the processes of an instance.
+
+    Args:
+        instance: The instance whose processes end.
+        patience: Seconds that the Java process gets after SIGTERM, before whatever is left gets SIGKILL.
+
+    Returns:
+        The ids of the processes that have ended.
+
+    Raises:
+        ServerError: A process survived SIGKILL.
+    """
+    # The Java process ends its workers itself; only what is left after that is ended one by one.
+    pids = _signal_and_wait(instance, signal.SIGTERM, patience, workers_too=False)
+    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, workers_too=True)
+    # Another command may have launched a process meanwhile; that one was not signalled.
+    if left := [process.pid for process in instance.processes() if process.pid in pids]:
+        raise ServerError(f"processes {left} cannot be ended; end them by hand")
+    return list(pids)
+
+
+def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, workers_too: bool) -> dict[int, None]:
+    """Signal the Java process, and its workers on request, and wait up to `seconds` until all processes have ended.
+
+    Returns:
+        The ids of all processes there were, as an ordered set.
+    """
+    import psutil
+
+    pids: dict[int, None] = {}
+    signalled: set[int] = set()
+    deadline = time.monotonic() + seconds
+    while processes := instance.processes():
+        pids |= dict.fromkeys(process.pid for process in processes)
+        targets = [process for process in processes if workers_too or is_java(process)]
+        if not (targets or signalled) or time.monotonic() >= deadline:
+            break  # there is no Java process that could end its workers, or the time is up
+        for process in targets:  # including those that another command has started meanwhile
+            if process.pid not in signalled:
+                signalled.add(process.pid)
+                with suppress(psutil.NoSuchProcess):
+                    process.send_signal(sig)
+        time.sleep(0.05)
+    return pids
 
 
 @contextmanager

