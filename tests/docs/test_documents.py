@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
 import reelscribe
-from reelscribe.cli import app
+from support.commands import command_options
 from support.documents import DOCUMENTS, ROOT, blocks
 
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
@@ -32,21 +31,7 @@ OTHERS_SAY = {
 """Parts of messages in the manual that are not in the code of this project, and who says them."""
 
 
-def commands() -> dict[str, set[str]]:
-    """The options of each command, by its words, such as `server start`."""
-    found = {}
-
-    def walk(words: str, command) -> None:
-        for name, inner in getattr(command, "commands", {}).items():
-            walk(f"{words} {name}".strip(), inner)
-        options = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
-        found[words] = {option for option in options if option.startswith("-")}
-
-    walk("", get_command(app))
-    return found
-
-
-COMMANDS = commands()
+COMMANDS = command_options()
 
 
 @pytest.mark.parametrize("name", NAMES)
