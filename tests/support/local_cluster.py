@@ -20,6 +20,12 @@ class LocalNode:
     async def version(self) -> str:
         return await self._unless_lost(self.node.version())
 
+    async def lacking(self, digests):
+        return await self._unless_lost(self.node.archives.lacking(digests))
+
+    async def receive(self, archive, chunk) -> None:
+        await self._unless_lost(self.node.archives.receive(archive, chunk))
+
     async def begin(self, spec) -> None:
         await self._unless_lost(self.node.begin(sent(spec)))
 

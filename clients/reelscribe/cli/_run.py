@@ -162,9 +162,16 @@ async def _on_many_machines(
     """Yield the run with what its nodes shall open."""
     from reelscribe.cluster.driver import ClusterRun
 
-    specs = [await track.resolved() for track in tracks]
-    exclude, limit = options.exclude or (), options.limit
-    yield ClusterRun(specs, options.out, cluster.cluster(specs), progress=progress, exclude=exclude, limit=limit)
+    archives = cluster.archives()
+    yield ClusterRun(
+        tracks if archives else [await track.resolved() for track in tracks],
+        options.out,
+        cluster.cluster(tracks),
+        archives=archives,
+        progress=progress,
+        exclude=options.exclude or (),
+        limit=options.limit,
+    )
 
 
 def _progress(options: RunOptions) -> Progress:

@@ -27,6 +27,7 @@ from reelscribe.cluster.leases import LeaseBook
 from reelscribe.cluster.listing import Listing
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, look
+from reelscribe.cluster.serving import Archives
 from reelscribe.cluster.session import NodeHandle, NodeLost, NodeRefused, NodeSession
 from reelscribe.cluster.tokens import current_tokens, without_tokens
 from reelscribe.contract.outcomes import SourceError
@@ -82,6 +83,7 @@ class ClusterRun:
         out: Path,
         cluster: Cluster,
         *,
+        archives: Archives | None = None,
         progress: Progress | None = None,
         exclude: Sequence[str] = (),
         limit: int | None = None,
@@ -92,11 +94,12 @@ class ClusterRun:
             specs: What the run makes of each source, at least one.
             out: Folder for annotations.jsonl and the ledger, on a disk of this machine; it is created if it is missing.
             cluster: The machines.
+            archives: The models that each node serves by itself; None if the servers of `specs` do.
             progress: Shows the progress of the run; by default nothing is shown.
             exclude: Globs; sources whose path or file name fits one of them are left out.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
         """
-        self._specs, self._cluster = list(specs), cluster
+        self._specs, self._cluster, self._archives = list(specs), cluster, archives
         self._progress = progress or Silent()
         self._exclude = exclude
         self._left = limit
@@ -246,9 +249,11 @@ class ClusterRun:
 
     async def _attend(self, session: NodeSession) -> None:
         """Work with a node until it is lost or of no use."""
-        spec = NodeSpec(without_tokens(self._specs), os.getcwd(), await current_tokens(self._specs, self._http))
+        tokens = await current_tokens(self._specs, self._http)
+        served = self._archives.all if self._archives else ()
+        spec = NodeSpec(without_tokens(self._specs), os.getcwd(), tokens, served)
         try:
-            await session.run(spec)
+            await session.run(spec, self._archives)
         except NodeLost as lost:
             self._meter.nodes_lost += 1
             self._losses_in_a_row[session.name] += 1
@@ -307,6 +312,8 @@ class ClusterRun:
                 session.figures.report, session.figures.replaced_processes = snapshot, replaced
             case messages.Said(level, text):
                 _log.log(level, "node %s: %s", session.name, text)
+            case messages.Lost(why):
+                raise NodeLost(why)
             case messages.Failed(kind, text):
                 raise _error(kind, text)
 
@@ -370,10 +377,10 @@ class ClusterRun:
             busiest.send(messages.GiveBack(math.ceil(waiting / 2)))
 
     def _share_requests(self) -> None:
-        """Share out the requests in flight, as the servers are the same for all nodes."""
+        """Share out the requests in flight, if the servers are the same for all nodes."""
         ready = [session for session in self._sessions.values() if session.is_ready]
         most = max((spec.most_requests for spec in self._specs), default=0)
-        for session in ready:
+        for session in ready if self._archives is None else ():
             session.send(messages.Share(max(1, most // len(ready))))
 
     async def _renew(self) -> None:

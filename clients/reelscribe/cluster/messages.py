@@ -112,6 +112,12 @@ class Said(NamedTuple):
     text: str
 
 
+class Lost(NamedTuple):
+    """The node cannot go on, but it may when it is started again."""
+
+    why: str
+
+
 class Failed(NamedTuple):
     """The node cannot go on: the name and the message of an exception of reelscribe."""
 
@@ -119,19 +125,6 @@ class Failed(NamedTuple):
     message: str
 
 
-Message = (
-    Lease
-    | Answers
-    | Share
-    | Tokens
-    | GiveBack
-    | Stop
-    | Ready
-    | Call
-    | Finished
-    | Unseen
-    | GivenBack
-    | Report
-    | Said
-    | Failed
-)
+ToNode = Lease | Answers | Share | Tokens | GiveBack | Stop
+FromNode = Ready | Call | Finished | Unseen | GivenBack | Report | Said | Lost | Failed
+Message = ToNode | FromNode

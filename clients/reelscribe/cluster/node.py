@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import reelscribe
@@ -22,6 +23,7 @@ from reelscribe._track_specs import TrackSpec
 from reelscribe._turns import Turns
 from reelscribe.cluster import messages
 from reelscribe.cluster.messages import Message
+from reelscribe.cluster.serving import Archive, Receiver
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.cluster.tokens import LentTokens
 from reelscribe.contract.source import VIDEO_SUFFIXES
@@ -52,6 +54,8 @@ class NodeSpec:
     """Working folder of the driver, in which the names of sources are meant."""
     tokens: Sequence[str | None] = ()
     """The tokens for the servers of all tracks, in order; None for a server that requires none."""
+    archives: Sequence[Archive] = ()
+    """The models that a server of the node's own serves; none if the servers of the tracks do."""
 
 
 def version() -> str:
@@ -72,6 +76,11 @@ class Node:
         self._listened = time.monotonic()
         self._main: asyncio.Task[None] | None = None
         self._end = asyncio.Event()
+
+    @cached_property
+    def archives(self) -> Receiver:
+        """Receives the archives of models."""
+        return Receiver()
 
     async def version(self) -> str:
         """Return the `version` of this machine."""
@@ -125,7 +134,12 @@ class Node:
 
     async def _open(self, spec: NodeSpec, stack: AsyncExitStack) -> None:
         self._tokens = stack.enter_context(LentTokens(spec.tokens))
-        opened = [await track.open(stack) for track in self._tokens.used_by(spec.tracks)]
+        specs = self._tokens.used_by(spec.tracks)
+        if spec.archives:
+            server = await stack.enter_async_context(self.archives.serving(spec.archives))
+            server.ended.add_done_callback(self._server_ended)
+            specs = [track.on([server.found]) for track in specs]
+        opened = [await track.open(stack) for track in specs]
         self._tracks: list[Track[Any]] = [await stack.enter_async_context(track) for track in opened]
         self._meter = Meter(0, ())
         for track in self._tracks:
@@ -135,6 +149,10 @@ class Node:
         self._annotator = Annotator(self._tracks, self._link, self._meter)
         processes = sum(track.pool.workers for track in self._tracks)
         self._send(messages.Ready([(track.kind, track.settings_text) for track in self._tracks], processes))
+
+    def _server_ended(self, why: asyncio.Future[str]) -> None:
+        if not why.cancelled():
+            self._send(messages.Lost(f"its TorchServe has ended: {why.result()}"))
 
     def _take(self, message: Message) -> None:
         match message:
@@ -175,6 +193,8 @@ class Node:
             self._meter.give_up(path)
             self._link.forget_lease(path)
             del self._leased[path]
+            if not self._leased:
+                self._send(self._figures())  # the run may end before the next report is due
 
     def _not_begun(self, most: int) -> list[str]:
         """Return the newest leases of sources that no decode process has begun to read."""
@@ -188,8 +208,10 @@ class Node:
         """Tell the driver how the node is, until cancelled."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            replaced = sum(track.pool.failures for track in self._tracks)
-            self._send(messages.Report(self._meter.snapshot(), replaced))
+            self._send(self._figures())
+
+    def _figures(self) -> messages.Report:
+        return messages.Report(self._meter.snapshot(), sum(track.pool.failures for track in self._tracks))
 
     async def _fence(self) -> None:
         """End the process when nobody listens any more; what it might still save would change nothing."""

@@ -10,15 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from contextlib import suppress
+from typing import Any, Self
 
+import grpc
 import ray
+from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import Node, NodeSpec
+from reelscribe.cluster.serving import Archive
 from reelscribe.cluster.session import NodeLost
 from reelscribe.errors import UsageError
 
@@ -31,20 +36,69 @@ PLACE_SECONDS = 10.0
 END_SECONDS = 20.0
 """Seconds in which an actor must have ended all that it has started, before it is killed."""
 
-T = TypeVar("T")
+PROBE_SECONDS = 10.0
+"""Timeout, in seconds, of the question whether a cluster demands a token."""
+
+_PROBED_METHOD = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""A method of Ray's head that does nothing; its request may be empty."""
 
 _log = logging.getLogger(__name__)
 
 
+class NodeActor:
+    """The actor on a node: a `Node` whose messages are pickled here, which is faster than what Ray does with them."""
+
+    def __init__(self, *, own_threads: bool) -> None:
+        """Begin with nothing to do.
+
+        Args:
+            own_threads: Whether the user has chosen OMP_NUM_THREADS. Otherwise Ray has, and a server of the node's own
+                would compute on as many cores as the actor has asked for, which are those for decoding.
+        """
+        if not own_threads:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        self._node = Node()
+
+    async def version(self) -> str:
+        """Return the version of the node."""
+        return await self._node.version()
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Return the digests of the archives that the machine does not have."""
+        return await self._node.archives.lacking(digests)
+
+    async def receive(self, archive: Archive, chunk: bytes) -> None:
+        """Take the next bytes of an archive."""
+        await self._node.archives.receive(archive, chunk)
+
+    async def begin(self, spec: bytes) -> None:
+        """Open the models."""
+        with suppress(PermissionError):  # Ray starts actors with a low priority, which decode processes would inherit
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        await self._node.begin(pickle.loads(spec))  # noqa: S301 - who may send it may run programs anyway
+
+    async def tell(self, mail: bytes) -> None:
+        """Take messages of the driver."""
+        await self._node.tell(pickle.loads(mail))  # noqa: S301 - likewise
+
+    async def listen(self) -> bytes:
+        """Return messages for the driver."""
+        return pickle.dumps(await self._node.listen())
+
+    async def end(self) -> None:
+        """End all that the node has started."""
+        await self._node.end()
+
+
 class RayNode:
-    """The actor on one node of the cluster."""
+    """The actor on one node of the cluster, as the driver reaches it."""
 
     def __init__(self, name: str, actor: Any, cpus: int) -> None:
         """Take an actor that Ray has been asked to place.
 
         Args:
             name: Name of the node.
-            actor: Handle of the actor, a `Node`.
+            actor: Handle of the actor, a `NodeActor`.
             cpus: Number of CPUs that it needs.
         """
         self.name = name
@@ -52,38 +106,53 @@ class RayNode:
 
     async def version(self) -> str:
         """Return the version of the node, as soon as Ray has placed its actor."""
-        answer = asyncio.ensure_future(_of_ray(self._actor.version.remote()))
+        answer = asyncio.create_task(_answered(self._actor.version.remote()))
         done, _ = await asyncio.wait((answer,), timeout=PLACE_SECONDS)
         if not done:
-            _log.warning("waiting for the cluster: node %s has no room for %d CPUs", self.name, self._cpus)
+            _log.warning("waiting for the cluster: node %s has not had room for %d CPUs", self.name, self._cpus)
         return str(await answer)
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Return the digests of the archives that its machine does not have."""
+        return list(await _answered(self._actor.lacking.remote(digests)))
+
+    async def receive(self, archive: Archive, chunk: bytes) -> None:
+        """Take the next bytes of an archive, which pass through Ray's object store."""
+        await _answered(self._actor.receive.remote(archive, chunk))
 
     async def begin(self, spec: NodeSpec) -> None:
         """Open the models."""
-        await _of_ray(self._actor.begin.remote(spec))
+        await _answered(self._actor.begin.remote(pickle.dumps(spec)))
 
     async def tell(self, mail: Sequence[Message]) -> None:
         """Take messages of the driver."""
-        await _of_ray(self._actor.tell.remote(mail))
+        await _answered(self._actor.tell.remote(pickle.dumps(mail)))
 
     async def listen(self) -> list[Message]:
         """Return messages for the driver."""
-        return list(await _of_ray(self._actor.listen.remote()))
+        mail: list[Message] = pickle.loads(await _answered(self._actor.listen.remote()))  # noqa: S301 - of our own actor
+        return mail
 
     async def end(self) -> None:
         """End what the actor has started, and then the actor."""
-        try:
-            await asyncio.wait_for(_of_ray(self._actor.end.remote()), END_SECONDS)
-        except (TimeoutError, NodeLost):
-            _log.debug("node %s did not end by itself", self.name)
-        ray.kill(self._actor)
+        with suppress(TimeoutError, NodeLost):
+            await asyncio.wait_for(_answered(self._actor.end.remote()), END_SECONDS)
+        with suppress(RayError, ValueError):  # there is no connection any more
+            ray.kill(self._actor)
 
 
 class RayCluster:
     """The nodes of a Ray cluster. Use it as an async context manager."""
 
     def __init__(
-        self, address: str, *, processes: int, runtime_env: Mapping[str, Any] | None = None, insecure: bool = False
+        self,
+        address: str,
+        *,
+        processes: int,
+        runtime_env: Mapping[str, Any] | None = None,
+        insecure: bool = False,
+        serve: bool = False,
+        most_nodes: int | None = None,
     ) -> None:
         """Describe how to connect.
 
@@ -92,62 +161,97 @@ class RayCluster:
             processes: Number of decode processes of a node, for which CPUs are asked.
             runtime_env: Ray's runtime environment for the actors; None for that of the nodes.
             insecure: Whether a cluster without token authentication is used, too.
+            serve: Whether nodes serve models by themselves. Then only nodes with GPUs are used, all GPUs of each.
+            most_nodes: Use at most so many nodes, also such without GPUs; None for all.
         """
-        self._insecure = insecure
+        self._serve, self._most_nodes = serve, most_nodes
         self._address, self._processes, self._runtime_env = address, processes, runtime_env
+        self._insecure = insecure
         self._used: set[str] = set()
         """Names of the nodes that have an actor, or had one and shall have no other."""
-        self._told: str | None = None
-        """What the user was told last about what the run waits for."""
+        self._is_told = False
+        """Whether the user was told that the run waits for a node."""
 
     async def __aenter__(self) -> Self:
-        try:
-            await asyncio.to_thread(
-                ray.init,
-                self._address,
-                namespace=f"reelscribe-{os.getpid()}",
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                configure_logging=False,
-            )
-        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-            raise UsageError(f"--ray {self._address}: no Ray cluster can be used there: {_first_line(error)}") from None
+        await asyncio.to_thread(self._connect)
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(ray.shutdown)
 
     async def nodes(self) -> AsyncIterator[RayNode]:
         """Yield each node that can be used, as soon as it can; again after `free`."""
         while True:
             alive = [node for node in await asyncio.to_thread(ray.nodes) if node["Alive"]]
-            usable = {_name(node): node for node in alive if node["Resources"].get("CPU", 0) >= 1}
-            for name in usable.keys() - self._used:
-                self._used.add(name)
-                yield self._place(name, usable[name])
-            self._tell("the cluster has no node with a CPU" if not usable else None)
+            usable = {_name(node): node for node in alive if self._is_usable(node["Resources"])}
+            for name in sorted(usable.keys() - self._used):
+                if self._most_nodes is None or len(self._used & usable.keys()) < self._most_nodes:
+                    self._used.add(name)
+                    yield self._place(name, usable[name])
+            if not (usable or self._is_told):
+                what = (
+                    "a GPU; with --serve-nodes N, nodes without one serve the models, too" if self._serve else "a CPU"
+                )
+                _log.warning("waiting for the cluster: it has no node with %s", what)
+            self._is_told = not usable
             await asyncio.sleep(LOOK_SECONDS)
 
     def free(self, name: str) -> None:
         """Note that a node has no actor any more."""
         self._used.discard(name)
 
+    def _is_usable(self, resources: Mapping[str, float]) -> bool:
+        needs_gpu = self._serve and self._most_nodes is None
+        return resources.get("CPU", 0) >= 1 and (resources.get("GPU", 0) >= 1 or not needs_gpu)
+
+    def _connect(self) -> None:
+        try:
+            address = canonicalize_bootstrap_address_or_die(self._address)
+            if not _demands_token(address) and not self._insecure:
+                raise UsageError(
+                    f"--ray {self._address}: expected a cluster with token authentication, got one where whoever"
+                    " reaches it can run programs; start it with RAY_AUTH_MODE=token, or use it all the same with"
+                    " --insecure"
+                )
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
+            raise UsageError(
+                f"--ray {self._address}: no cluster can be used there: {_first_line(error)}; check the address, and"
+                " that RAY_AUTH_MODE=token and the token of the cluster (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH) are set"
+                " here"
+            ) from None
+
     def _place(self, name: str, node: Mapping[str, Any]) -> RayNode:
         """Ask Ray for an actor on a node."""
         cpus = min(self._processes, int(node["Resources"]["CPU"]))
-        actor = ray.remote(Node).options(
+        actor = ray.remote(NodeActor).options(
             num_cpus=cpus,
+            num_gpus=int(node["Resources"].get("GPU", 0)) if self._serve else 0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             max_restarts=0,
             max_concurrency=16,
             runtime_env=dict(self._runtime_env or {}),
         )
-        return RayNode(name, actor.remote(), cpus)
+        chosen = (self._runtime_env or {}).get("env_vars", {})
+        return RayNode(name, actor.remote(own_threads="OMP_NUM_THREADS" in chosen), cpus)
 
-    def _tell(self, waits_for: str | None) -> None:
-        if waits_for and waits_for != self._told:
-            _log.warning("waiting: %s", waits_for)
-        self._told = waits_for
+
+def _demands_token(address: str) -> bool:
+    """Return whether the head at an address refuses whoever has no token.
+
+    Ray itself tells only whether this process has one.
+
+    Raises:
+        ConnectionError: No head answers there.
+    """
+    with grpc.insecure_channel(address) as channel:
+        try:
+            channel.unary_unary(_PROBED_METHOD)(b"", timeout=PROBE_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return True
+            raise ConnectionError(f"{address}: {error.details()}") from None
+    return False
 
 
 def _name(node: Mapping[str, Any]) -> str:
@@ -155,7 +259,7 @@ def _name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerAddress']} ({node['NodeID'][:6]})"
 
 
-async def _of_ray(answer: Any) -> Any:
+async def _answered(answer: Any) -> Any:
     try:
         return await answer
     except RayActorError as error:

@@ -15,6 +15,7 @@ from reelscribe.cluster import messages
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, version
+from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.errors import ReelscribeError
 from reelscribe.results.store import Store
 
@@ -56,6 +57,12 @@ class NodeHandle(Protocol):
 
     async def version(self) -> str:
         """Return what must be equal on the driver and all nodes. It waits until the cluster has room for the node."""
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        """Return the digests of the archives that its machine does not have."""
+
+    async def receive(self, archive: Archive, chunk: bytes) -> None:
+        """Take the next bytes of an archive; none at its end."""
 
     async def begin(self, spec: NodeSpec) -> None:
         """Open the models."""
@@ -112,8 +119,12 @@ class NodeSession:
         self._outbox += mail
         self._has_mail.set()
 
-    async def run(self, spec: NodeSpec) -> None:
+    async def run(self, spec: NodeSpec, archives: Archives | None = None) -> None:
         """Open the node, and listen to it until it is lost. This returns only by an error.
+
+        Args:
+            spec: What it shall do.
+            archives: The archives that it serves by itself; None if other servers do.
 
         Raises:
             NodeLost: The node has died, or does not answer any more.
@@ -126,6 +137,8 @@ class NodeSession:
                 raise NodeRefused(
                     f"expected {version()}, as where the command runs, got {theirs}; install the same there"
                 )
+            if archives:
+                await archives.send(self.node)
             await self._answered(self.node.begin(spec))
             sending = asyncio.create_task(self._send_mail())
             while True:

@@ -11,12 +11,14 @@ import typer
 
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
+from reelscribe.server.options import MODEL_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reelscribe._track_specs import TrackSpec
     from reelscribe.cluster.driver import Cluster
+    from reelscribe.cluster.serving import Archives
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
 
@@ -41,6 +43,21 @@ class ClusterOptions:
             help="YAML or JSON file of Ray's runtime environment for the nodes. By default they use what is installed.",
         ),
     ] = None
+    serve: Annotated[
+        bool,
+        cluster_option(
+            "--serve",
+            help="Start a TorchServe on each node with GPUs, for what that node decodes. No --server is used then.",
+        ),
+    ] = False
+    serve_nodes: Annotated[
+        int | None,
+        cluster_option(min=1, metavar="N", help="Do the same on up to N nodes, whether or not they have GPUs."),
+    ] = None
+    model_store: Annotated[
+        Path,
+        cluster_option(metavar="FOLDER", help="Folder of the model archives that nodes serve. They are sent once."),
+    ] = MODEL_STORE
     insecure: Annotated[
         bool,
         cluster_option(
@@ -51,9 +68,32 @@ class ClusterOptions:
 
     def check(self) -> None:
         """Raise UsageError if an option needs another one that is not given."""
-        for name, value in (("--ray-runtime-env", self.runtime_env), ("--insecure", self.insecure)):
+        given = {
+            "--ray-runtime-env": self.runtime_env,
+            "--serve": self.serve,
+            "--serve-nodes": self.serve_nodes,
+            "--insecure": self.insecure,
+        }
+        for name, value in given.items():
             if value and self.ray is None:
                 raise UsageError(f"{name}: expected --ray with it, as it is about the cluster")
+
+    @property
+    def serves(self) -> bool:
+        """Whether nodes serve the models by themselves."""
+        return self.serve or self.serve_nodes is not None
+
+    def archives(self) -> Archives | None:
+        """Return the model archives that nodes serve; None if other servers serve the models.
+
+        Raises:
+            StartupError: There is no archive, or one is damaged.
+        """
+        if not self.serves:
+            return None
+        from reelscribe.cluster.serving import Archives
+
+        return Archives(self.model_store)
 
     def cluster(self, tracks: Sequence[TrackSpec]) -> Cluster:
         """Return the cluster that --ray names.
@@ -61,11 +101,24 @@ class ClusterOptions:
         Raises:
             UsageError: The file of the runtime environment cannot be used.
         """
-        from reelscribe.cluster.ray_cluster import RayCluster
+        try:
+            from reelscribe.cluster.ray_cluster import RayCluster
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"--ray: expected the package {error.name}, got none; in the project's folder, .venv/bin/pip install"
+                " '.[ray]'"
+            ) from None
 
         processes = sum(track.decode_processes for track in tracks)
         environment = _read_runtime_env(self.runtime_env) if self.runtime_env else None
-        return RayCluster(self.ray or "", processes=processes, runtime_env=environment, insecure=self.insecure)
+        return RayCluster(
+            self.ray or "",
+            processes=processes,
+            runtime_env=environment,
+            insecure=self.insecure,
+            serve=self.serves,
+            most_nodes=self.serve_nodes,
+        )
 
 
 def _read_runtime_env(path: Path) -> dict[str, Any]:
