@@ -134,7 +134,8 @@ def main() -> None:
     """Start a head, and a node for each line of standard input, until it ends."""
     from ray.cluster_utils import Cluster
 
-    local: dict[str, Any] = {"node_ip_address": "127.0.0.1", "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    local: dict[str, Any] = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
+    local["object_store_memory"] = 80 * 2**20  # the least that Ray takes
     cluster = Cluster(initialize_head=True, head_node_args={**local, "num_cpus": 0})
     print(json.dumps({"address": cluster.address}), flush=True)
     for line in sys.stdin:

@@ -1,7 +1,5 @@
 """What tests of runs over many machines share: small sources, and runs that fail where they hang."""
 
-import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np

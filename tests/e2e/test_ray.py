@@ -48,9 +48,12 @@ def undisturbed(running, library, tmp_path_factory) -> dict[str, bytes]:
     return results_in(out)
 
 
+PATHS = os.pathsep.join([str(MISBEHAVING), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(2, PYTHONPATH=os.pathsep.join([str(MISBEHAVING), os.environ.get("PYTHONPATH", "")])) as cluster:
+    with ray_cluster(2, PYTHONPATH=PATHS) as cluster:
         yield cluster
 
 
@@ -86,6 +89,13 @@ def lives(run: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return True
     return False
+
+
+@pytest.mark.parametrize("nodes", [1, 4] if RUNS else [])
+def test_records_do_not_depend_on_the_number_of_nodes(running, library, undisturbed, tmp_path, nodes):
+    with ray_cluster(nodes, PYTHONPATH=PATHS) as cluster, annotate(running, library, tmp_path / "out", cluster) as run:
+        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
+    assert results_in(tmp_path / "out") == undisturbed
 
 
 def test_records_are_those_of_one_machine(running, library, undisturbed, cluster, tmp_path):
