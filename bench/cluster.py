@@ -1,6 +1,6 @@
 """How many nodes and sources can one driver serve, and which limit comes first?
 
-    scripts/bench cluster [--nodes 100] [--sources 1000000] [--seconds-per-source 0] [--folder FOLDER] [--json FILE]
+    scripts/bench cluster [--nodes 100] [--sources 1000000] [--seconds-per-source 0.1] [--folder FOLDER] [--json FILE]
 
 The driver, its list of sources, its leases and its ledger are real. The nodes only sleep: they are all in one other
 process, and make for each source the calls of the ledger that a captioner makes for a video of one frame. What driver
@@ -179,7 +179,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--sources", type=int, default=1_000_000)
-    parser.add_argument("--seconds-per-source", type=float, default=0.0)
+    parser.add_argument("--seconds-per-source", type=float, default=0.1)
     parser.add_argument("--folder", type=Path, help="keep sources and results here; by default they are deleted")
     add_json_option(parser)
     arguments = parser.parse_args()

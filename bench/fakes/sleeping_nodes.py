@@ -184,15 +184,16 @@ class _Node:
     async def _annotate(self, lease: messages.Lease) -> None:
         """Ask of the ledger what `Annotator.annotate` and a captioner ask for a video of one frame."""
         path, link = lease.path, self._link
-        sha256 = await link.find_digest(path, _STAT) or hashlib.sha256(path.encode()).hexdigest()
+        sha256 = await link.find_digest(path, _STAT)
+        if sha256 is None:
+            async with self._processes:
+                await asyncio.sleep(self._seconds)
+            sha256 = hashlib.sha256(path.encode()).hexdigest()
+            link.save_digest(path, _STAT, Source(path, 1000, sha256))
         source = Source(path, 1000, sha256)
-        if lease.sha256 is None:
-            link.save_digest(path, _STAT, source)
         async with link.hold(sha256):
             job = await link.job(sha256, self._settings)
             if not job.done:
-                async with self._processes:
-                    await asyncio.sleep(self._seconds)
                 await link.save_opened(job.id, _VIDEO, 1)
                 await link.save_batch(job.id, _RESULTS)
                 job, _ = await link.outcome(sha256, self._settings)
