@@ -175,8 +175,7 @@ class _Node:
             self._has_mail.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_mail.wait(), LISTEN_SECONDS)
-        mail, self._outbox = self._outbox, []
-        return mail
+        return messages.cut(self._outbox)
 
     async def _ask_settings(self) -> None:
         self._settings = await self._link.settings_id(_SETTINGS)
