@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from reelscribe.contract.outcomes import SourceError
@@ -28,7 +28,7 @@ class SavedVideo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        value = {"info": asdict(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
+        value = {"info": vars(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
         return value if self.shots is None else {**value, "shots": self.shots}
 
     @classmethod
@@ -49,7 +49,7 @@ class SavedAudio:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {"info": asdict(self.info), "cut": self.why_incomplete}
+        return {"info": vars(self.info), "cut": self.why_incomplete}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
