@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.reporting.meter import Snapshot
+from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from support.fake_torchserve import FakeTorchServe
+from support.snapshots import ON_NODES
 
 NOBODY = 65534
 
@@ -61,6 +65,26 @@ def test_it_can_be_json(out):
     told = json.loads(text)
     assert exit_status == told["exit_status"] == 3
     assert (told["state"], told["sources_copies"], told["lanes"][0]["done"]) == ("failed sources", 1, 8)
+
+
+async def save_state(out: Path, snapshot: Snapshot) -> None:
+    async with Ledger(out) as ledger:
+        await ledger.save_run_state({"state": "interrupted", "pid": 7, "time": 0.0, **asdict(snapshot)})
+
+
+def test_nodes_of_a_run_over_many_machines_are_told(tmp_path):
+    asyncio.run(save_state(tmp_path, ON_NODES))
+    exit_status, text = status(tmp_path)
+    assert exit_status == 130
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "3 nodes, lost 2 times:" in lines
+    assert "store-2 7 0 0.0x lost: it has not answered for 30 s" in lines
+    told = json.loads(status(tmp_path, "--json")[1])
+    assert [(node["name"], node["sources_done"]) for node in told["nodes"]] == [
+        ("store-1", 1030),
+        ("store-2", 7),
+        ("store-3", 0),
+    ]
 
 
 def test_a_folder_that_was_no_run_is_a_usage_error(tmp_path):

@@ -5,15 +5,16 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from ray_nodes import MARK, RayCluster, ray_cluster
 from support.odd_library import make_library
 from support.patience import PATIENCE
-from support.ray_nodes import RayCluster, ray_cluster
 from support.servers import RunningServer, serve_demo_models
 
 MISBEHAVING = Path(__file__).parents[1] / "support" / "misbehaving_decoder"
@@ -47,9 +48,12 @@ def undisturbed(running, library, tmp_path_factory) -> dict[str, bytes]:
     return results_in(out)
 
 
+PATHS = os.pathsep.join([str(MISBEHAVING), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(2, PYTHONPATH=os.pathsep.join([str(MISBEHAVING), os.environ.get("PYTHONPATH", "")])) as cluster:
+    with ray_cluster(2, PYTHONPATH=PATHS) as cluster:
         yield cluster
 
 
@@ -62,7 +66,7 @@ def annotate(
     environment = {**os.environ, "PYTHONPATH": str(MISBEHAVING)}
     if cluster:
         command += ["--ray", cluster.address]
-        environment = cluster.environment
+        environment = {name: value for name, value in cluster.environment.items() if name != MARK}
     out.mkdir(exist_ok=True)
     with (
         (out / "log").open("ab") as log,
@@ -87,10 +91,40 @@ def lives(run: subprocess.Popen[bytes], seconds: float) -> bool:
     return False
 
 
+@pytest.mark.parametrize("nodes", [1, 4] if RUNS else [])
+def test_records_do_not_depend_on_the_number_of_nodes(running, library, undisturbed, tmp_path, nodes):
+    with ray_cluster(nodes, PYTHONPATH=PATHS) as cluster, annotate(running, library, tmp_path / "out", cluster) as run:
+        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
+    assert results_in(tmp_path / "out") == undisturbed
+
+
 def test_records_are_those_of_one_machine(running, library, undisturbed, cluster, tmp_path):
     with annotate(running, library, tmp_path / "out", cluster) as run:
         assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
     assert results_in(tmp_path / "out") == undisturbed
+
+
+def ended(cluster: RayCluster) -> None:
+    """Wait until nothing of a run is left on the nodes: 30 s at most, as operations.md says."""
+    deadline = time.monotonic() + 30
+    while left := cluster.work():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_a_node_can_serve_the_models_by_itself_and_ends_with_its_run(running, library, undisturbed, cluster, tmp_path):
+    served = ["--serve-nodes", "1", "--model-store", str(running.instance.directory.parent / "store")]
+    with annotate(running, library, tmp_path / "out", cluster, *served) as run:
+        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
+    assert results_in(tmp_path / "out") == undisturbed
+    ended(cluster)
+    for signal_, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+        with annotate(running, library, tmp_path / "again", cluster, *served) as run:
+            while not any("java" in command for command in cluster.work()):
+                assert lives(run, 0.1), (tmp_path / "again" / "log").read_text()
+            run.send_signal(signal_)
+            assert run.wait(timeout=PATIENCE) == status
+        ended(cluster)
 
 
 def strike(blow: str, cluster: RayCluster, running: RunningServer, chance: random.Random) -> bool:

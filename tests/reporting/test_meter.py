@@ -14,7 +14,7 @@ from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.limits import Load, Resources
 from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
-from support.snapshots import FRAMES, SNAPSHOT, SOUND
+from support.snapshots import FRAMES, ON_NODES, SNAPSHOT, SOUND
 
 
 class Run:
@@ -187,6 +187,15 @@ def test_the_state_that_an_earlier_version_saved_can_be_read():
         del track["requests"]
     restored = Snapshot.from_json({**now, "costs": {}, "of a later version": 1})
     assert (restored.sources_done, restored.failures, restored.lanes[0].requests) == (2, (), 0)
+
+
+def test_nodes_are_the_same_after_they_were_json_and_an_earlier_version_had_none():
+    saved = json.loads(json.dumps(asdict(ON_NODES)))
+    assert Snapshot.from_json(saved) == ON_NODES
+    saved["nodes"][0]["of a later version"] = 1
+    assert Snapshot.from_json(saved) == ON_NODES
+    del saved["nodes"], saved["nodes_lost"]
+    assert Snapshot.from_json(saved) == SNAPSHOT
 
 
 def test_a_source_is_open_until_it_is_finished(run):

@@ -12,7 +12,7 @@ from reelscribe.cli import app
 from reelscribe.errors import UsageError
 from reelscribe.reporting.metrics import metrics_served
 from reelscribe.reporting.progress import Progress, Silent
-from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND, free_port
+from support.snapshots import BAD, FRAMES, GOOD, ON_NODES, OUTLOOK, SNAPSHOT, SOUND, free_port
 
 
 def scrape(port: int) -> dict[tuple[str, ...], float]:
@@ -41,6 +41,22 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
     assert figures["reelscribe_run_server_busy_seconds_total", "sound"] == 0.9 * 60
     assert figures["reelscribe_run_request_time_ratio", "frames", "queue"] == 0.2
     assert figures["reelscribe_run_stall_longest_seconds",] == 0.02
+
+
+def test_of_each_node_it_is_told_whether_it_works_and_what_it_has_done():
+    port = free_port()
+    with metrics_served(Silent(), port) as metrics:
+        metrics.show(SNAPSHOT)
+        assert not any("node" in name for name, *_ in scrape(port))
+        metrics.show(ON_NODES)
+        figures = {key: value for key, value in scrape(port).items() if "node" in key[0]}
+    names = ("store-1", "store-2", "store-3")
+    assert [figures["reelscribe_run_node_up", name] for name in names] == [1, 0, 0]
+    assert [figures["reelscribe_run_node_sources_done_total", name] for name in names] == [1030, 7, 0]
+    assert [figures["reelscribe_run_node_sources_open", name] for name in names] == [12, 0, 0]
+    assert [figures["reelscribe_run_node_speed_ratio", name] for name in names] == [41.25, 0, 0]
+    assert figures["reelscribe_run_nodes_lost_total",] == 2
+    assert len(figures) == 4 * len(names) + 1  # no label but the name of the node
 
 
 def test_scraping_twice_counts_nothing_twice():

@@ -23,7 +23,7 @@ from reelscribe.reporting.progress import (
     describe,
     time_left_in_words,
 )
-from support.snapshots import BAD, FRAMES, GOOD, OUTLOOK, SNAPSHOT, SOUND
+from support.snapshots import BAD, FRAMES, GOOD, NODES, ON_NODES, OUTLOOK, SNAPSHOT, SOUND
 
 DESCRIPTION = (
     "2 of 5 sources, 1 failed, 2.5 times real time, 13 ± 2 min left; decoding is the limit: add --decode-workers"
@@ -106,6 +106,23 @@ def test_two_lines_say_how_far_the_run_is_how_fast_how_long_and_why(width, expec
     assert [line.replace("╸", "━").replace("╺", "━") for line in drawn(width)] == expected
 
 
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (30, "2/5 ━━━━       2.5x 13 ± 2 min"),
+        (40, "2/5 ━━━━       1/3 nodes 2.5x 13 ± 2 min"),
+        (80, "sources 2/5 ━━━━━━━━━━━                 1/3 nodes 2.5x real time 13 ± 2 min left"),
+    ],
+)
+def test_where_there_is_room_the_first_line_says_how_many_nodes_are_ready(width, expected):
+    assert drawn(width, ON_NODES)[0].replace("╸", "━").replace("╺", "━") == expected
+
+
+def test_without_a_terminal_a_line_says_how_many_nodes_are_ready():
+    assert describe(ON_NODES).startswith("2 of 5 sources, 1 failed, 1 of 3 nodes ready, 2.5 times real time, ")
+    assert " 1 of 1 node ready, " in describe(replace(ON_NODES, nodes=NODES[:1]))
+
+
 def test_a_run_whose_sources_are_all_done_says_so():
     done = replace(SNAPSHOT, sources_done=5, lanes=(replace(FRAMES, bottleneck="starting"),))
     assert drawn(80, done)[1] == "all sources are done"
@@ -125,7 +142,8 @@ LIMITS = [
 
 @pytest.mark.parametrize("width", [40, 41, 50, 60, 80, 120])
 @pytest.mark.parametrize("limit", LIMITS)
-def test_nothing_is_cut_or_wrapped_at_any_width(width, limit):
+@pytest.mark.parametrize("nodes", [(), 400 * NODES])
+def test_nothing_is_cut_or_wrapped_at_any_width(width, limit, nodes):
     large = replace(
         SNAPSHOT,
         sources=100_000,
@@ -133,6 +151,7 @@ def test_nothing_is_cut_or_wrapped_at_any_width(width, limit):
         eta_seconds=90_000.0,
         eta_plus_minus=30_000.0,
         lanes=(replace(FRAMES, bottleneck=limit),),
+        nodes=nodes,
     )
     lines = drawn(width, large)
     assert len(lines) == 2

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from reelscribe.reporting.status import RunStatus
-from support.snapshots import FRAMES, SNAPSHOT, SOUND
+from support.snapshots import FRAMES, NODES, ON_NODES, SNAPSHOT, SOUND
 
 DONE = replace(SNAPSHOT, sources_done=5, sources_failed=0, failures=())
 
@@ -62,6 +62,30 @@ def test_failures_are_named_with_where_all_of_them_are():
     assert lines[-2:] == ["  b [1].mp4: the [file] is empty", "all of them: out/failures.txt; again: --retry-failed"]
 
 
+def test_each_node_has_a_row_those_first_that_are_not_ready():
+    lines = printed(status("running", ON_NODES, locked=True))
+    assert lines[-7:-1] == [
+        "1 of 3 nodes ready, lost 2 times:",
+        "  node      done  open  speed  state",
+        "  store-2      7     0   0.0x  lost: it has not answered for 30 s",
+        "  store-3      0     0   0.0x  starting",
+        "  store-1  1,030    12  41.2x  ready; decoding is the limit: add",
+        "                               --decode-workers",
+    ]
+
+
+def test_of_many_nodes_some_are_shown_and_the_others_are_counted():
+    many = tuple(replace(NODES[0], name=f"store-{number}") for number in range(1300))
+    lines = printed(status("interrupted", replace(ON_NODES, nodes=many, nodes_lost=0)))
+    assert "1,300 nodes:" in lines
+    assert sum("store-" in line for line in lines) == 20
+    assert "  and 1,280 more" in lines
+
+
+def test_a_run_on_one_machine_tells_of_no_nodes():
+    assert "node" not in "\n".join(printed(status("running", locked=True)))
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_longer_than_the_terminal_is_wide(width):
-    assert all(len(line) <= width for line in printed(status("running", locked=True), width))
+    assert all(len(line) <= width for line in printed(status("running", ON_NODES, locked=True), width))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.summary import summary_table
-from support.snapshots import FRAMES, SNAPSHOT, SOUND
+from support.snapshots import FRAMES, NODES, SNAPSHOT, SOUND
 
 DONE = replace(SNAPSHOT, sources_done=5, lanes=(FRAMES, SOUND))
 
@@ -78,6 +78,13 @@ def test_one_source_and_one_request_are_not_several():
     text = "\n".join(printed(one))
     assert "1 source, 1 failed" in text
     assert "1 request, 0 sent again" in text
+
+
+def test_nodes_that_were_used_or_lost_are_told():
+    on_nodes = "\n".join(printed(replace(DONE, nodes=NODES, nodes_lost=2)))
+    assert "2 nodes used, lost 2 times: what was in flight there was done again" in on_nodes
+    assert "1 node used\n" in "\n".join(printed(replace(DONE, nodes=NODES[:1])))
+    assert "node" not in "\n".join(printed())
 
 
 def test_the_command_that_exports_is_not_named_where_the_run_exports():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.forecast import TimeLeft
-from reelscribe.reporting.meter import Snapshot
+from reelscribe.reporting.meter import NodeSnapshot, Snapshot
 from reelscribe.reporting.outlook import Choice, Outlook
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
@@ -46,6 +46,14 @@ SNAPSHOT = Snapshot(
     sources_copies=1,
     failures=(("b [1].mp4", "MediaError", "the [file] is empty"),),
 )
+
+NODES = (
+    NodeSnapshot("store-1", "ready", 12, 1030, 41.25, "decoding is the limit: add --decode-workers"),
+    NodeSnapshot("store-2", "lost: it has not answered for 30 s", 0, 7, 0.0, ""),
+    NodeSnapshot("store-3", "starting", 0, 0, 0.0, ""),
+)
+ON_NODES = replace(SNAPSHOT, nodes=NODES, nodes_lost=2)
+"""That of a run over many machines."""
 
 OUTLOOK = Outlook(
     sources=5,

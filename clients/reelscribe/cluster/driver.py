@@ -53,7 +53,9 @@ TOKEN_SECONDS = 15.0
 """Seconds between two looks at whether tokens have changed."""
 
 LOSSES_IN_A_ROW = 3
-"""Number of times that a node may be lost without having done a source, until it is not started again."""
+"""Number of times that a node may be lost without having done a source, until it is not started again. Losses with a
+source that is suspected to be the cause do not count.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -214,6 +216,8 @@ class ClusterRun:
             return
         leased = self._book.take(session.name, room)
         found = await self._folder.ledger.look_up([each.path for each in leased], self._settings)
+        if self._sessions.get(session.name) is not session:
+            return  # it was lost meanwhile, and its leases with it
         leases = []
         for each, file in zip(leased, found, strict=True):
             jobs = {job: done for job, done in zip(self._settings, file.jobs, strict=True) if done} if file else {}
@@ -256,8 +260,7 @@ class ClusterRun:
             await session.run(spec, self._archives)
         except NodeLost as lost:
             self._meter.nodes_lost += 1
-            self._losses_in_a_row[session.name] += 1
-            self._book.lose(session.name)
+            self._losses_in_a_row[session.name] += not self._book.lose(session.name)
             self._forget(session, f"lost: {lost}")
             _log.warning("node %s was lost: %s; what it had not saved is done again", session.name, lost)
             await session.node.end()
@@ -306,8 +309,7 @@ class ClusterRun:
                 self._book.give_back(session.name, paths)
                 self._wake.set()
             case messages.Unseen(path, why):
-                self._book.unseen(session.name, path, why)
-                self._start(self._look_myself(path))
+                self._start(self._look_myself(session, path, why))
             case messages.Report(snapshot, replaced):
                 session.figures.report, session.figures.replaced_processes = snapshot, replaced
             case messages.Said(level, text):
@@ -330,9 +332,12 @@ class ClusterRun:
             session.send(messages.Stop())
         self._wake.set()
 
-    async def _look_myself(self, path: str) -> None:
-        """Find out whether a source that a node cannot see is there at all."""
+    async def _look_myself(self, session: NodeSession, path: str, why: str) -> None:
+        """Find out whether a source that a node cannot see is there at all. It stays leased to the node until then."""
         _, why_unseen = await asyncio.to_thread(look, path)
+        if self._sessions.get(session.name) is not session:
+            return  # it was lost meanwhile, and its leases with it
+        self._book.unseen(session.name, path, why)
         if why_unseen:
             self._book.seen_nowhere(path)
         self._wake.set()

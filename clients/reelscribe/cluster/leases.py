@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reelscribe.reporting.words import count
+
 SUSPECT_LOSSES = 2
 """Number of lost nodes after which a source is suspected to be the cause. It is then leased alone to a node."""
 
@@ -114,14 +116,15 @@ class LeaseBook:
             if source.path == path:
                 source.unseen, source.unseen_elsewhere = {}, True
 
-    def lose(self, node: str) -> int:
-        """Note that a node is lost. Returns how many sources it worked on."""
+    def lose(self, node: str) -> bool:
+        """Note that a node is lost. Returns whether it worked on a suspect, which may be the cause."""
         lost = list(self._leased.pop(node, {}).values())
+        with_suspect = any(source.is_suspect for source in lost)
         for source in lost:
             source.losses_alone += source.is_suspect
             source.losses += 1
         self._again.extend(lost)
-        return len(lost)
+        return with_suspect
 
     def hopeless(self, nodes: Collection[str]) -> list[tuple[str, str]]:
         """Return the sources that are not leased any more, because they kill nodes or no node sees them, and why.
@@ -150,7 +153,7 @@ def _why_hopeless(source: _Source, nodes: Collection[str]) -> str | None:
         )
     if nodes and all(node in source.unseen for node in nodes):
         (node, why), *others = source.unseen.items()
-        and_others = f", nor on {len(others)} others" if others else ""
+        and_others = f", nor on {count(len(others), 'other')}" if others else ""
         return (
             f"it cannot be seen on the node {node} ({why}){and_others}, only where the command runs; mount its folder"
             " at the same path on all nodes, and run the command again"

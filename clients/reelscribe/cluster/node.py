@@ -75,7 +75,7 @@ class Node:
         self._leased: dict[str, asyncio.Task[None]] = {}
         self._listened = time.monotonic()
         self._main: asyncio.Task[None] | None = None
-        self._end = asyncio.Event()
+        self._is_ending = False
 
     @cached_property
     def archives(self) -> Receiver:
@@ -107,8 +107,10 @@ class Node:
 
     async def end(self) -> None:
         """End all that the node has started; return when it has ended."""
-        self._end.set()
         if self._main:
+            if not self._is_ending:
+                self._is_ending = True
+                self._main.cancel()
             await asyncio.gather(self._main, return_exceptions=True)
 
     def _send(self, message: Message) -> None:
@@ -116,7 +118,7 @@ class Node:
         self._has_mail.set()
 
     async def _run(self, spec: NodeSpec) -> None:
-        """Open the models, work until the end, and close everything."""
+        """Open the models, work until cancelled, and close everything."""
         background = [asyncio.create_task(self._fence())]
         try:
             async with AsyncExitStack() as stack:
@@ -124,10 +126,10 @@ class Node:
                 with suppress(OSError):  # then only sources with absolute names can be seen
                     os.chdir(spec.folder)
                 await self._open(spec, stack)
+                stack.push_async_callback(lambda: _cancel(list(self._leased.values())))
                 background += [asyncio.create_task(each) for each in (self._meter.stalls.watch(), self._report())]
-                await self._end.wait()
-                await _cancel(list(self._leased.values()))
-        except ReelscribeError as error:
+                await asyncio.Event().wait()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the node
             self._fail(error)
         finally:
             await _cancel(background)
@@ -186,7 +188,7 @@ class Node:
             self._send(messages.Finished(annotated.source, annotated.error, lease.is_done))
         except (Stopped, asyncio.CancelledError):
             self._send(messages.GivenBack([path]))
-        except ReelscribeError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source
             self._send(messages.GivenBack([path]))
             self._fail(error)
         finally:
@@ -201,8 +203,9 @@ class Node:
         waiting = [path for path in reversed(self._leased) if not self._meter.is_begun(path)]
         return waiting[:most]
 
-    def _fail(self, error: ReelscribeError) -> None:
-        self._send(messages.Failed(type(error).__name__, str(error)))
+    def _fail(self, error: Exception) -> None:
+        expected = isinstance(error, ReelscribeError)
+        self._send(messages.Failed(type(error).__name__, str(error) if expected else repr(error)))
 
     async def _report(self) -> None:
         """Tell the driver how the node is, until cancelled."""

@@ -171,8 +171,8 @@ class NodeSession:
             self._heard(self, message)
         elif message.method == "hold":
             self._holds[message.number] = asyncio.create_task(self._hold(message.number, *message.arguments))
-        elif message.method == "release":
-            self._holds.pop(*message.arguments).cancel()
+        elif message.method == "release" and (held := self._holds.pop(message.arguments[0], None)):
+            held.cancel()
         elif message.method in _METHODS:
             future = getattr(self._store, message.method)(*message.arguments)
             future.add_done_callback(partial(self._answer, message.number))

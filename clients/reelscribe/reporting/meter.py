@@ -43,6 +43,11 @@ class NodeSnapshot:
     bottleneck: str
     """What limits its speed; empty if nothing is known."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether sources are leased to it."""
+        return self.state == "ready"
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -107,6 +112,11 @@ class Snapshot:
     def bottleneck(self) -> str:
         """The bottleneck of the run: that of the slowest track."""
         return self.slowest.bottleneck if self.slowest else "starting"
+
+    @property
+    def nodes_ready(self) -> int:
+        """Number of nodes to which sources are leased."""
+        return sum(node.is_ready for node in self.nodes)
 
     def _done(self, counts: Counts) -> float:
         return sum(track.done for track in self.lanes if track.counts == counts)

@@ -70,6 +70,8 @@ class RunMetrics(Progress, Collector):
             return
         yield from _source_metrics(snapshot, self._errors)
         yield from _track_metrics(snapshot)
+        if snapshot.nodes:
+            yield from _node_metrics(snapshot)
         yield _gauge(
             "stall_p99_seconds", "99th percentile of the stalls of the event loop", snapshot.stall_p99_ms / 1e3
         )
@@ -116,6 +118,25 @@ def _track_metrics(snapshot: Snapshot) -> Iterator[Metric]:
         for part, share in _shares(track):
             requests.add_metric([name, part], share)
     yield from (decoding, serving, requests)
+
+
+def _node_metrics(snapshot: Snapshot) -> Iterator[Metric]:
+    """Yield the metrics of each node, by its name; the reasons why one is not used would be labels without end."""
+    up = GaugeMetricFamily("reelscribe_run_node_up", "Whether sources are leased to the node", labels=["node"])
+    done = CounterMetricFamily("reelscribe_run_node_sources_done", "Sources that the node has done", labels=["node"])
+    leased = GaugeMetricFamily("reelscribe_run_node_sources_open", "Sources leased to the node", labels=["node"])
+    speed = GaugeMetricFamily(
+        "reelscribe_run_node_speed_ratio",
+        "Seconds of video or audio that the node annotates per second, since it was started last",
+        labels=["node"],
+    )
+    for node in snapshot.nodes:
+        up.add_metric([node.name], node.is_ready)
+        done.add_metric([node.name], node.sources_done)
+        leased.add_metric([node.name], node.sources_open)
+        speed.add_metric([node.name], node.media_hours_per_hour)
+    yield from (up, done, leased, speed)
+    yield _counter("nodes_lost", "How often a node was lost", snapshot.nodes_lost)
 
 
 def _shares(track: TrackSnapshot) -> tuple[tuple[str, float], ...]:

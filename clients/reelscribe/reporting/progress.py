@@ -21,7 +21,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.outlook import Outlook
-from reelscribe.reporting.words import describe_clock, describe_time_left, json_event
+from reelscribe.reporting.words import count, describe_clock, describe_time_left, json_event
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""
@@ -160,12 +160,14 @@ class _Figures:
         self.drawn_lengths = [width, limit.cell_len]
 
     def _first_line(self, snapshot: Snapshot, width: int) -> Table:
-        """Return the sources, a bar, the speed and the time left, with as many words as fit."""
-        count = f"{snapshot.sources_done:,}/{snapshot.sources:,}"
+        """Return the sources, a bar, the nodes, the speed and the time left, with as many words as fit."""
+        sources = f"{snapshot.sources_done:,}/{snapshot.sources:,}"
         speed, left = f"{snapshot.media_hours_per_hour:.1f}x", time_left_in_words(snapshot)
-        long = [f"sources {count}", f"{speed} real time", f"{left} left" if left else ""]
-        short = [count, speed, left]
-        words = long if sum(map(cell_len, long)) + len(long) + LEAST_BAR <= width else short
+        nodes = [f"{snapshot.nodes_ready:,}/{len(snapshot.nodes):,} nodes"] if snapshot.nodes else []
+        long = [f"sources {sources}", *nodes, f"{speed} real time", f"{left} left" if left else ""]
+        short = [sources, *nodes, speed, left]
+        fitting = (words for words in (long, short) if sum(map(cell_len, words)) + len(words) + LEAST_BAR <= width)
+        words = next(fitting, [sources, speed, left])
         room = width - sum(map(cell_len, words)) - len(words)
         line = Table.grid(padding=(0, 1, 0, 0), pad_edge=False, expand=room >= LEAST_BAR)
         # rich's own colours look like nothing in a terminal of eight colours.
@@ -215,9 +217,15 @@ def describe(snapshot: Snapshot) -> str:
     left = time_left_in_words(snapshot)
     return (
         f"{snapshot.sources_done:,} of {snapshot.sources:,} sources, {snapshot.sources_failed:,} failed,"
+        f"{f' {nodes_in_words(snapshot)},' if snapshot.nodes else ''}"
         f" {snapshot.media_hours_per_hour:.1f} times real time{f', {left} left' if left else ''};"
         f" {limit_in_words(snapshot)}"
     )
+
+
+def nodes_in_words(snapshot: Snapshot) -> str:
+    """Return how many nodes are ready, such as "3 of 4 nodes ready"."""
+    return f"{snapshot.nodes_ready:,} of {count(len(snapshot.nodes), 'node')} ready"
 
 
 def time_left_in_words(snapshot: Snapshot) -> str:

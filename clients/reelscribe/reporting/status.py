@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from reelscribe.errors import printable
-from reelscribe.reporting.meter import Snapshot
-from reelscribe.reporting.progress import limit_in_words, time_left_in_words
+from reelscribe.reporting.meter import NodeSnapshot, Snapshot
+from reelscribe.reporting.progress import limit_in_words, nodes_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.words import describe_clock, describe_duration
+from reelscribe.reporting.words import count, describe_clock, describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME
 
 RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]
@@ -33,6 +33,9 @@ EXIT_STATUS: Mapping[RunState, int] = {
     "killed": 1,
 }
 """The exit status of `reelscribe status`: that of the run, and 0 while it lasts."""
+
+MOST_NODES = 20
+"""Largest number of nodes that are shown, each in a row."""
 
 _CONTINUE = "to continue, run the same command again"
 
@@ -98,10 +101,15 @@ class RunStatus:
         """
         now = self.snapshot
         parts: list[RenderableType] = [Text(str(self), overflow="fold"), self._figures()]
-        if self.exit_status == 0 and self.state != "done":
+        goes_on = self.exit_status == 0 and self.state != "done"
+        if goes_on:
             left = time_left_in_words(now)
             parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
             parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
+        if now.nodes:
+            lost = f", lost {times(now.nodes_lost)}" if now.nodes_lost else ""
+            title = nodes_in_words(now) if goes_on else count(len(now.nodes), "node")
+            parts += [Text(f"{title}{lost}:"), Padding(_nodes(now.nodes), (0, 0, 0, 2), expand=False)]
         if now.sources_failed:
             texts = failure_texts(now.failures)
             parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in texts]
@@ -125,6 +133,22 @@ class RunStatus:
             table.add_row(*_track_row(track))
         table.add_row("time", describe_duration(now.seconds), "")
         return table
+
+
+def _nodes(nodes: Sequence[NodeSnapshot]) -> RenderableType:
+    """Return a table of the nodes, those first that are not ready."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")
+    for _ in range(3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("node", "done", "open", "speed", "state")
+    for node in sorted(nodes, key=lambda node: node.is_ready)[:MOST_NODES]:
+        state = f"{node.state}; {node.bottleneck}" if node.is_ready and node.bottleneck else node.state
+        figures = f"{node.sources_done:,}", f"{node.sources_open:,}", f"{node.media_hours_per_hour:.1f}x"
+        table.add_row(Text(printable(node.name)), *figures, Text(printable(state)))
+    hidden = len(nodes) - MOST_NODES
+    return Group(table, Text(f"and {hidden:,} more")) if hidden > 0 else table
 
 
 def _track_row(track: TrackSnapshot) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from reelscribe.errors import printable
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.words import describe_duration
+from reelscribe.reporting.words import describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 
 Line = tuple[str, str]
@@ -29,7 +29,7 @@ def summary_lines(snapshot: Snapshot, *, replaced_processes: int = 0) -> list[Li
         snapshot: The figures at its end.
         replaced_processes: Number of decode processes that died, or were killed because they hung.
     """
-    return [*_source_lines(snapshot), *_work_lines(snapshot, replaced_processes)]
+    return [*_source_lines(snapshot), *_node_lines(snapshot), *_work_lines(snapshot, replaced_processes)]
 
 
 def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
@@ -42,6 +42,13 @@ def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
         yield f"{snapshot.sources_before + snapshot.sources_copies:,}", f"skipped: {', '.join(skipped)}"
     if snapshot.sources_gone:
         yield f"{snapshot.sources_gone:,}", "gone from the disk since a run read them; their records stay"
+
+
+def _node_lines(snapshot: Snapshot) -> Iterator[Line]:
+    if snapshot.nodes:
+        used, lost = sum(node.sources_done > 0 for node in snapshot.nodes), snapshot.nodes_lost
+        again = f", lost {times(lost)}: what was in flight there was done again" if lost else ""
+        yield f"{used:,}", f"{'node' if used == 1 else 'nodes'} used{again}"
 
 
 def _work_lines(snapshot: Snapshot, replaced_processes: int) -> Iterator[Line]:

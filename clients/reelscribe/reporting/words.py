@@ -13,6 +13,11 @@ def count(number: float, noun: str) -> str:
     return f"{number:,.0f} {noun}{'' if number == 1 else 's'}"
 
 
+def times(number: int) -> str:
+    """Return how often something happened, such as "once" or "3 times"."""
+    return "once" if number == 1 else f"{number:,} times"
+
+
 def describe_duration(seconds: float) -> str:
     """Describe a duration with at most two units, such as "45 s", "3 min 20 s", "2 h 05 min" or "12 d 3 h"."""
     if seconds < 60:

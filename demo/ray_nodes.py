@@ -4,6 +4,8 @@ This file is also the program that starts the nodes, because Ray reads its setti
 imported, and nodes pass that environment on.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
@@ -11,6 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
 
 import psutil
 
@@ -26,13 +30,22 @@ SETTINGS = {
 """The environment of every process of the cluster, and of commands that use it."""
 
 
+MARK = "REELSCRIBE_TEST_CLUSTER"
+"""Environment variable of all processes of one cluster, those of TorchServe included."""
+
+WORK = ("NodeActor", "reelscribe", "java", "model_service_worker")
+"""Words in the command lines of what nodes do for a run."""
+
+
 @dataclass(frozen=True)
 class RayNode:
     """A node with all its processes."""
 
     raylet: int
+    """Process id of its raylet, which has started all others."""
 
     def processes(self) -> list[psutil.Process]:
+        """Return all its processes, those of TorchServe included."""
         with suppress(psutil.NoSuchProcess):
             raylet = psutil.Process(self.raylet)
             return [raylet, *raylet.children(recursive=True)]
@@ -49,6 +62,12 @@ class RayCluster:
     """The cluster, by a process that starts its nodes."""
 
     def __init__(self, process: subprocess.Popen[str], environment: Mapping[str, str]) -> None:
+        """Wait for the head.
+
+        Args:
+            process: A process that runs this file.
+            environment: Its environment.
+        """
         self._process = process
         self.environment = dict(environment)
         """The environment of commands that use the cluster."""
@@ -67,7 +86,18 @@ class RayCluster:
         self.nodes.remove(node)
         node.signal(9)
 
-    def _answer(self):
+    def work(self) -> list[str]:
+        """What runs on the nodes besides Ray itself, as command lines: actors, decode processes and servers."""
+        return [command for process in psutil.process_iter() if (command := self._command(process))]
+
+    def _command(self, process: psutil.Process) -> str | None:
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.environ().get(MARK) == self.environment[MARK] and process.pid != self._process.pid:
+                return command if any(word in command for word in WORK) else None
+        return None
+
+    def _answer(self) -> Any:
         assert self._process.stdout
         for line in self._process.stdout:
             if line.startswith("{"):
@@ -77,8 +107,13 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(nodes: int, **settings: str) -> Iterator[RayCluster]:
-    """Run a cluster; at its end, no process of it is left."""
-    environment = {**os.environ, **SETTINGS, **settings}
+    """Run a cluster; at its end, no process of it is left.
+
+    Args:
+        nodes: Number of nodes besides the head, of one CPU each.
+        settings: Variables of the environment of all its processes.
+    """
+    environment = {**os.environ, **SETTINGS, MARK: uuid4().hex, **settings}
     with subprocess.Popen(
         [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -89,8 +124,7 @@ def ray_cluster(nodes: int, **settings: str) -> Iterator[RayCluster]:
             yield cluster
         finally:
             started = psutil.Process(process.pid).children(recursive=True)
-            process.stdin.close()
-            process.wait()
+            process.communicate()
             for left in started:
                 with suppress(psutil.NoSuchProcess):
                     left.kill()
@@ -100,7 +134,8 @@ def main() -> None:
     """Start a head, and a node for each line of standard input, until it ends."""
     from ray.cluster_utils import Cluster
 
-    local = {"node_ip_address": "127.0.0.1", "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    local: dict[str, Any] = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
+    local["object_store_memory"] = 80 * 2**20  # the least that Ray takes
     cluster = Cluster(initialize_head=True, head_node_args={**local, "num_cpus": 0})
     print(json.dumps({"address": cluster.address}), flush=True)
     for line in sys.stdin:

@@ -1,0 +1,100 @@
+"""The figures of a run are the sums of its nodes, those included that were lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from reelscribe.client.balancer import Outage
+from reelscribe.cluster.figures import ClusterMeter, NodeFigures
+from reelscribe.contract.outcomes import SourceError
+from reelscribe.contract.source import Source
+from support.snapshots import FRAMES, SNAPSHOT, SOUND
+
+REPORT = replace(SNAPSHOT, lanes=(FRAMES, SOUND))
+
+
+def meter_of(**nodes: NodeFigures) -> ClusterMeter:
+    meter = ClusterMeter()
+    meter.nodes.update(nodes)
+    return meter
+
+
+def test_before_a_node_has_reported_there_is_nothing_but_its_state():
+    now = meter_of(a=NodeFigures("a")).snapshot()
+    assert (now.lanes, now.sources, now.media_hours_per_hour, now.bottleneck) == ((), 0, 0.0, "starting")
+    assert [(node.name, node.state, node.is_ready) for node in now.nodes] == [("a", "starting", False)]
+    assert now.nodes_ready == 0
+
+
+def test_what_nodes_have_done_is_added_up():
+    meter = meter_of(a=NodeFigures("a", "ready", report=REPORT), b=NodeFigures("b", "ready", report=REPORT))
+    frames, sound = meter.snapshot().lanes
+    assert (frames.done, frames.unsent, frames.requests, frames.retries) == (2400, 200, 80, 4)
+    assert (sound.counts, sound.done) == ("seconds of sound", 2 * 5400.4)
+
+
+def test_the_speed_is_what_all_nodes_have_done_in_the_time_of_the_run(monkeypatch):
+    clock = iter([100.0, 220.0])
+    monkeypatch.setattr("reelscribe.cluster.figures.time.monotonic", lambda: next(clock))
+    meter = meter_of(a=NodeFigures("a", report=REPORT), b=NodeFigures("b", report=REPORT))
+    now = meter.snapshot()  # each node has done 60 s at 2.5 times real time
+    assert (now.seconds, now.media_hours_per_hour) == (120.0, pytest.approx(2.5))
+    assert [node.media_hours_per_hour for node in now.nodes] == [2.5, 2.5]
+
+
+def test_what_a_lost_node_has_done_stays_counted_and_is_not_counted_twice():
+    node = NodeFigures("a", "ready", sources_open=7, sources_done=3, report=REPORT, replaced_processes=2)
+    meter = meter_of(a=node)
+    meter.ended(node)
+    meter.ended(node)
+    assert (meter.snapshot().lanes[0].done, meter.replaced_processes) == (1200, 2)
+    node.report, node.replaced_processes = REPORT, 1  # it was started again
+    now = meter.snapshot()
+    assert (now.lanes[0].done, now.lanes[0].requests, meter.replaced_processes) == (2400, 80, 3)
+    assert (now.nodes[0].sources_done, now.nodes[0].sources_open) == (3, 0)
+
+
+def test_how_busy_nodes_are_is_their_mean_without_those_that_are_lost():
+    busy, lost = NodeFigures("a", report=REPORT), NodeFigures("c", report=REPORT)
+    idle = replace(FRAMES, decode_share=0.1, server_share=0.3, bottleneck="the server is the limit: add GPUs")
+    meter = meter_of(a=busy, b=NodeFigures("b", report=replace(REPORT, lanes=(idle,))), c=lost)
+    meter.ended(lost)
+    frames = meter.snapshot().lanes[0]
+    assert (frames.decode_share, frames.server_share) == (pytest.approx(0.3), pytest.approx(0.6))
+
+
+def test_the_bottleneck_is_that_of_most_nodes():
+    other = replace(REPORT, lanes=(replace(FRAMES, bottleneck="the server is the limit: add GPUs"),))
+    meter = meter_of(a=NodeFigures("a", report=other), b=NodeFigures("b", report=other))
+    assert meter.snapshot().bottleneck == "the server is the limit: add GPUs"
+    meter.nodes["c"] = NodeFigures("c", report=REPORT)
+    assert meter.snapshot().lanes[0].bottleneck == "the server is the limit: add GPUs on 2 of 3 nodes"
+
+
+def test_an_outage_of_one_node_is_told():
+    outage = Outage("refused", since=1.0, until=2.0)
+    meter = meter_of(a=NodeFigures("a", report=REPORT), b=NodeFigures("b", report=replace(REPORT, outage=outage)))
+    assert meter.snapshot().outage == outage
+
+
+def test_sources_are_counted_as_they_are_finished():
+    meter = ClusterMeter()
+    meter.sources, meter.all_listed = 8, True
+    meter.finished(Source("a", 1, "ab" * 32), None, known=True)
+    meter.finished(Source("b", 1, "cd" * 32), None, known=False)
+    meter.finished(Source("c", 1, "cd" * 32), None, known=False)
+    for number in range(7):
+        meter.finished(Source(f"{number}"), SourceError("MediaError", "empty"), known=False)
+    now = meter.snapshot()
+    assert (now.sources_done, now.sources_before, now.sources_copies, now.sources_failed) == (10, 1, 1, 7)
+    assert now.failures == tuple((f"{number}", "MediaError", "empty") for number in range(5))
+
+
+def test_the_time_left_is_known_when_all_sources_are_on_the_list(monkeypatch):
+    monkeypatch.setattr("reelscribe.cluster.figures.time.monotonic", iter([0.0, 10.0, 10.0]).__next__)
+    meter = ClusterMeter()
+    meter.sources = 5
+    meter.finished(Source("a"), None, known=False)
+    assert meter.snapshot().eta_seconds is None
+    meter.all_listed = True
+    assert meter.snapshot().eta_seconds == 40.0
