@@ -22,6 +22,8 @@ SCHEMAS = Path(__file__).parent / "data" / "kuberay"
 DOCUMENT = ROOT / "docs" / "cluster.md"
 MANIFESTS = [part for path in sorted(DEPLOY.glob("*.yaml")) for part in yaml.safe_load_all(path.read_text())]
 RAY_CODE = Path(ray.__file__).parent
+NOT_YET = {"--ray-nodes"}
+"""Options that another change of this release adds."""
 
 
 def of_kind(kind: str) -> list[dict]:
@@ -172,7 +174,3 @@ def test_environment_variables_of_ray_exist():
         assert setting.islower() or name in in_python or name.encode() in binary
         assert not setting.islower() or setting.encode() in binary
     assert "RAY_AUTH_MODE" in names
-
-
-NOT_YET = {"--ray-nodes"}
-"""Options of this release that another change adds; this set is empty when it has."""
