@@ -33,8 +33,8 @@ SETTINGS = {
 MARK = "REELSCRIBE_TEST_CLUSTER"
 """Environment variable of all processes of one cluster, those of TorchServe included."""
 
-WORK = ("NodeActor", "reelscribe", "java", "model_service_worker")
-"""Words in the command lines of what nodes do for a run."""
+WORK = ("ray::NodeActor", "-m reelscribe.", "/bin/java ", "model_service_worker")
+"""What the command lines of processes contain that nodes start for a run, and those of Ray do not."""
 
 
 @dataclass(frozen=True)

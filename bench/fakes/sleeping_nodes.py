@@ -20,6 +20,7 @@ from typing import Any, Self
 from reelscribe.cluster import messages
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import LISTEN_SECONDS, REPORT_SECONDS, NodeSpec, version
+from reelscribe.cluster.serving import Archive
 from reelscribe.cluster.session import NodeLost
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.contract.outcomes import Caption
@@ -122,6 +123,12 @@ class _Handle:
 
     async def version(self) -> str:
         return str(await self._call("version"))
+
+    async def lacking(self, digests: Sequence[str]) -> list[str]:
+        raise NotImplementedError("these nodes serve no models")
+
+    async def receive(self, archive: Archive, chunk: bytes) -> None:
+        raise NotImplementedError("these nodes serve no models")
 
     async def begin(self, spec: NodeSpec) -> None:
         await self._call("begin", spec)
