@@ -11,13 +11,12 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 import pytest
-import typer
 import yaml
 
-from reelscribe.cli import app
 from reelscribe.reporting.metrics import RunMetrics
 from reelscribe.reporting.progress import Silent
 from reelscribe.server.settings import read_properties
+from support.commands import command_options
 from support.patience import PATIENCE
 from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND
 
@@ -40,24 +39,11 @@ def run_metrics() -> dict[str, set[str]]:
     """The labels of each metric that a run exports, by name."""
     metrics = RunMetrics(Silent())
     metrics.show(replace(SNAPSHOT, lanes=(FRAMES, SOUND)))
-    metrics.finished(BAD)
+    metrics.finished(BAD.source.path, BAD.error)
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 
 
 METRICS = {**server_metrics(), **run_metrics()}
-
-
-def command_options() -> dict[str, set[str]]:
-    """The options of each command, by its words, such as `server start`."""
-    found = {}
-
-    def walk(words: str, command) -> None:
-        for name, inner in getattr(command, "commands", {}).items():
-            walk(f"{words} {name}".strip(), inner)
-        found[words] = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
-
-    walk("", typer.main.get_command(app))
-    return found
 
 
 def panels() -> list[dict]:

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from support.clone import Clone
-from support.documents import DOCUMENTS, ROOT, blocks
+from support.documents import DOCUMENTS, ROOT, Block, blocks
 
 BEFORE = {
     ("docs/operations.md", "Start and stop"): "rm model_store/whisper.mar model_store/qwen3-vl.mar",
@@ -19,6 +19,11 @@ taken away, because each start loads all of them, and starts and stops show as m
 
 NOT_RUN = {
     "export SSL_CERT_FILE": "needs a certificate for another machine; tests/e2e/test_security.py uses TLS",
+    "pip install '.[client,ray]'": "needs three machines, as the next three; tests/test_deploy_ray.py parses them",
+    "export RAY_AUTH_MODE": "needs three machines",
+    "ray start": "needs three machines",
+    "reelscribe annotate /videos --out out --ray": "needs three machines",
+    "docker build --file deploy/ray": "needs Kubernetes; tests/test_deploy_ray.py checks the files",
 }
 """Blocks that do not run, by how they begin, and why."""
 
@@ -29,9 +34,13 @@ ONE_READER = ("docs/http-api.md", "docs/cli.md", "docs/python.md")
 """Documents that are read one after the other: the first one starts the server that the others assume."""
 
 
+def runs(block: Block) -> bool:
+    return block.language in RUNNABLE and not block.code.startswith(tuple(NOT_RUN))
+
+
 def readers() -> list:
     """The documents with code that each reader reads, in order."""
-    documents = [path for path in DOCUMENTS if any(block.language in RUNNABLE for block in blocks(path))]
+    documents = [path for path in DOCUMENTS if any(map(runs, blocks(path)))]
     names = [str(path.relative_to(ROOT)) for path in documents]
     assert {*ONE_READER} <= {*names}
     alone = [(name,) for name in names if name not in ONE_READER]
@@ -50,7 +59,7 @@ def clone(tmp_path):
 def test_the_commands_of_documents(clone, documents):
     prepared = set()
     for block in chain.from_iterable(blocks(ROOT / document) for document in documents):
-        if block.language not in RUNNABLE or block.code.startswith(tuple(NOT_RUN)):
+        if not runs(block):
             continue
         place = block.document, block.heading
         if place in BEFORE and place not in prepared:

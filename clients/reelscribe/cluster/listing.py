@@ -51,9 +51,10 @@ class Listing:
 
     async def __aenter__(self) -> Self:
         with ExitStack() as stack:
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="reelscribe-sources-"))
-            self._database = sqlite3.connect(file.name, isolation_level=None, check_same_thread=False)
-            stack.callback(self._database.close)
+            with tempfile.NamedTemporaryFile(prefix="reelscribe-sources-") as file:
+                self._database = sqlite3.connect(file.name, isolation_level=None, check_same_thread=False)
+                stack.callback(self._database.close)
+                self._database.execute("SELECT 1 FROM sqlite_schema")  # opens the file, whose name goes with the block
             self._database.execute("PRAGMA journal_mode = OFF")  # nobody needs it after a crash
             self._database.execute("PRAGMA synchronous = OFF")
             self._database.execute(_CREATE)

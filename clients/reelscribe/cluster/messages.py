@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
+
+MOST_BYTES = 90_000
+"""Largest size of what is told at once, pickled. Ray sends up to 100 KiB with a call, and keeps more in its store."""
+
+_MOST_ITEMS = 512
+"""Largest number of items that are told at once."""
+
+T = TypeVar("T")
+
+
+def cut(queue: list[T], most_bytes: int = MOST_BYTES) -> list[T]:
+    """Remove as many items from the beginning of a queue as can be told at once, and return them.
+
+    Args:
+        queue: What is to be told, in order.
+        most_bytes: Largest size of what is returned, pickled. A larger item is returned alone.
+
+    Returns:
+        The first items, at least one unless the queue is empty.
+    """
+    items = queue[:_MOST_ITEMS]
+    while len(items) > 1 and len(pickle.dumps(items)) > most_bytes:
+        del items[len(items) // 2 :]
+    del queue[: len(items)]
+    return items
+
 
 # From the driver to a node.
 

@@ -102,8 +102,7 @@ class Node:
             self._has_mail.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_mail.wait(), LISTEN_SECONDS)
-        mail, self._outbox = self._outbox, []
-        return mail
+        return messages.cut(self._outbox)
 
     async def end(self) -> None:
         """End all that the node has started; return when it has ended."""

@@ -18,6 +18,7 @@ from typing import Any, Self
 import grpc
 import ray
 from ray._private.services import canonicalize_bootstrap_address_or_die
+from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -153,6 +154,7 @@ class RayCluster:
         insecure: bool = False,
         serve: bool = False,
         most_nodes: int | None = None,
+        wanted_nodes: int | None = None,
     ) -> None:
         """Describe how to connect.
 
@@ -163,8 +165,9 @@ class RayCluster:
             insecure: Whether a cluster without token authentication is used, too.
             serve: Whether nodes serve models by themselves. Then only nodes with GPUs are used, all GPUs of each.
             most_nodes: Use at most so many nodes, also such without GPUs; None for all.
+            wanted_nodes: Ask Ray's autoscaler for so many nodes while the run lasts; None for those that there are.
         """
-        self._serve, self._most_nodes = serve, most_nodes
+        self._serve, self._most_nodes, self._wanted_nodes = serve, most_nodes, wanted_nodes
         self._address, self._processes, self._runtime_env = address, processes, runtime_env
         self._insecure = insecure
         self._used: set[str] = set()
@@ -174,9 +177,15 @@ class RayCluster:
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._connect)
+        if self._wanted_nodes:
+            gpu = {"GPU": 1} if self._needs_gpus else {}
+            bundle = {"CPU": self._processes, **gpu}
+            await asyncio.to_thread(request_resources, bundles=[bundle] * self._wanted_nodes)
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if self._wanted_nodes:
+            await asyncio.to_thread(request_resources, bundles=[])
         await asyncio.to_thread(ray.shutdown)
 
     async def nodes(self) -> AsyncIterator[RayNode]:
@@ -200,9 +209,12 @@ class RayCluster:
         """Note that a node has no actor any more."""
         self._used.discard(name)
 
+    @property
+    def _needs_gpus(self) -> bool:
+        return self._serve and self._most_nodes is None
+
     def _is_usable(self, resources: Mapping[str, float]) -> bool:
-        needs_gpu = self._serve and self._most_nodes is None
-        return resources.get("CPU", 0) >= 1 and (resources.get("GPU", 0) >= 1 or not needs_gpu)
+        return resources.get("CPU", 0) >= 1 and (resources.get("GPU", 0) >= 1 or not self._needs_gpus)
 
     def _connect(self) -> None:
         try:

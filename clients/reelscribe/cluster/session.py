@@ -162,9 +162,10 @@ class NodeSession:
         while True:
             await self._has_mail.wait()
             self._has_mail.clear()
-            answers, self._answers = self._answers, []
-            mail, self._outbox = self._outbox, []
-            await self._answered(self.node.tell([*([messages.Answers(answers)] if answers else []), *mail]))
+            while self._answers or self._outbox:
+                answers = messages.cut(self._answers, messages.MOST_BYTES // 2)
+                mail = messages.cut(self._outbox, messages.MOST_BYTES // 2)
+                await self._answered(self.node.tell([*([messages.Answers(answers)] if answers else []), *mail]))
 
     def _take(self, message: Message) -> None:
         if not isinstance(message, messages.Call):

@@ -25,8 +25,7 @@ from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
-from reelscribe.results.jobs import Job, SavedSource, job_from_row
-from reelscribe.results.lookup import FoundFile, look_up
+from reelscribe.results.jobs import FoundFile, Job, SavedSource, job_from_row, look_up
 from reelscribe.results.records import Kind, KnownSource
 from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
 

@@ -35,6 +35,12 @@ class ClusterOptions:
             help="Run on all nodes of the Ray cluster with this address, or of the one that this machine is part of.",
         ),
     ] = None
+    ray_nodes: Annotated[
+        int | None,
+        cluster_option(
+            min=1, metavar="N", help="Ask Ray's autoscaler for N nodes. By default the run uses those that there are."
+        ),
+    ] = None
     runtime_env: Annotated[
         Path | None,
         cluster_option(
@@ -69,6 +75,7 @@ class ClusterOptions:
     def check(self) -> None:
         """Raise UsageError if an option needs another one that is not given."""
         given = {
+            "--ray-nodes": self.ray_nodes,
             "--ray-runtime-env": self.runtime_env,
             "--serve": self.serve,
             "--serve-nodes": self.serve_nodes,
@@ -118,6 +125,7 @@ class ClusterOptions:
             insecure=self.insecure,
             serve=self.serves,
             most_nodes=self.serve_nodes,
+            wanted_nodes=self.ray_nodes,
         )
 
 

@@ -23,7 +23,7 @@ from reelscribe.contract.source import Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
-from reelscribe.errors import MediaError, RequestRefused
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, RequestRefused
 from reelscribe.reporting.limits import Resources
 from reelscribe.reporting.track_meter import Readings
 from reelscribe.results.jobs import Job, SavedSource
@@ -180,7 +180,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             except MediaError as error:
                 decoding_failed = error  # raised later: the batches before it are still sent and saved
             self._meter.ended(path)
-            await sender.finish()
+            await sender.finish(died=isinstance(decoding_failed, DecoderDied | DecoderStalled))
             if decoding_failed:
                 raise decoding_failed
         except asyncio.CancelledError:

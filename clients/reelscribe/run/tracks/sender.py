@@ -56,18 +56,25 @@ class SourceSender(Generic[Opened, Batch, Saved]):
             job: Its job.
         """
         self._track, self._path, self._job = track, path, job
+        self._is_saved = True
+        """Whether all that is known about the file is saved, or being saved."""
         self._held: list[Batch] = []
         """Batches that wait until there are `held_batches` of them."""
         self._requests: dict[asyncio.Future[None], asyncio.Task[Saved] | None] = {}
         """The requests in flight, by the futures of their results on the disk; None where what was opened is saved."""
 
     def open(self, opened: Opened) -> None:
-        """Save what is known about the file, while its frames or samples are decoded and sent."""
+        """Take note of what is known about the file. It is saved with its first batch, or at its end.
+
+        A decode process that dies before its first batch may or may not have told what it has opened, and what is
+        saved must not depend on that.
+        """
         self.opened = opened
-        self._requests[self._track.save_opened(self._path, self._job, opened)] = None
+        self._is_saved = False
 
     async def send(self, batch: Batch) -> None:
         """Hold a batch, and send all held batches once there are `held_batches` of them."""
+        self._save_opened()
         self._held.append(batch)
         if len(self._held) >= self._track.held_batches:
             await self._send_held()
@@ -75,8 +82,14 @@ class SourceSender(Generic[Opened, Batch, Saved]):
             del self._requests[saving]
             saving.result()  # raises its error, so that a source whose results cannot be saved is not decoded further
 
-    async def finish(self) -> None:
-        """Send the batches that are still held, and return when all results are saved."""
+    async def finish(self, *, died: bool) -> None:
+        """Send the batches that are still held, and return when all results are saved.
+
+        Args:
+            died: Whether the decode process died or hung before the end of the file.
+        """
+        if not died:
+            self._save_opened()
         await self._send_held()
         await asyncio.gather(*self._requests)
 
@@ -93,6 +106,11 @@ class SourceSender(Generic[Opened, Batch, Saved]):
 
     def _futures(self) -> list[asyncio.Future[Any]]:
         return [*self._requests, *(request for request in self._requests.values() if request)]
+
+    def _save_opened(self) -> None:
+        if not self._is_saved:
+            self._requests[self._track.save_opened(self._path, self._job, self.opened)] = None
+            self._is_saved = True
 
     async def _send_held(self) -> None:
         while self._held:
