@@ -267,9 +267,7 @@ class ClusterRun:
             if self._losses_in_a_row[session.name] < LOSSES_IN_A_ROW:
                 self._cluster.free(session.name)
             else:
-                self._abandon(
-                    session, UsageError(f"node {session.name}: lost {LOSSES_IN_A_ROW} times in a row: {lost}")
-                )
+                self._abandon(session, UsageError(f"lost {LOSSES_IN_A_ROW} times in a row: {lost}"))
         except ReelscribeError as error:
             self._book.give_back_all(session.name)
             self._forget(session, f"not used: {error}")
@@ -289,7 +287,7 @@ class ClusterRun:
         if self._sessions:
             _log.warning("node %s is not used: %s", session.name, error)
         else:
-            self._break(error)
+            self._break(_error(type(error).__name__, f"node {session.name}: {error}"))
 
     def _hear(self, session: NodeSession, message: Message) -> None:
         match message:
