@@ -6,12 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reelscribe.run.bulk import BulkRun
-from support.cluster_runs import caption_spec
-from support.fake_torchserve import FakeTorchServe
+from support.cluster_runs import on_one_machine, records
 from support.videos import write_pictures
 
 LEVELS = range(40, 240, 20)
+
+
+@pytest.fixture(autouse=True)
+def nodes_end_no_process(monkeypatch) -> None:
+    """A node to which nobody listens any more ends its process, which here is that of the tests."""
+    monkeypatch.setattr("reelscribe.cluster.node.FENCE_SECONDS", 24 * 3600.0)
 
 
 @pytest.fixture(scope="session")
@@ -27,12 +31,5 @@ def sources(tmp_path_factory) -> Path:
 def expected(sources, tmp_path_factory) -> bytes:
     """The records of these sources, of a run on one machine."""
     out = tmp_path_factory.mktemp("one machine") / "out"
-    asyncio.run(_on_one_machine(sources, out))
-    return (out / "annotations.jsonl").read_bytes()
-
-
-async def _on_one_machine(sources: Path, out: Path) -> None:
-    from contextlib import AsyncExitStack
-
-    async with FakeTorchServe() as server, AsyncExitStack() as stack:
-        await BulkRun([await caption_spec(server).open(stack)], out).run([str(sources)])
+    asyncio.run(on_one_machine(out, sources))
+    return records(out)

@@ -1,13 +1,14 @@
 """Runs over the nodes of a local cluster, for tests: one frame a request, and one decode process a node."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from reelscribe._track_specs import ModelSpec
 from reelscribe.client.endpoint import Server
 from reelscribe.cluster.driver import ClusterRun
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.bulk import Summary
+from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.tracks.options import CaptionOptions
 from reelscribe.server.finding import FoundServer
 from support.fake_torchserve import FakeTorchServe
@@ -15,24 +16,56 @@ from support.local_cluster import LocalCluster
 from support.patience import PATIENCE
 from support.sending import no_waiting
 
+AT_ONCE = 2
+"""Number of sources that are leased at once to a node that has done none."""
 
-def caption_spec(server: FakeTorchServe, **options) -> ModelSpec:
+
+def caption_spec(server: FakeTorchServe, requests_in_flight: int = 8, *, retry_failed: bool = False) -> ModelSpec:
     """Captions by the model of a server."""
-    made = CaptionOptions(Sampling(every=1), **{"frames_per_request": 1, "decode_workers": 1, **options})
-    return ModelSpec(made, [FoundServer(Server(server.url))], "captioner", 8)
+    options = CaptionOptions(Sampling(every=1), frames_per_request=1, decode_workers=1, retry_failed=retry_failed)
+    return ModelSpec(options, [FoundServer(Server(server.url))], "captioner", requests_in_flight)
 
 
 def cluster_run(
-    server: FakeTorchServe, out: Path, cluster: LocalCluster, *, limit: int | None = None, **options
+    server: FakeTorchServe,
+    out: Path,
+    cluster: LocalCluster,
+    *,
+    limit: int | None = None,
+    requests_in_flight: int = 8,
+    retry_failed: bool = False,
 ) -> ClusterRun:
     """A run that captions."""
-    return ClusterRun([caption_spec(server, **options)], out, cluster, limit=limit)
+    spec = caption_spec(server, requests_in_flight, retry_failed=retry_failed)
+    return ClusterRun([spec], out, cluster, limit=limit)
 
 
 async def completed(run: ClusterRun, *names: Path) -> Summary:
     """The outcome of a run. A run that hangs fails."""
     with no_waiting():
         return await asyncio.wait_for(run.run([str(name) for name in names]), PATIENCE)
+
+
+async def on_one_machine(out: Path, *names: Path) -> Summary:
+    """The outcome of a run of the same kind without a cluster, with a server of its own."""
+    async with FakeTorchServe() as server, AsyncExitStack() as stack:
+        run = BulkRun([await caption_spec(server).open(stack)], out)
+        return await asyncio.wait_for(run.run([str(name) for name in names]), PATIENCE)
+
+
+def records(out: Path) -> bytes:
+    """The records of a run."""
+    return (out / "annotations.jsonl").read_bytes()
+
+
+def lines_without(name: str, all_records: bytes) -> list[bytes]:
+    """The records of all sources but one."""
+    return [line for line in all_records.splitlines() if name.encode() not in line]
+
+
+def done_by(summary: Summary) -> dict[str, int]:
+    """The number of sources that each node has done."""
+    return {node.name: node.sources_done for node in summary.snapshot.nodes}
 
 
 def sent(server: FakeTorchServe) -> list[int]:

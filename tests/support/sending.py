@@ -80,3 +80,10 @@ class Messages(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
         self.arrived.set()
+
+    async def line_with(self, text: str) -> str:
+        """Wait for a message that holds a text, and return it."""
+        while not (found := [line for line in self.lines if text in line]):
+            self.arrived.clear()
+            await self.arrived.wait()
+        return found[0]
