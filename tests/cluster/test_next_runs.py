@@ -79,7 +79,7 @@ async def test_a_full_disk_ends_the_run_and_the_next_one_completes_it(sources, e
         await gate.wait_for(2 * AT_ONCE)
         with full_disk((tmp_path / "ledger.sqlite-wal").stat().st_size):
             gate.open.set()
-            with pytest.raises(OutputError, match="ledger.sqlite: cannot be written"):
+            with pytest.raises(OutputError, match=r"ledger\.sqlite: cannot be written"):
                 await running
         again = len(sent(server))
         summary = await completed(cluster_run(server, tmp_path, LocalCluster("a", "b")), sources)

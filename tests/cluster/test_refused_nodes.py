@@ -41,7 +41,7 @@ async def test_where_no_node_has_the_version_the_run_ends_with_the_name_of_the_l
 async def test_where_no_node_reaches_a_server_the_run_ends_with_its_error(sources, tmp_path):
     async with FakeTorchServe() as server:
         server.model_is_there = False
-        with pytest.raises(ServerError, match="node a: .*captioner"):
+        with pytest.raises(ServerError, match=r"node a: .*captioner"):
             await completed(cluster_run(server, tmp_path, LocalCluster("a")), sources)
 
 
