@@ -104,8 +104,9 @@ class Fragile(LocalNode):
 
 
 async def test_a_source_that_nodes_die_of_is_told_and_tried_again_by_the_next_run(sources, expected, tmp_path):
+    names = sorted(sources.iterdir(), reverse=True)  # it comes with another one, and then nothing else is left
     async with FakeTorchServe() as server:
-        summary = await completed(cluster_run(server, tmp_path, LocalCluster("a", "b", node=Fragile)), sources)
+        summary = await completed(cluster_run(server, tmp_path, LocalCluster("a", node=Fragile)), *names)
         told = records(tmp_path)
         again = await completed(cluster_run(server, tmp_path, LocalCluster("a")), sources)
     assert (records(tmp_path), again.failed) == (expected, 0)
@@ -125,9 +126,11 @@ class Hopeless(LocalNode):
 
 
 async def test_a_node_that_does_nothing_but_die_is_given_up(sources, tmp_path):
+    cluster = LocalCluster("a", node=Hopeless)
     async with FakeTorchServe() as server:
         with pytest.raises(UsageError, match=r"node a: lost 3 times in a row: it died"):
-            await completed(cluster_run(server, tmp_path, LocalCluster("a", node=Hopeless)), sources)
+            await completed(cluster_run(server, tmp_path, cluster), sources)
+    assert len(cluster.all) == 3
 
 
 async def test_a_node_that_is_lost_while_its_sources_are_looked_up_is_lost_with_its_leases(
