@@ -1,4 +1,4 @@
-"""What the driver has with one node, from its start to its end.
+"""What the driver has with one node, from its start to its end; and what it needs of nodes and their cluster.
 
 The leases of a node belong to its session. When the driver gives a node up, the session is over: nobody reads what the
 node says from then on, so a node that was given up for dead and is not changes nothing.
@@ -7,17 +7,18 @@ node says from then on, so a node that was given up for dead and is not changes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
+from reelscribe._reservations import Reservation
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.errors import ReelscribeError
-from reelscribe.results.store import Store
+from reelscribe.results.ledger import Ledger
 
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of a node after which it is given up. A node that is well answers every second."""
@@ -77,6 +78,22 @@ class NodeHandle(Protocol):
         """End the node in an orderly way, or by force where it does not answer. It raises nothing."""
 
 
+class Cluster(Protocol):
+    """The machines of a run. Use it as an async context manager, which ends every node that is left."""
+
+    async def __aenter__(self) -> Self:
+        """Connect to the cluster. Raises UsageError if it cannot be used."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        """End every node."""
+
+    def nodes(self) -> AsyncIterator[NodeHandle]:
+        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
+
+    def free(self, name: str) -> None:
+        """Note that a node is not used any more, and may be yielded again."""
+
+
 class NodeSession:
     """One node at work."""
 
@@ -84,7 +101,7 @@ class NodeSession:
         self,
         node: NodeHandle,
         figures: NodeFigures,
-        store: Store,
+        ledger: Ledger,
         *,
         heard: Callable[[NodeSession, Message], None],
         broken: Callable[[BaseException], None],
@@ -94,7 +111,7 @@ class NodeSession:
         Args:
             node: The node.
             figures: What is told of it.
-            store: The ledger, for the calls of the node.
+            ledger: The ledger, for the calls of the node.
             heard: Called with each message of the node that is no call.
             broken: Called with the error of a call, after which the run cannot go on.
         """
@@ -102,12 +119,12 @@ class NodeSession:
         self.is_ready = False
         """Whether sources can be leased to it."""
         self.decode_processes = 0
-        self._store, self._heard, self._broken = store, heard, broken
+        self._ledger, self._heard, self._broken = ledger, heard, broken
         self._answers: list[tuple[int, Any]] = []
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
-        self._holds: dict[int, asyncio.Task[None]] = {}
-        """Tasks that hold a content or wait for it, until they are cancelled, by the numbers of the calls."""
+        self._holds: dict[int, tuple[str, Reservation]] = {}
+        """The contents that the node has reserved or waits for, by the numbers of its calls."""
 
     @property
     def name(self) -> str:
@@ -147,10 +164,12 @@ class NodeSession:
                 for message in await self._answered(self.node.listen()):
                     self._take(message)
         finally:
-            tasks = [*self._holds.values(), *([sending] if sending else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for content, reservation in self._holds.values():
+                self._ledger.reservations.release(content, reservation)
+            self._holds.clear()
+            if sending:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
     async def _answered(self, call: Any) -> Any:
         try:
@@ -171,20 +190,19 @@ class NodeSession:
         if not isinstance(message, messages.Call):
             self._heard(self, message)
         elif message.method == "hold":
-            self._holds[message.number] = asyncio.create_task(self._hold(message.number, *message.arguments))
+            self._hold(message.number, *message.arguments)
         elif message.method == "release" and (held := self._holds.pop(message.arguments[0], None)):
-            held.cancel()
+            self._ledger.reservations.release(*held)
         elif message.method in _METHODS:
-            future = getattr(self._store, message.method)(*message.arguments)
+            future = getattr(self._ledger, message.method)(*message.arguments)
             future.add_done_callback(partial(self._answer, message.number))
         else:
             raise NodeLost(f"it called {message.method!r}, which no node may call")
 
-    async def _hold(self, number: int, sha256: str) -> None:
-        async with self._store.hold(sha256):
-            self._answers.append((number, None))
-            self._has_mail.set()
-            await asyncio.Event().wait()  # until the node releases it, or is lost
+    def _hold(self, number: int, sha256: str) -> None:
+        reservation = self._ledger.reservations.reserve(sha256)
+        self._holds[number] = sha256, reservation
+        reservation.add_done_callback(partial(self._answer, number))
 
     def _answer(self, number: int, future: asyncio.Future[Any]) -> None:
         if future.cancelled():
