@@ -256,7 +256,7 @@ class ClusterRun:
         if self._sessions:
             _log.warning("node %s is not used: %s", session.name, error)
         else:
-            self._break(_error(type(error).__name__, f"node {session.name}: {error}"))
+            self._break(messages.Failed(type(error).__name__, f"node {session.name}: {error}").error())
 
     def _hear(self, session: NodeSession, message: Message) -> None:
         match message:
