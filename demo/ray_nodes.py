@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -51,7 +52,7 @@ class RayNode:
             return [raylet, *raylet.children(recursive=True)]
         return []
 
-    def signal(self, number: int) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the node, those that they have started included."""
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
@@ -61,14 +62,15 @@ class RayNode:
 class RayCluster:
     """The cluster, by a process that starts its nodes."""
 
-    def __init__(self, process: subprocess.Popen[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], environment: Mapping[str, str], mark: str) -> None:
         """Wait for the head.
 
         Args:
             process: A process that runs this file.
-            environment: Its environment.
+            environment: The environment of commands that use the cluster.
+            mark: The value of MARK of all processes of the cluster.
         """
-        self._process = process
+        self._process, self._mark = process, mark
         self.environment = dict(environment)
         """The environment of commands that use the cluster."""
         self.address = self._answer()["address"]
@@ -84,18 +86,26 @@ class RayCluster:
     def kill(self, node: RayNode) -> None:
         """Kill a node, as a loss of power would."""
         self.nodes.remove(node)
-        node.signal(9)
+        node.send(signal.SIGKILL)
 
-    def work(self) -> list[str]:
-        """What runs on the nodes besides Ray itself, as command lines: actors, decode processes and servers."""
-        return [command for process in psutil.process_iter() if (command := self._command(process))]
+    def stop(self, node: RayNode) -> None:
+        """Let a node hang: all its processes are stopped until the cluster ends."""
+        self.nodes.remove(node)
+        node.send(signal.SIGSTOP)
 
-    def _command(self, process: psutil.Process) -> str | None:
+    def work(self) -> list[psutil.Process]:
+        """What runs on the nodes besides Ray itself: actors, decode processes and servers with their workers."""
+        return [process for process in psutil.process_iter() if self._is_work(process)]
+
+    def servers(self) -> list[psutil.Process]:
+        """The frontends of the servers on the nodes."""
+        return [process for process in self.work() if _command(process).split(" ")[0].endswith("/java")]
+
+    def _is_work(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            if process.environ().get(MARK) == self.environment[MARK] and process.pid != self._process.pid:
-                return command if any(word in command for word in WORK) else None
-        return None
+            is_ours = process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE
+            return is_ours and any(word in _command(process) for word in WORK)
+        return False
 
     def _answer(self) -> Any:
         assert self._process.stdout
@@ -103,6 +113,12 @@ class RayCluster:
             if line.startswith("{"):
                 return json.loads(line)
         raise RuntimeError("the cluster ended")
+
+
+def _command(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 @contextmanager
@@ -113,12 +129,16 @@ def ray_cluster(nodes: int, **settings: str) -> Iterator[RayCluster]:
         nodes: Number of nodes besides the head, of one CPU each.
         settings: Variables of the environment of all its processes.
     """
-    environment = {**os.environ, **SETTINGS, MARK: uuid4().hex, **settings}
+    environment, mark = {**os.environ, **SETTINGS, **settings}, uuid4().hex
     with subprocess.Popen(
-        [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__],
+        env={**environment, MARK: mark},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
-            cluster = RayCluster(process, environment)
+            cluster = RayCluster(process, environment, mark)
             for _ in range(nodes):
                 cluster.join()
             yield cluster

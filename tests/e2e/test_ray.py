@@ -7,30 +7,39 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from ray_nodes import MARK, RayCluster, ray_cluster
-from support.odd_library import make_library
+from ray_nodes import RayCluster, ray_cluster
+from reelscribe.cli import app
+from support.odd_runs import (
+    MISBEHAVING,
+    SOME_FAILED,
+    annotate,
+    complete,
+    kill_a_worker,
+    library_without_hangs,
+    lives,
+    log_of,
+)
 from support.patience import PATIENCE
-from support.servers import RunningServer, serve_demo_models
+from support.scraping import Figures, scrape_server
+from support.servers import RunningServer, serve_demo_models, wait_until
 
-MISBEHAVING = Path(__file__).parents[1] / "support" / "misbehaving_decoder"
 RUNS = int(os.environ.get("REELSCRIBE_TORTURE_RUNS", "0"))
-BLOWS = {"node": 6, "join": 2, "driver": 2, "worker": 3} if RUNS else {"node": 2, "join": 1, "driver": 1, "worker": 1}
-SOME_FAILED = 3
-"""Exit status of a complete run in which some sources have failed, as the broken files of the library do."""
+BLOWS = (
+    {"node": 6, "join": 2, "driver": 2, "worker": 3, "hang": 1}
+    if RUNS
+    else {"node": 2, "join": 1, "driver": 1, "worker": 1, "hang": 0}
+)
 
 
 @pytest.fixture(scope="module")
 def library(media, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("library") / "odd"
-    make_library(folder, media)
-    for path in folder.glob("hang*"):  # only a timeout ends processes that hang; tests/decode_pool has these files
-        path.unlink()
-    return folder
+    return library_without_hangs(tmp_path_factory.mktemp("library") / "odd", media)
 
 
 @pytest.fixture(scope="module")
@@ -40,121 +49,123 @@ def running(tmp_path_factory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(running, library, tmp_path_factory) -> dict[str, bytes]:
-    """The files of results of a run on one machine."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    with annotate(running, library, out) as run:
-        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (out / "log").read_text()
-    return results_in(out)
-
-
-PATHS = os.pathsep.join([str(MISBEHAVING), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-@pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(2, PYTHONPATH=PATHS) as cluster:
+    with ray_cluster(2, **MISBEHAVING) as cluster:
         yield cluster
 
 
-@contextmanager
-def annotate(
-    running: RunningServer, library: Path, out: Path, cluster: RayCluster | None = None, *options: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a client whose decode processes crash where names of files say so, and kill it in the end."""
-    command = running.command(library, "--out", out, "--stall-seconds", str(PATIENCE), *options, name="annotate")
-    environment = {**os.environ, "PYTHONPATH": str(MISBEHAVING)}
-    if cluster:
-        command += ["--ray", cluster.address]
-        environment = {name: value for name, value in cluster.environment.items() if name != MARK}
-    out.mkdir(exist_ok=True)
-    with (
-        (out / "log").open("ab") as log,
-        subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT) as run,
-    ):
-        try:
-            yield run
-        finally:
-            run.kill()
+@pytest.fixture(scope="module")
+def on_one_machine(running, library, tmp_path_factory) -> tuple[dict[str, bytes], Figures]:
+    """The files of results of a run on one machine, and what the server has done for it."""
+    out, before = tmp_path_factory.mktemp("one machine"), scrape_server(running)
+    with annotate(running, library, out) as run:
+        complete(run, out)
+    return results_in(out), scrape_server(running) - before
+
+
+@pytest.fixture(scope="module")
+def expected(on_one_machine) -> dict[str, bytes]:
+    return on_one_machine[0]
+
+
+def over(
+    cluster: RayCluster, running: RunningServer, library: Path, out: Path, *options: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Start a run over the nodes of a cluster."""
+    return annotate(running, library, out, "--ray", cluster.address, *options, environment=cluster.environment)
 
 
 def results_in(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in ("annotations.jsonl", "run.json", "failures.txt")}
-
-
-def lives(run: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return whether the client still runs after so long."""
-    try:
-        run.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
+    """Return all files of results, those of all exports included."""
+    formats = [word for name in ("vtt", "srt", "csv", "parquet", "chapters") for word in ("--format", name)]
+    exported = CliRunner().invoke(app, ["export", str(out), "--to", str(out / "exports"), *formats])
+    assert exported.exit_code == 0, exported.output
+    files = [out / name for name in ("annotations.jsonl", "run.json", "failures.txt")]
+    files += sorted(path for path in (out / "exports").rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("nodes", [1, 4] if RUNS else [])
-def test_records_do_not_depend_on_the_number_of_nodes(running, library, undisturbed, tmp_path, nodes):
-    with ray_cluster(nodes, PYTHONPATH=PATHS) as cluster, annotate(running, library, tmp_path / "out", cluster) as run:
-        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
-    assert results_in(tmp_path / "out") == undisturbed
+def test_records_do_not_depend_on_the_number_of_nodes(running, library, expected, tmp_path, nodes):
+    with ray_cluster(nodes, **MISBEHAVING) as cluster, over(cluster, running, library, tmp_path / "out") as run:
+        complete(run, tmp_path / "out")
+    assert results_in(tmp_path / "out") == expected
 
 
-def test_records_are_those_of_one_machine(running, library, undisturbed, cluster, tmp_path):
-    with annotate(running, library, tmp_path / "out", cluster) as run:
-        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
-    assert results_in(tmp_path / "out") == undisturbed
+def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_machine, cluster, tmp_path):
+    expected, undisturbed = on_one_machine
+    frames, before = ("reelscribe_device_items_total", "captioner"), scrape_server(running)
+    with over(cluster, running, library, tmp_path / "out") as run:
+        wait_until(lambda: (scrape_server(running) - before)[frames] > undisturbed[frames] / 4, run)
+        cluster.kill(cluster.nodes[0])
+        complete(run, tmp_path / "out")
+    assert results_in(tmp_path / "out") == expected
+    again = (scrape_server(running) - before)[frames] - undisturbed[frames]
+    print(f"{again:.0f} frames were captioned twice, {undisturbed[frames]:.0f} once")
+    assert again <= 8 * 8  # half of the 16 requests in flight were of that node, of 8 frames each
+    cluster.join()
 
 
-def ended(cluster: RayCluster) -> None:
-    """Wait until nothing of a run is left on the nodes: 30 s at most, as operations.md says."""
+def gone(cluster: RayCluster) -> None:
+    """Wait until nothing of a run is left on the nodes: 30 s at most, as docs/cluster.md says."""
     deadline = time.monotonic() + 30
     while left := cluster.work():
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
 
 
-def test_a_node_can_serve_the_models_by_itself_and_ends_with_its_run(running, library, undisturbed, cluster, tmp_path):
+def test_nodes_can_serve_the_models_by_themselves(running, library, expected, cluster, tmp_path):
     served = ["--serve-nodes", "1", "--model-store", str(running.instance.directory.parent / "store")]
-    with annotate(running, library, tmp_path / "out", cluster, *served) as run:
-        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (tmp_path / "out" / "log").read_text()
-    assert results_in(tmp_path / "out") == undisturbed
-    ended(cluster)
+    with over(cluster, running, library, tmp_path / "out", *served) as run:
+        wait_until(lambda: (tmp_path / "out" / "ledger.sqlite").exists() and cluster.servers(), run)
+        cluster.servers()[0].kill()
+        complete(run, tmp_path / "out")
+    assert "its TorchServe has ended" in log_of(tmp_path / "out")
+    assert results_in(tmp_path / "out") == expected
+    gone(cluster)
     for signal_, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
-        with annotate(running, library, tmp_path / "again", cluster, *served) as run:
-            while not any("java" in command for command in cluster.work()):
-                assert lives(run, 0.1), (tmp_path / "again" / "log").read_text()
+        with over(cluster, running, library, tmp_path / "again", *served) as run:
+            wait_until(cluster.servers, run)
             run.send_signal(signal_)
             assert run.wait(timeout=PATIENCE) == status
-        ended(cluster)
+        gone(cluster)
+
+
+def test_a_cluster_without_tokens_is_used_only_if_the_user_insists(running, library, tmp_path):
+    with ray_cluster(0, RAY_AUTH_MODE="disabled") as cluster:
+        with over(cluster, running, library, tmp_path / "out") as run:
+            assert run.wait(timeout=PATIENCE) == 2
+        assert "expected a cluster with token authentication" in log_of(tmp_path / "out")
+        with over(cluster, running, library, tmp_path / "out", "--insecure") as run:
+            wait_until(lambda: "waiting for the cluster: it has no node with a CPU" in log_of(tmp_path / "out"), run)
+            run.send_signal(signal.SIGINT)
+            assert run.wait(timeout=PATIENCE) == 130
 
 
 def strike(blow: str, cluster: RayCluster, running: RunningServer, chance: random.Random) -> bool:
-    """Kill something, or let a node join; returns whether there was something."""
-    if blow == "node":
-        if len(cluster.nodes) < 2:
-            return False
-        cluster.kill(chance.choice(cluster.nodes))
-    elif blow == "join":
+    """Kill or stop something, or let a node join. Returns whether there was something."""
+    if blow == "worker":
+        return kill_a_worker(running, chance)
+    if blow == "join":
         cluster.join()
-    elif workers := running.processes()["workers"]:
-        os.kill(chance.choice(workers), signal.SIGKILL)
-    else:
+    elif len(cluster.nodes) < 2:
         return False
+    else:
+        (cluster.kill if blow == "node" else cluster.stop)(chance.choice(cluster.nodes))
     return True
 
 
 @pytest.mark.parametrize("seed", range(max(1, RUNS)))
-def test_whatever_is_killed_the_records_are_those_of_one_machine(
-    running, library, undisturbed, cluster, tmp_path, seed
-):
+def test_whatever_is_killed_the_records_are_those_of_one_machine(running, library, expected, cluster, tmp_path, seed):
     print(f"seed {seed}")
     chance = random.Random(seed)
     blows = [blow for blow, count in BLOWS.items() for _ in range(count)]
     chance.shuffle(blows)
-    while len(cluster.nodes) < 2 + BLOWS["node"] - BLOWS["join"]:
+    while len(cluster.nodes) < 2 + BLOWS["node"] + BLOWS["hang"] - BLOWS["join"]:
         cluster.join()
     out = tmp_path / "out"
     while blows:
-        with annotate(running, library, out, cluster) as run:
+        with over(cluster, running, library, out) as run:
             while blows and lives(run, chance.uniform(1, 4)):
                 blow = blows.pop()
                 if blow == "driver":
@@ -162,10 +173,10 @@ def test_whatever_is_killed_the_records_are_those_of_one_machine(
                 if not strike(blow, cluster, running, chance):
                     blows.insert(0, blow)  # what was killed last is not back yet
         if run.returncode == SOME_FAILED:  # it was done before the next blow, which is for a new run
-            assert results_in(out) == undisturbed
+            assert results_in(out) == expected
             shutil.rmtree(out)
             continue
-        assert run.returncode == -signal.SIGKILL, f"it ended early: {(out / 'log').read_text()}"
-    with annotate(running, library, out, cluster) as run:
-        assert run.wait(timeout=PATIENCE) == SOME_FAILED, (out / "log").read_text()
-    assert results_in(out) == undisturbed
+        assert run.returncode == -signal.SIGKILL, f"it ended early: {log_of(out)}"
+    with over(cluster, running, library, out) as run:
+        complete(run, out)
+    assert results_in(out) == expected

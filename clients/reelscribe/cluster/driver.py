@@ -12,23 +12,22 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import aiohttp
 
-from reelscribe import errors
 from reelscribe._track_specs import TrackSpec
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import ClusterMeter, NodeFigures
-from reelscribe.cluster.leases import LeaseBook
+from reelscribe.cluster.leases import LeaseBook, Pace
 from reelscribe.cluster.listing import Listing
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, look
 from reelscribe.cluster.serving import Archives
-from reelscribe.cluster.session import NodeHandle, NodeLost, NodeRefused, NodeSession
+from reelscribe.cluster.session import Cluster, NodeLost, NodeRefused, NodeSession
 from reelscribe.cluster.tokens import current_tokens, without_tokens
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
@@ -39,12 +38,6 @@ from reelscribe.run.bulk import Summary
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.sources import iter_sources
 from reelscribe.run.tracks.track import Stopped
-
-LEASE_SECONDS = 4.0
-"""Seconds of work that are leased to a node at once, at the speed at which it did its last sources."""
-
-MOST_LEASES = 1024
-"""Largest number of sources that are leased to a node at once."""
 
 TICK_SECONDS = 1.0
 """Seconds between two looks at how fast nodes are, and at what could be moved from one to another."""
@@ -58,22 +51,6 @@ source that is suspected to be the cause do not count.
 """
 
 _log = logging.getLogger(__name__)
-
-
-class Cluster(Protocol):
-    """The machines of a run. Use it as an async context manager, which ends every node that is left."""
-
-    async def __aenter__(self) -> Self:
-        """Connect to the cluster. Raises UsageError if it cannot be used."""
-
-    async def __aexit__(self, *error: Any) -> None:
-        """End every node."""
-
-    def nodes(self) -> AsyncIterator[NodeHandle]:
-        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
-
-    def free(self, name: str) -> None:
-        """Note that a node is not used any more, and may be yielded again."""
 
 
 class ClusterRun:
@@ -109,11 +86,7 @@ class ClusterRun:
         self._folder = RunFolder(out)
         self._meter = ClusterMeter()
         self._sessions: dict[str, NodeSession] = {}
-        self._working: dict[str, asyncio.Task[None]] = {}
-        """The tasks of the sessions, by the names of the nodes."""
-        self._rates: dict[str, float] = {}
-        """Sources per second that each node has done lately."""
-        self._finished_lately: Counter[str] = Counter()
+        self._pace = Pace()
         self._losses_in_a_row: Counter[str] = Counter()
         self._tracks: list[tuple[Kind, str]] = []
         """The kinds of annotations with their models and settings, as the first node has told them."""
@@ -210,9 +183,8 @@ class ClusterRun:
         """Lease sources to a node, if it has few."""
         if not session.is_ready:
             return
-        wanted = min(MOST_LEASES, max(2 * session.decode_processes, math.ceil(LEASE_SECONDS * self._rate(session))))
-        room = wanted - self._book.count(session.name)
-        if room < max(1, wanted // 4):
+        room = self._pace.room(session.name, self._book.count(session.name), session.decode_processes)
+        if not room:
             return
         leased = self._book.take(session.name, room)
         found = await self._folder.ledger.look_up([each.path for each in leased], self._settings)
@@ -236,9 +208,6 @@ class ClusterRun:
         if self._left is not None:
             self._left -= len(paths)
         return paths
-
-    def _rate(self, session: NodeSession) -> float:
-        return self._rates.get(session.name, 0.0)
 
     # What comes from nodes.
 
@@ -301,7 +270,7 @@ class ClusterRun:
                 self._start(self._admit(session))
             case messages.Finished(source, error, known) if self._book.holds(session.name, source.path):
                 self._book.finish(session.name, source.path)
-                self._finished_lately[session.name] += 1
+                self._pace.finished(session.name)
                 self._losses_in_a_row[session.name] = 0
                 session.figures.sources_done += 1
                 self._count(source, error, known=known)
@@ -316,8 +285,8 @@ class ClusterRun:
                 _log.log(level, "node %s: %s", session.name, text)
             case messages.Lost(why):
                 raise NodeLost(why)
-            case messages.Failed(kind, text):
-                raise _error(kind, text)
+            case messages.Failed():
+                raise message.error()
 
     async def _admit(self, session: NodeSession) -> None:
         """Lease sources to a node from now on."""
@@ -368,7 +337,7 @@ class ClusterRun:
         """Look how many sources there are, and how fast nodes are."""
         self._meter.sources, self._meter.all_listed = self._listing.count, self._listing.is_complete
         for name, session in self._sessions.items():
-            self._rates[name] = (self._rates.get(name, 0.0) + self._finished_lately.pop(name, 0) / TICK_SECONDS) / 2
+            self._pace.look(name, TICK_SECONDS)
             session.figures.sources_open = self._book.count(name)
 
     def _level(self) -> None:
@@ -424,16 +393,6 @@ class ClusterRun:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(session.node.end() for session in sessions))
-
-
-def _error(kind: str, message: str) -> ReelscribeError:
-    """Return the error with which a node has failed; a plain ReelscribeError where its type needs more than a text."""
-    of = getattr(errors, kind, ReelscribeError)
-    try:
-        error = of(message)
-    except TypeError:
-        return errors.ServerError(message)
-    return error if isinstance(error, ReelscribeError) else ReelscribeError(message)
 
 
 def _difference(expected: Collection[tuple[Kind, str]], got: Collection[tuple[Kind, str]]) -> str:

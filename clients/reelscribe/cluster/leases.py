@@ -1,8 +1,9 @@
-"""Which node works on which source, and what happens to the sources of a node that is lost."""
+"""Which node works on which source and how many at once, and what happens to the sources of a node that is lost."""
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,6 +15,12 @@ SUSPECT_LOSSES = 2
 
 LOSSES_ALONE = 3
 """Number of nodes that must be lost while a suspect was leased alone, until it counts as the cause."""
+
+LEASE_SECONDS = 4.0
+"""Seconds of work that are leased to a node at once, at the speed at which it did its last sources."""
+
+MOST_LEASES = 1024
+"""Largest number of sources that are leased to a node at once."""
 
 
 @dataclass
@@ -143,6 +150,40 @@ class LeaseBook:
             source = self._again.popleft()
             (chosen if len(chosen) < most and fits(source) else self._again).append(source)
         return chosen
+
+
+class Pace:
+    """How fast each node does sources, and so how many are leased to it at once."""
+
+    def __init__(self) -> None:
+        """Begin without knowing any node."""
+        self._rates: dict[str, float] = {}
+        """Sources per second that each node has done lately."""
+        self._finished: Counter[str] = Counter()
+        """Number of sources that each node has done since the last look."""
+
+    def finished(self, node: str) -> None:
+        """Count a source that a node has done."""
+        self._finished[node] += 1
+
+    def look(self, node: str, seconds: float) -> None:
+        """Learn the speed of a node, so many seconds after the last look at it."""
+        self._rates[node] = (self._rates.get(node, 0.0) + self._finished.pop(node, 0) / seconds) / 2
+
+    def room(self, node: str, held: int, at_once: int) -> int:
+        """Return how many more sources are to be leased to a node.
+
+        Args:
+            node: Name of the node.
+            held: Number of sources that are leased to it.
+            at_once: Number of sources on which it can work at the same time.
+
+        Returns:
+            The number; 0 also if so few are missing that they can wait for others.
+        """
+        wanted = min(MOST_LEASES, max(2 * at_once, math.ceil(LEASE_SECONDS * self._rates.get(node, 0.0))))
+        room = wanted - held
+        return room if room >= max(1, wanted // 4) else 0
 
 
 def _why_hopeless(source: _Source, nodes: Collection[str]) -> str | None:

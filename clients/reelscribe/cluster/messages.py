@@ -6,8 +6,10 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from reelscribe import errors
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
+from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
@@ -150,6 +152,14 @@ class Failed(NamedTuple):
 
     kind: str
     message: str
+
+    def error(self) -> ReelscribeError:
+        """Return the exception, or one that says the same where its type needs more than a text."""
+        try:
+            error = getattr(errors, self.kind, ReelscribeError)(self.message)
+        except TypeError:
+            return errors.ServerError(self.message)
+        return error if isinstance(error, ReelscribeError) else ReelscribeError(self.message)
 
 
 ToNode = Lease | Answers | Share | Tokens | GiveBack | Stop

@@ -1,4 +1,4 @@
-"""What the driver has with one node, from its start to its end.
+"""What the driver has with one node, from its start to its end; and what it needs of nodes and their cluster.
 
 The leases of a node belong to its session. When the driver gives a node up, the session is over: nobody reads what the
 node says from then on, so a node that was given up for dead and is not changes nothing.
@@ -7,9 +7,9 @@ node says from then on, so a node that was given up for dead and is not changes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import NodeFigures
@@ -75,6 +75,22 @@ class NodeHandle(Protocol):
 
     async def end(self) -> None:
         """End the node in an orderly way, or by force where it does not answer. It raises nothing."""
+
+
+class Cluster(Protocol):
+    """The machines of a run. Use it as an async context manager, which ends every node that is left."""
+
+    async def __aenter__(self) -> Self:
+        """Connect to the cluster. Raises UsageError if it cannot be used."""
+
+    async def __aexit__(self, *error: Any) -> None:
+        """End every node."""
+
+    def nodes(self) -> AsyncIterator[NodeHandle]:
+        """Yield each node that can be used, as soon as it can; again after `free`. It does not end by itself."""
+
+    def free(self, name: str) -> None:
+        """Note that a node is not used any more, and may be yielded again."""
 
 
 class NodeSession:

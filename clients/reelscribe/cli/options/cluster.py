@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reelscribe._track_specs import TrackSpec
-    from reelscribe.cluster.driver import Cluster
     from reelscribe.cluster.serving import Archives
+    from reelscribe.cluster.session import Cluster
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
 
