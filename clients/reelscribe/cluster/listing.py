@@ -21,7 +21,6 @@ NAMES_AT_ONCE = 1000
 _CREATE = "CREATE TABLE names (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, name BLOB NOT NULL)"
 _ADD = "INSERT OR IGNORE INTO names (key, name) VALUES (?, ?)"
 _READ = "SELECT number, name FROM names WHERE number > ? ORDER BY number LIMIT ?"
-_COUNT = "SELECT count(*) FROM names"
 
 
 class Listing:
@@ -95,5 +94,5 @@ class Listing:
         names = list(islice(self._sources, NAMES_AT_ONCE))
         with self._lock:
             self._database.executemany(_ADD, ((path_key(name), os.fsencode(name)) for name in names))
-            ((self.count,),) = self._database.execute(_COUNT).fetchall()
+            self.count = self._database.total_changes
         return len(names) == NAMES_AT_ONCE

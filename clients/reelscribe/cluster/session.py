@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, Self
 
+from reelscribe._reservations import Reservation
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.errors import ReelscribeError
-from reelscribe.results.store import Store
+from reelscribe.results.ledger import Ledger
 
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of a node after which it is given up. A node that is well answers every second."""
@@ -100,7 +101,7 @@ class NodeSession:
         self,
         node: NodeHandle,
         figures: NodeFigures,
-        store: Store,
+        ledger: Ledger,
         *,
         heard: Callable[[NodeSession, Message], None],
         broken: Callable[[BaseException], None],
@@ -110,7 +111,7 @@ class NodeSession:
         Args:
             node: The node.
             figures: What is told of it.
-            store: The ledger, for the calls of the node.
+            ledger: The ledger, for the calls of the node.
             heard: Called with each message of the node that is no call.
             broken: Called with the error of a call, after which the run cannot go on.
         """
@@ -118,12 +119,12 @@ class NodeSession:
         self.is_ready = False
         """Whether sources can be leased to it."""
         self.decode_processes = 0
-        self._store, self._heard, self._broken = store, heard, broken
+        self._ledger, self._heard, self._broken = ledger, heard, broken
         self._answers: list[tuple[int, Any]] = []
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
-        self._holds: dict[int, asyncio.Task[None]] = {}
-        """Tasks that hold a content or wait for it, until they are cancelled, by the numbers of the calls."""
+        self._holds: dict[int, tuple[str, Reservation]] = {}
+        """The contents that the node has reserved or waits for, by the numbers of its calls."""
 
     @property
     def name(self) -> str:
@@ -163,10 +164,12 @@ class NodeSession:
                 for message in await self._answered(self.node.listen()):
                     self._take(message)
         finally:
-            tasks = [*self._holds.values(), *([sending] if sending else [])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for content, reservation in self._holds.values():
+                self._ledger.reservations.release(content, reservation)
+            self._holds.clear()
+            if sending:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
 
     async def _answered(self, call: Any) -> Any:
         try:
@@ -187,20 +190,19 @@ class NodeSession:
         if not isinstance(message, messages.Call):
             self._heard(self, message)
         elif message.method == "hold":
-            self._holds[message.number] = asyncio.create_task(self._hold(message.number, *message.arguments))
+            self._hold(message.number, *message.arguments)
         elif message.method == "release" and (held := self._holds.pop(message.arguments[0], None)):
-            held.cancel()
+            self._ledger.reservations.release(*held)
         elif message.method in _METHODS:
-            future = getattr(self._store, message.method)(*message.arguments)
+            future = getattr(self._ledger, message.method)(*message.arguments)
             future.add_done_callback(partial(self._answer, message.number))
         else:
             raise NodeLost(f"it called {message.method!r}, which no node may call")
 
-    async def _hold(self, number: int, sha256: str) -> None:
-        async with self._store.hold(sha256):
-            self._answers.append((number, None))
-            self._has_mail.set()
-            await asyncio.Event().wait()  # until the node releases it, or is lost
+    def _hold(self, number: int, sha256: str) -> None:
+        reservation = self._ledger.reservations.reserve(sha256)
+        self._holds[number] = sha256, reservation
+        reservation.add_done_callback(partial(self._answer, number))
 
     def _answer(self, number: int, future: asyncio.Future[Any]) -> None:
         if future.cancelled():

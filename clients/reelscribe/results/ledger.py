@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from weakref import WeakValueDictionary
 
+from reelscribe._reservations import Reservations
 from reelscribe._turns import Turns
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
@@ -35,7 +35,7 @@ _SAVE_HEADER = "INSERT OR REPLACE INTO headers VALUES (?, ?, ?, ?)"
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
 _FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
-_ADD_JOB = "INSERT INTO jobs (sha256, settings) VALUES (?, ?)"
+_ADD_JOB = "INSERT INTO jobs (sha256, settings) VALUES (?, ?) RETURNING id"
 _SAVE_OPENED = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
 _FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
 _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = ?"
@@ -99,8 +99,8 @@ class Ledger:
         self._path = out / NAME
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._turns = Turns[Query, Any](self._take_turn)
-        self._held: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """A lock for each content that somebody has reserved or waits for."""
+        self.reservations = Reservations()
+        """Which contents somebody works on, by their digests."""
         self._reopened: set[int] = set()
 
     async def __aenter__(self) -> Self:
@@ -193,15 +193,13 @@ class Ledger:
         """
         return self._ask(self._outcome, sha256, settings)
 
-    @asynccontextmanager
-    async def hold(self, sha256: str) -> AsyncGenerator[None, None]:
+    def hold(self, sha256: str) -> AbstractAsyncContextManager[None]:
         """Reserve a content for the block, so that copies of a file are annotated once: others wait until it ends.
 
         Args:
             sha256: Digest of the content, in hexadecimal digits.
         """
-        async with self._held.setdefault(sha256, asyncio.Lock()):
-            yield
+        return self.reservations.hold(sha256)
 
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:
         """Return what is said in a content, in the order of time.
@@ -334,11 +332,10 @@ class Ledger:
         return int(self._select(_FIND_SETTINGS, text)[0][0])
 
     def _job(self, sha256: str, settings: int) -> Job:
-        rows = self._select(_FIND_JOB, sha256, settings)
-        if not rows:
-            self._database.execute(_ADD_JOB, (sha256, settings))
-            rows = self._select(_FIND_JOB, sha256, settings)
-        return job_from_row(rows[0], self._select(FIND_SPANS, rows[0][0]))
+        for row in self._select(_FIND_JOB, sha256, settings):
+            return job_from_row(row, self._select(FIND_SPANS, row[0]))
+        (number,) = self._select(_ADD_JOB, sha256, settings)[0]
+        return job_from_row((number, None, None, 0, None), ())
 
     def _look_up(self, paths: Sequence[str], settings: Sequence[int]) -> list[FoundFile | None]:
         return look_up(self._database, paths, settings)
