@@ -18,7 +18,7 @@ from reelscribe.reporting.progress import Silent
 from reelscribe.server.settings import read_properties
 from support.commands import command_options
 from support.patience import PATIENCE
-from support.snapshots import BAD, FRAMES, SNAPSHOT, SOUND
+from support.snapshots import BAD, FRAMES, ON_NODES, SOUND
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -38,7 +38,7 @@ def server_metrics() -> dict[str, set[str]]:
 def run_metrics() -> dict[str, set[str]]:
     """The labels of each metric that a run exports, by name."""
     metrics = RunMetrics(Silent())
-    metrics.show(replace(SNAPSHOT, lanes=(FRAMES, SOUND)))
+    metrics.show(replace(ON_NODES, lanes=(FRAMES, SOUND)))
     metrics.finished(BAD.source.path, BAD.error)
     return {sample.name: set(sample.labels) for family in metrics.collect() for sample in family.samples}
 

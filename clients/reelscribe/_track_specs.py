@@ -55,6 +55,11 @@ class TrackSpec(ABC):
         """Number of decode processes of the track."""
 
     @property
+    @abstractmethod
+    def retry_failed(self) -> bool:
+        """Whether sources are tried again that ended with an error in an earlier run."""
+
+    @property
     def most_requests(self) -> int:
         """Largest number of unanswered requests; 0 if it sends none."""
         return 0
@@ -108,6 +113,11 @@ class ModelSpec(TrackSpec):
 
         options = self.options
         return options.audio_workers if isinstance(options, SpeechOptions) else options.decode_workers
+
+    @property
+    def retry_failed(self) -> bool:
+        """Whether sources are tried again that ended with an error in an earlier run."""
+        return self.options.retry_failed
 
     @property
     def most_requests(self) -> int:
@@ -176,6 +186,11 @@ class PictureSpec(TrackSpec):
         return self.captions.decode_processes
 
     @property
+    def retry_failed(self) -> bool:
+        """Whether sources are tried again that ended with an error in an earlier run."""
+        return self.captions.retry_failed
+
+    @property
     def most_requests(self) -> int:
         """Largest number of unanswered requests."""
         return self.captions.requests_in_flight
@@ -210,3 +225,8 @@ class ShotSpec(TrackSpec):
     def decode_processes(self) -> int:
         """Number of processes that decode video."""
         return self.options.decode_workers
+
+    @property
+    def retry_failed(self) -> bool:
+        """Whether sources are tried again that ended with an error in an earlier run."""
+        return self.options.retry_failed

@@ -22,7 +22,7 @@ NOT_RUN = {
     "pip install '.[client,ray]'": "needs three machines, as the next three; tests/test_deploy_ray.py parses them",
     "export RAY_AUTH_MODE": "needs three machines",
     "ray start": "needs three machines",
-    "reelscribe annotate /videos --out out --ray": "needs three machines",
+    "reelscribe shots /videos --out first --ray": "needs three machines",
     "docker build --file deploy/ray": "needs Kubernetes; tests/test_deploy_ray.py checks the files",
 }
 """Blocks that do not run, by how they begin, and why."""

@@ -30,7 +30,9 @@ OTHERS_SAY = {
         "java not found": "TorchServe's launcher",
     },
     "docs/cluster.md": {
+        "Connection refused": "the operating system",
         "Failed to connect to Ray cluster at": "Ray",
+        "no authentication token was found": "Ray",
         "No node info found matching attributes": "Ray",
     },
 }

@@ -33,6 +33,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
 from reelscribe.errors import ReelscribeError, UsageError
 from reelscribe.reporting.progress import Progress, Silent
+from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
 from reelscribe.run.bulk import Summary
 from reelscribe.run.folder import RunFolder
@@ -193,7 +194,7 @@ class ClusterRun:
         leases = []
         for each, file in zip(leased, found, strict=True):
             jobs = {job: done for job, done in zip(self._settings, file.jobs, strict=True) if done} if file else {}
-            is_done = len(jobs) == len(self._settings) and all(job.done and not job.error for job in jobs.values())
+            is_done = file is not None and all(map(self._is_settled, self._specs, file.jobs))
             stat, sha256 = (file.stat, file.sha256) if file else (None, None)
             if is_done and self._left is not None:  # the limit is on those that are not done
                 self._book.finish(session.name, each.path)
@@ -202,6 +203,9 @@ class ClusterRun:
                 continue
             leases.append(messages.Lease(each.path, stat, sha256, jobs, is_done, each.unseen_elsewhere))
         session.send(*leases)
+
+    def _is_settled(self, spec: TrackSpec, job: Job | None) -> bool:
+        return job is not None and job.is_settled(retry_failed=spec.retry_failed)
 
     def _next_sources(self, most: int) -> list[str]:
         paths = self._listing.take(most if self._left is None else min(most, self._left))

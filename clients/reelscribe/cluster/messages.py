@@ -53,7 +53,7 @@ class Lease(NamedTuple):
     jobs: Mapping[int, Job] = {}
     """The jobs of this content that there are already, by the numbers of their settings."""
     is_done: bool = False
-    """Whether all jobs of the run are among them, done and without an error."""
+    """Whether all jobs of the run are among them, and the run leaves them as they are."""
     unseen_elsewhere: bool = False
     """Whether nobody can see the file, the driver included, so that its error is that of a file that is not there."""
 

@@ -74,8 +74,9 @@ class NodeActor:
 
     async def begin(self, spec: bytes) -> None:
         """Open the models."""
-        with suppress(PermissionError):  # Ray starts actors with a low priority, which decode processes would inherit
-            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        with suppress(PermissionError):  # Ray gives actors a low priority, which is inherited by what they start
+            for thread in os.listdir("/proc/self/task"):
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
         await self._node.begin(pickle.loads(spec))  # noqa: S301 - who may send it may run programs anyway
 
     async def tell(self, mail: bytes) -> None:
@@ -199,7 +200,9 @@ class RayCluster:
                     yield self._place(name, usable[name])
             if not (usable or self._is_told):
                 what = (
-                    "a GPU; with --serve-nodes N, nodes without one serve the models, too" if self._serve else "a CPU"
+                    "a GPU; with --serve-nodes N, nodes without one serve the models, too"
+                    if self._needs_gpus
+                    else "a CPU"
                 )
                 _log.warning("waiting for the cluster: it has no node with %s", what)
             self._is_told = not usable
@@ -219,12 +222,8 @@ class RayCluster:
     def _connect(self) -> None:
         try:
             address = canonicalize_bootstrap_address_or_die(self._address)
-            if not _demands_token(address) and not self._insecure:
-                raise UsageError(
-                    f"--ray {self._address}: expected a cluster with token authentication, got one where whoever"
-                    " reaches it can run programs; start it with RAY_AUTH_MODE=token, or use it all the same with"
-                    " --insecure"
-                )
+            if not _demands_token(address):
+                self._check_insecure()
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
             raise UsageError(
@@ -232,6 +231,19 @@ class RayCluster:
                 " that RAY_AUTH_MODE=token and the token of the cluster (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH) are set"
                 " here"
             ) from None
+
+    def _check_insecure(self) -> None:
+        """Raise UsageError unless the user wants a cluster without tokens."""
+        if not self._insecure:
+            raise UsageError(
+                f"--ray {self._address}: expected a cluster with token authentication, got one where whoever reaches it"
+                " can run programs; start it with RAY_AUTH_MODE=token, or use it all the same with --insecure"
+            )
+        if os.environ.get("RAY_AUTH_MODE") == "token":  # then actors would end as soon as they begin
+            raise UsageError(
+                f"--ray {self._address}: expected no RAY_AUTH_MODE for a cluster without token authentication, got"
+                " token; unset it here"
+            )
 
     def _place(self, name: str, node: Mapping[str, Any]) -> RayNode:
         """Ask Ray for an actor on a node."""

@@ -7,8 +7,8 @@ node says from then on, so a node that was given up for dead and is not changes 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from typing import Any, Protocol, Self
 
 from reelscribe._reservations import Reservation
@@ -120,6 +120,9 @@ class NodeSession:
         """Whether sources can be leased to it."""
         self.decode_processes = 0
         self._ledger, self._heard, self._broken = ledger, heard, broken
+        self._asked: deque[tuple[int, asyncio.Future[Any]]] = deque()
+        """The numbers of the calls that the ledger has not answered yet, which answers in this order."""
+        self._has_asked = asyncio.Event()
         self._answers: list[tuple[int, Any]] = []
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
@@ -147,7 +150,7 @@ class NodeSession:
             NodeLost: The node has died, or does not answer any more.
             NodeRefused: The node has another version.
         """
-        sending: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             theirs = await self.node.version()
             if theirs != version():
@@ -157,19 +160,20 @@ class NodeSession:
             if archives:
                 await archives.send(self.node)
             await self._answered(self.node.begin(spec))
-            sending = asyncio.create_task(self._send_mail())
+            tasks = [asyncio.create_task(self._send_mail()), asyncio.create_task(self._collect_answers())]
             while True:
-                if sending.done():
-                    sending.result()
+                for task in tasks:
+                    if task.done():
+                        task.result()
                 for message in await self._answered(self.node.listen()):
                     self._take(message)
         finally:
             for content, reservation in self._holds.values():
                 self._ledger.reservations.release(content, reservation)
             self._holds.clear()
-            if sending:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answered(self, call: Any) -> Any:
         try:
@@ -194,21 +198,30 @@ class NodeSession:
         elif message.method == "release" and (held := self._holds.pop(message.arguments[0], None)):
             self._ledger.reservations.release(*held)
         elif message.method in _METHODS:
-            future = getattr(self._ledger, message.method)(*message.arguments)
-            future.add_done_callback(partial(self._answer, message.number))
+            self._asked.append((message.number, getattr(self._ledger, message.method)(*message.arguments)))
+            self._has_asked.set()
         else:
             raise NodeLost(f"it called {message.method!r}, which no node may call")
 
     def _hold(self, number: int, sha256: str) -> None:
         reservation = self._ledger.reservations.reserve(sha256)
         self._holds[number] = sha256, reservation
-        reservation.add_done_callback(partial(self._answer, number))
+        reservation.add_done_callback(lambda _: self._answer(number, None))
 
-    def _answer(self, number: int, future: asyncio.Future[Any]) -> None:
-        if future.cancelled():
-            return
-        if error := future.exception():
-            self._broken(error)
-        else:
-            self._answers.append((number, future.result()))
-            self._has_mail.set()
+    async def _collect_answers(self) -> None:
+        """Take the answers of the ledger, as many at once as it gives: with a callback for each they take longer."""
+        while True:
+            await self._has_asked.wait()
+            self._has_asked.clear()
+            while self._asked:
+                await asyncio.wait([self._asked[0][1]])
+                while self._asked and self._asked[0][1].done():
+                    number, future = self._asked.popleft()
+                    if error := future.exception():
+                        self._broken(error)
+                    else:
+                        self._answer(number, future.result())
+
+    def _answer(self, number: int, value: Any) -> None:
+        self._answers.append((number, value))
+        self._has_mail.set()

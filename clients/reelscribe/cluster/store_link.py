@@ -36,7 +36,7 @@ class StoreLink:
         self._leases: dict[str, Lease] = {}
         """What came with the leases of sources that are not done, by their paths."""
         self._done: dict[str, Mapping[int, Job]] = {}
-        """The jobs of contents that are done without an error, by their digests and then by their settings."""
+        """The jobs of contents that the run leaves as they are, by their digests and then by their settings."""
 
     def learn(self, lease: Lease) -> None:
         """Take note of what the ledger knows about a source."""

@@ -1,9 +1,9 @@
-"""The tokens for servers on nodes: the driver reads and renews them, and nodes keep them in files of their own."""
+"""The tokens for servers on nodes: the driver reads and renews them, and nodes keep them in their memory."""
 
 from __future__ import annotations
 
 import json
-import tempfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,6 @@ from typing import Self
 
 import aiohttp
 
-from reelscribe._files import atomic_file
 from reelscribe._track_specs import TrackSpec
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
@@ -42,40 +41,43 @@ async def current_tokens(specs: Sequence[TrackSpec], session: aiohttp.ClientSess
 
 
 class LentTokens:
-    """The tokens that a node was given, in key files of a folder that exists as long as the block."""
+    """The tokens that a node was given, in key files that are not on a disk, so that no death of the node leaves them.
+
+    Use it as a context manager; the files exist as long as the block.
+    """
 
     def __init__(self, tokens: Sequence[str | None]) -> None:
         """Take the tokens, in the order of the servers; None for a server that requires none."""
         self._tokens = tokens
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix="reelscribe-keys-")  # for its owner alone
+        self._files = [None if token is None else os.memfd_create("reelscribe-key") for token in self._tokens]
+        for file in filter(None, self._files):
+            os.fchmod(file, 0o600)
         self.write(self._tokens)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._folder.cleanup()
+        for file in filter(None, self._files):
+            os.close(file)
 
     def write(self, tokens: Sequence[str | None]) -> None:
         """Replace the tokens. Clients use the new ones when a server refuses an old one."""
-        for number, token in enumerate(tokens):
-            if token is None:
-                continue
-            with atomic_file(self._path(number)) as partial:
-                partial.touch(mode=0o600)
-                partial.write_text(json.dumps({"inference": {"key": token}}))
+        for file, token in zip(self._files, tokens, strict=True):
+            if file and token:
+                text = json.dumps({"inference": {"key": token}}).encode()
+                os.pwrite(file, text, 0)
+                os.truncate(file, len(text))
 
     def used_by(self, specs: Sequence[TrackSpec]) -> list[TrackSpec]:
         """Return specifications whose servers have the tokens, in the order of the servers."""
-        numbers = iter(range(len(self._tokens)))
-        return [spec.on([self._with_token(each, next(numbers)) for each in spec.servers]) for spec in specs]
+        files = iter(self._files)
+        return [spec.on([_with_token(each, next(files)) for each in spec.servers]) for spec in specs]
 
-    def _with_token(self, found: FoundServer, number: int) -> FoundServer:
-        if self._tokens[number] is None:
-            return found
-        return FoundServer(Server(found.server.url, Credentials(self._path(number))))
 
-    def _path(self, number: int) -> Path:
-        return Path(self._folder.name) / f"{number}.json"
+def _with_token(found: FoundServer, file: int | None) -> FoundServer:
+    if file is None:
+        return found
+    return FoundServer(Server(found.server.url, Credentials(Path(f"/proc/self/fd/{file}"))))

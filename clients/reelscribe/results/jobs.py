@@ -91,6 +91,14 @@ class Job:
     missing: Sequence[Span]
     """The frames or samples that have no saved result yet, in order."""
 
+    def is_settled(self, *, retry_failed: bool) -> bool:
+        """Return whether a run leaves it as it is.
+
+        Args:
+            retry_failed: Whether the run tries again what has ended with an error.
+        """
+        return self.done and not (retry_failed and self.error and not self.error.is_missing_stream)
+
 
 def job_from_row(
     row: tuple[int, str | None, int | None, int, str | None], saved: Iterable[tuple[int, int, int | None]]

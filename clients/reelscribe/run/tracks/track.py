@@ -132,7 +132,7 @@ class Track(ABC, Generic[Opened]):
     async def job_to_do(self, source: Source) -> Job:
         """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
         job = await self.job(source)
-        if job.done and job.error and self.retries(job.error.type):
+        if job.done and not job.is_settled(retry_failed=self._retry_failed):
             await self._store.reopen(job.id)
             job = await self.job(source)
         return job
