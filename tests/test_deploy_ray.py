@@ -22,8 +22,6 @@ SCHEMAS = Path(__file__).parent / "data" / "kuberay"
 DOCUMENT = ROOT / "docs" / "cluster.md"
 MANIFESTS = [part for path in sorted(DEPLOY.glob("*.yaml")) for part in yaml.safe_load_all(path.read_text())]
 RAY_CODE = Path(ray.__file__).parent
-NOT_YET = {"--ray-nodes"}
-"""Options that another change of this release adds."""
 
 
 def of_kind(kind: str) -> list[dict]:
@@ -111,7 +109,7 @@ def test_the_command_of_the_job_exists_and_its_folders_are_mounted():
     program, command, *words = shlex.split(JOB["spec"]["entrypoint"])
     assert program == "reelscribe"
     options = {word for word in words if word.startswith("--")}
-    assert options - NOT_YET <= command_options()[command]
+    assert options <= command_options()[command]
     mounts = {mount["mountPath"] for mount in HEAD["template"]["spec"]["containers"][0]["volumeMounts"]}
     folders = [Path(word) for word in words if word.startswith("/")]
     assert folders
@@ -147,7 +145,7 @@ def test_options_in_the_document_exist():
     known = set().union(*command_options().values(), *(command_of_ray.opts for command_of_ray in ray_options()))
     others = {"--for", "--follow", "--force", "--file", "--tag"}  # of kubectl and docker
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", text))
-    assert named - known - others - NOT_YET == set()
+    assert named - known - others == set()
 
 
 def ray_options():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reelscribe.cluster.leases import LOSSES_ALONE, SUSPECT_LOSSES, LeaseBook
+from reelscribe.cluster.leases import LOSSES_ALONE, MOST_UNSEEN, SUSPECT_LOSSES, LeaseBook
 
 
 def book_of(*paths: str) -> LeaseBook:
@@ -154,3 +154,32 @@ def test_what_a_node_says_about_a_source_that_is_not_leased_to_it_changes_nothin
     book.give_back("b", [path])
     assert book.holds("a", "1")
     assert not book.has_more
+
+
+def test_a_suspect_goes_to_a_node_that_was_not_lost_with_it():
+    book = book_of("1")
+    lose_often(book, SUSPECT_LOSSES + 1, "a")
+    assert not book.take("a", 9, others=["b"])
+    assert [leased.path for leased in book.take("b", 9, others=["a"])] == ["1"]
+    book.lose("b")
+    assert book.take("a", 9, others=["b"])  # it was lost with both, so either may try
+
+
+def test_a_node_that_sees_little_does_not_take_all_names():
+    names = [str(number) for number in range(10 * MOST_UNSEEN)]
+    book, taken_by_blind = book_of(*names), 0
+    while leased := book.take("blind", 10):
+        taken_by_blind += len(leased)
+        for each in leased:
+            book.unseen("blind", each.path, "no such file")
+    assert taken_by_blind == MOST_UNSEEN
+    assert sorted(taken(book, "b", len(names))) == sorted(names)
+
+
+def test_a_node_is_offered_what_it_may_see_when_others_have_taken_what_it_cannot():
+    book = book_of(*map(str, range(MOST_UNSEEN + 1)))
+    for each in book.take("blind", MOST_UNSEEN):
+        book.unseen("blind", each.path, "no such file")
+    assert not book.take("blind", 1)
+    assert len(book.take("b", MOST_UNSEEN)) == MOST_UNSEEN
+    assert taken(book, "blind", 1) == [str(MOST_UNSEEN)]

@@ -102,6 +102,7 @@ def test_a_killed_node_costs_what_was_in_flight_there(running, library, on_one_m
     assert results_in(tmp_path / "out") == expected
     again = (scrape_server(running) - before)[frames] - undisturbed[frames]
     print(f"{again:.0f} frames were captioned twice, {undisturbed[frames]:.0f} once")
+    assert "was lost" in log_of(tmp_path / "out")
     assert again <= 8 * 8  # half of the 16 requests in flight were of that node, of 8 frames each
     cluster.join()
 

@@ -49,7 +49,7 @@ def caption(
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec, PictureSpec
 
-        found, in_flight = [] if cluster.serves else servers.find(), servers.requests_in_flight
+        found, in_flight = cluster.servers(servers), servers.requests_in_flight
         of_clips = ModelSpec(clips.clip_options(run, pictures, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, pictures), found, model, in_flight)
         run_command(run, cluster, None, [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)])
@@ -72,7 +72,7 @@ def transcribe(
         from reelscribe._track_specs import ModelSpec
 
         options = audio.speech_options(run)
-        found = [] if cluster.serves else servers.find()
+        found = cluster.servers(servers)
         run_command(run, cluster, None, [ModelSpec(options, found, model, servers.requests_in_flight)])
 
 
@@ -111,7 +111,7 @@ def annotate(
         from reelscribe.server.finding import find_servers
 
         caption_options, speech_options = frames.caption_options(run, pictures), audio.speech_options(run)
-        caption_servers = [] if cluster.serves else servers.find()
+        caption_servers = cluster.servers(servers, speech_server)
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
         speech_servers = (

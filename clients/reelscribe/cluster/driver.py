@@ -11,9 +11,8 @@ import json
 import logging
 import math
 import os
-from collections import Counter
-from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,12 @@ from reelscribe.cluster.listing import Listing
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, look
 from reelscribe.cluster.serving import Archives
-from reelscribe.cluster.session import Cluster, NodeLost, NodeRefused, NodeSession
-from reelscribe.cluster.tokens import current_tokens, without_tokens
+from reelscribe.cluster.session import LOSSES_IN_A_ROW, Cluster, ComingNodes, NodeLost, NodeRefused, NodeSession
+from reelscribe.cluster.tokens import CurrentTokens, without_tokens
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
 from reelscribe.errors import ReelscribeError, UsageError
 from reelscribe.reporting.progress import Progress, Silent
-from reelscribe.results.jobs import Job
 from reelscribe.results.records import Kind
 from reelscribe.run.bulk import Summary
 from reelscribe.run.folder import RunFolder
@@ -42,14 +40,6 @@ from reelscribe.run.tracks.track import Stopped
 
 TICK_SECONDS = 1.0
 """Seconds between two looks at how fast nodes are, and at what could be moved from one to another."""
-
-TOKEN_SECONDS = 15.0
-"""Seconds between two looks at whether tokens have changed."""
-
-LOSSES_IN_A_ROW = 3
-"""Number of times that a node may be lost without having done a source, until it is not started again. Losses with a
-source that is suspected to be the cause do not count.
-"""
 
 _log = logging.getLogger(__name__)
 
@@ -88,9 +78,13 @@ class ClusterRun:
         self._meter = ClusterMeter()
         self._sessions: dict[str, NodeSession] = {}
         self._pace = Pace()
-        self._losses_in_a_row: Counter[str] = Counter()
-        self._tracks: list[tuple[Kind, str]] = []
-        """The kinds of annotations with their models and settings, as the first node has told them."""
+        self._coming = ComingNodes()
+        self._blind: set[str] = set()
+        """Names of nodes that do not see some source."""
+        self._refusal: ReelscribeError | None = None
+        """Why the last node was abandoned."""
+        self._first: messages.Ready | None = None
+        """What the first node has told about its models and settings."""
         self._settings: list[int] = []
         """Their numbers in the ledger."""
         self._wake = asyncio.Event()
@@ -103,7 +97,7 @@ class ClusterRun:
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of annotations that the run has made; empty before the first node is ready."""
-        return [kind for kind, _ in self._tracks]
+        return [kind for kind, _ in self._first.tracks] if self._first else []
 
     def stop(self) -> None:
         """End the run early: nodes save the answers to their requests in flight, and `run` returns."""
@@ -138,7 +132,7 @@ class ClusterRun:
             self._listing = await stack.enter_async_context(Listing(sources, self._wake.set))
             self._book = LeaseBook(self._next_sources)
             await stack.enter_async_context(self._cluster)
-            self._http = await stack.enter_async_context(aiohttp.ClientSession())
+            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(aiohttp.ClientSession()))
             folder.begin(self._meter, self._progress)
             stack.enter_context(self._progress)
             stack.push_async_callback(self._end)
@@ -176,7 +170,8 @@ class ClusterRun:
             elif (self._listing.is_used_up or self._left == 0) and self._book.is_empty:
                 return
             else:
-                for session in list(self._sessions.values()):
+                # Whoever has least comes first, so that what a busy node gives back does not return to it.
+                for session in sorted(self._sessions.values(), key=lambda each: self._book.count(each.name)):
                     await self._lease(session)
             await self._wake.wait()
 
@@ -187,25 +182,25 @@ class ClusterRun:
         room = self._pace.room(session.name, self._book.count(session.name), session.decode_processes)
         if not room:
             return
-        leased = self._book.take(session.name, room)
+        leased = self._book.take(session.name, room, self._sessions.keys() - {session.name})
+        if not leased:
+            return
         found = await self._folder.ledger.look_up([each.path for each in leased], self._settings)
         if self._sessions.get(session.name) is not session:
             return  # it was lost meanwhile, and its leases with it
         leases = []
         for each, file in zip(leased, found, strict=True):
             jobs = {job: done for job, done in zip(self._settings, file.jobs, strict=True) if done} if file else {}
-            is_done = file is not None and all(map(self._is_settled, self._specs, file.jobs))
+            is_done = file is not None and all(
+                job and job.is_settled(retry_failed=spec.retry_failed)
+                for spec, job in zip(self._specs, file.jobs, strict=True)
+            )
             stat, sha256 = (file.stat, file.sha256) if file else (None, None)
             if is_done and self._left is not None:  # the limit is on those that are not done
-                self._book.finish(session.name, each.path)
                 self._left += 1
                 self._wake.set()
-                continue
             leases.append(messages.Lease(each.path, stat, sha256, jobs, is_done, each.unseen_elsewhere))
         session.send(*leases)
-
-    def _is_settled(self, spec: TrackSpec, job: Job | None) -> bool:
-        return job is not None and job.is_settled(retry_failed=spec.retry_failed)
 
     def _next_sources(self, most: int) -> list[str]:
         paths = self._listing.take(most if self._left is None else min(most, self._left))
@@ -222,22 +217,23 @@ class ClusterRun:
             figures.state = "starting"
             session = NodeSession(node, figures, self._folder.ledger, heard=self._hear, broken=self._break)
             self._sessions[node.name] = session
+            self._coming.expect(node.name)
             self._start(self._attend(session))
 
     async def _attend(self, session: NodeSession) -> None:
         """Work with a node until it is lost or of no use."""
-        tokens = await current_tokens(self._specs, self._http)
+        tokens = await self._tokens.read()
         served = self._archives.all if self._archives else ()
         spec = NodeSpec(without_tokens(self._specs), os.getcwd(), tokens, served)
         try:
             await session.run(spec, self._archives)
         except NodeLost as lost:
             self._meter.nodes_lost += 1
-            self._losses_in_a_row[session.name] += not self._book.lose(session.name)
+            may_return = self._coming.lost(session.name, with_suspect=self._book.lose(session.name))
             self._forget(session, f"lost: {lost}")
             _log.warning("node %s was lost: %s; what it had not saved is done again", session.name, lost)
             await session.node.end()
-            if self._losses_in_a_row[session.name] < LOSSES_IN_A_ROW:
+            if may_return:
                 self._cluster.free(session.name)
             else:
                 self._abandon(session, UsageError(f"lost {LOSSES_IN_A_ROW} times in a row: {lost}"))
@@ -257,23 +253,34 @@ class ClusterRun:
 
     def _abandon(self, session: NodeSession, error: ReelscribeError) -> None:
         """Go on without a node for good, if there is another one."""
-        if self._sessions:
+        self._coming.forget(session.name)
+        self._refusal = messages.Failed(type(error).__name__, f"node {session.name}: {error}").error()
+        if self._sessions or self._usable():
             _log.warning("node %s is not used: %s", session.name, error)
-        else:
-            self._break(messages.Failed(type(error).__name__, f"node {session.name}: {error}").error())
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        """End the run if all nodes have been abandoned."""
+        if self._refusal and not (self._sessions or self._usable()):
+            self._break(self._refusal)
+
+    def _usable(self) -> set[str]:
+        """Return the names of the nodes that are ready, or are expected to be so soon."""
+        ready = {name for name, session in self._sessions.items() if session.is_ready}
+        return ready | self._coming.names()
 
     def _hear(self, session: NodeSession, message: Message) -> None:
         match message:
-            case messages.Ready(tracks, decode_processes):
-                session.decode_processes = decode_processes
-                self._tracks = self._tracks or list(tracks)
-                if list(tracks) != self._tracks:
-                    raise NodeRefused(_difference(self._tracks, tracks))
+            case messages.Ready():
+                session.decode_processes = message.decode_processes
+                self._first = self._first or message
+                if difference := message.difference(self._first):
+                    raise NodeRefused(difference)
                 self._start(self._admit(session))
             case messages.Finished(source, error, known) if self._book.holds(session.name, source.path):
                 self._book.finish(session.name, source.path)
                 self._pace.finished(session.name)
-                self._losses_in_a_row[session.name] = 0
+                self._coming.has_done_a_source(session.name)
                 session.figures.sources_done += 1
                 self._count(source, error, known=known)
             case messages.GivenBack(paths):
@@ -292,11 +299,13 @@ class ClusterRun:
 
     async def _admit(self, session: NodeSession) -> None:
         """Lease sources to a node from now on."""
-        texts = [json.loads(text) for _, text in self._tracks]
+        assert self._first
+        texts = [json.loads(text) for _, text in self._first.tracks]
         self._settings = [await self._folder.ledger.settings_id(settings) for settings in texts]
         if self._sessions.get(session.name) is not session:
             return  # it was lost meanwhile
         session.is_ready = True
+        self._coming.forget(session.name)
         session.figures.state = "ready"
         self._share_requests()
         if self._stopped:
@@ -311,10 +320,13 @@ class ClusterRun:
         self._book.unseen(session.name, path, why)
         if why_unseen:
             self._book.seen_nowhere(path)
+        elif session.name not in self._blind:
+            self._blind.add(session.name)
+            _log.warning("node %s cannot see %s: %s; what it does not see is left to others", session.name, path, why)
         self._wake.set()
 
     def _settle_hopeless(self) -> None:
-        for path, reason in self._book.hopeless(self._sessions):
+        for path, reason in self._book.hopeless(self._usable()):
             error = SourceError("MediaError", reason)
             self._folder.ledger.save_unreadable(path, error).add_done_callback(self._check)
             self._count(Source(path), error, known=False)
@@ -331,13 +343,16 @@ class ClusterRun:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._look()
+            self._check_nodes()
             if self._listing.is_used_up:
                 self._level()
             self._wake.set()
 
     def _look(self) -> None:
         """Look how many sources there are, and how fast nodes are."""
-        self._meter.sources, self._meter.all_listed = self._listing.count, self._listing.is_complete
+        listed, most = self._listing.count, self._listing.taken + (self._left or 0)
+        self._meter.sources = listed if self._left is None else min(listed, most)
+        self._meter.all_listed = self._listing.is_complete
         for name, session in self._sessions.items():
             self._pace.look(name, TICK_SECONDS)
             session.figures.sources_open = self._book.count(name)
@@ -361,15 +376,9 @@ class ClusterRun:
 
     async def _renew(self) -> None:
         """Tell nodes the tokens when they change, until cancelled."""
-        told: list[str | None] | None = None
-        while True:
-            with suppress(UsageError):  # a server that restarts has no key file for a while
-                tokens = await current_tokens(self._specs, self._http)
-                if told is not None and tokens != told:
-                    for session in self._sessions.values():
-                        session.send(messages.Tokens(tokens))
-                told = tokens
-            await asyncio.sleep(TOKEN_SECONDS)
+        async for tokens in self._tokens.changes():
+            for session in self._sessions.values():
+                session.send(messages.Tokens(tokens))
 
     def _start(self, work: Any) -> None:
         task = asyncio.create_task(work)
@@ -395,13 +404,3 @@ class ClusterRun:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(session.node.end() for session in sessions))
-
-
-def _difference(expected: Collection[tuple[Kind, str]], got: Collection[tuple[Kind, str]]) -> str:
-    """Return which settings of a node differ from those of the first node."""
-    different: list[str] = []
-    for (kind, ours), (_, theirs) in zip(expected, got, strict=False):
-        mine, other = json.loads(ours), json.loads(theirs)
-        names = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
-        different += [f"{name} of {kind}" for name in names]
-    return f"expected the models and settings of the first node, got another {', '.join(different) or 'kind'}"

@@ -23,6 +23,10 @@ MOST_LEASES = 1024
 """Largest number of sources that are leased to a node at once."""
 
 
+MOST_UNSEEN = 100
+"""Number of sources that a node cannot see, and that wait for others, from which on it gets no new ones."""
+
+
 @dataclass
 class _Source:
     """A source that is leased, or is to be leased again."""
@@ -30,8 +34,8 @@ class _Source:
     path: str
     losses: int = 0
     """Number of nodes that were lost while they had begun it, or might have."""
-    losses_alone: int = 0
-    """Number of nodes that were lost while it was leased alone, as a suspect."""
+    lost_alone: list[str] = field(default_factory=list)
+    """The nodes that were lost while it was leased alone, as a suspect."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Why nodes cannot see it, by their names."""
     unseen_elsewhere: bool = False
@@ -82,15 +86,22 @@ class LeaseBook:
         """Return how many sources a node works on."""
         return len(self._leased.get(node, ()))
 
-    def take(self, node: str, most: int) -> list[Leased]:
-        """Lease up to so many sources to a node."""
+    def take(self, node: str, most: int, others: Collection[str] = ()) -> list[Leased]:
+        """Lease up to so many sources to a node.
+
+        Args:
+            node: Name of the node.
+            most: Largest number of sources.
+            others: The names of the other nodes. A suspect goes to one that was not lost with it, if there is one.
+        """
         held = self._leased.setdefault(node, {})
         if any(source.is_suspect for source in held.values()):
             return []
         chosen = self._pick(lambda source: not source.is_suspect and node not in source.unseen, most)
-        chosen += [_Source(path) for path in self._next_sources(most - len(chosen))]
+        if sum(node in source.unseen for source in self._again) < MOST_UNSEEN:
+            chosen += [_Source(path) for path in self._next_sources(most - len(chosen))]
         if not chosen and not held:
-            chosen = self._pick(lambda source: node not in source.unseen, 1)
+            chosen = self._pick(lambda source: self._may_be_tried_alone(source, node, others), 1)
         held.update((source.path, source) for source in chosen)
         return [Leased(source.path, source.unseen_elsewhere) for source in chosen]
 
@@ -128,7 +139,8 @@ class LeaseBook:
         lost = list(self._leased.pop(node, {}).values())
         with_suspect = any(source.is_suspect for source in lost)
         for source in lost:
-            source.losses_alone += source.is_suspect
+            if source.is_suspect:
+                source.lost_alone.append(node)
             source.losses += 1
         self._again.extend(lost)
         return with_suspect
@@ -139,10 +151,16 @@ class LeaseBook:
         Args:
             nodes: The names of all nodes that sources can be leased to.
         """
-        reasons = [(source, reason) for source in self._again if (reason := _why_hopeless(source, nodes))]
-        for source, _ in reasons:
-            self._again.remove(source)
-        return [(source.path, reason) for source, reason in reasons]
+        reasons = [(source.path, reason) for source in self._again if (reason := _why_hopeless(source, nodes))]
+        if reasons:
+            paths = {path for path, _ in reasons}
+            self._again = deque(source for source in self._again if source.path not in paths)
+        return reasons
+
+    @staticmethod
+    def _may_be_tried_alone(source: _Source, node: str, others: Collection[str]) -> bool:
+        elsewhere = any(other not in source.lost_alone and other not in source.unseen for other in others)
+        return node not in source.unseen and not (node in source.lost_alone and elsewhere)
 
     def _pick(self, fits: Callable[[_Source], bool], most: int) -> list[_Source]:
         chosen: list[_Source] = []
@@ -187,10 +205,10 @@ class Pace:
 
 
 def _why_hopeless(source: _Source, nodes: Collection[str]) -> str | None:
-    if source.losses_alone >= LOSSES_ALONE:
+    if len(source.lost_alone) >= LOSSES_ALONE:
         return (
-            f"{source.losses} nodes were lost while they worked on it, {source.losses_alone} of them on nothing else;"
-            " it is tried again with the next run"
+            f"{source.losses} nodes were lost while they worked on it, {len(source.lost_alone)} of them on nothing"
+            " else; it is tried again with the next run"
         )
     if nodes and all(node in source.unseen for node in nodes):
         (node, why), *others = source.unseen.items()

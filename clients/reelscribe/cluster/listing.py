@@ -79,6 +79,11 @@ class Listing:
         return [os.fsdecode(name) for _, name in rows]
 
     @property
+    def taken(self) -> int:
+        """Number of sources that were taken so far."""
+        return self._taken
+
+    @property
     def is_used_up(self) -> bool:
         """Whether all sources have been taken."""
         return self.is_complete and self._taken >= self.count

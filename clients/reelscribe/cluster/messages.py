@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -95,6 +96,17 @@ class Ready(NamedTuple):
     tracks: Sequence[tuple[Kind, str]]
     """Kind of each track, and its model with its settings as `settings_text` returns them."""
     decode_processes: int
+
+    def difference(self, first: Ready) -> str | None:
+        """Return how its tracks differ from those of the first node; None if they are equal."""
+        if list(self.tracks) == list(first.tracks):
+            return None
+        different: list[str] = []
+        for (kind, text), (_, other) in zip(self.tracks, first.tracks, strict=False):
+            ours, theirs = json.loads(text), json.loads(other)
+            names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+            different += [f"{name} of {kind}" for name in names]
+        return f"expected the models and settings of the first node, got another {', '.join(different) or 'kind'}"
 
 
 class Call(NamedTuple):

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import reelscribe
@@ -88,6 +88,7 @@ class Node:
 
     async def begin(self, spec: NodeSpec) -> None:
         """Open the models; `listen` returns Ready when they are open, or Failed."""
+        self._listened = time.monotonic()  # archives may have been sent until now, for long
         self._main = asyncio.create_task(self._run(spec))
 
     async def tell(self, mail: Sequence[Message]) -> None:
@@ -159,7 +160,8 @@ class Node:
         match message:
             case messages.Lease():
                 self._link.learn(message)
-                self._leased[message.path] = asyncio.create_task(self._annotate(message))
+                task = self._leased[message.path] = asyncio.create_task(self._annotate(message))
+                task.add_done_callback(partial(self._lease_ended, message.path))
             case messages.Answers(values):
                 self._link.answered(values)
             case messages.Share(requests_in_flight):
@@ -184,27 +186,31 @@ class Node:
             if not lease.is_done:
                 self._meter.expect(path, size)
             annotated = await self._annotator.annotate(path)
-            self._send(messages.Finished(annotated.source, annotated.error, lease.is_done))
-        except (Stopped, asyncio.CancelledError):
+            known = lease.is_done and annotated.source.sha256 == lease.sha256  # else it was written to since
+            self._send(messages.Finished(annotated.source, annotated.error, known))
+        except Stopped:
             self._send(messages.GivenBack([path]))
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source
             self._send(messages.GivenBack([path]))
-            self._fail(error)
-        finally:
-            self._meter.give_up(path)
-            self._link.forget_lease(path)
-            del self._leased[path]
-            if not self._leased:
-                self._send(self._figures())  # the run may end before the next report is due
+            self._fail(error, f"{path}: ")
+
+    def _lease_ended(self, path: str, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # maybe before its first step
+            self._send(messages.GivenBack([path]))
+        self._meter.give_up(path)
+        self._link.forget_lease(path)
+        del self._leased[path]
+        if not self._leased:
+            self._send(self._figures())  # the run may end before the next report is due
 
     def _not_begun(self, most: int) -> list[str]:
         """Return the newest leases of sources that no decode process has begun to read."""
         waiting = [path for path in reversed(self._leased) if not self._meter.is_begun(path)]
         return waiting[:most]
 
-    def _fail(self, error: Exception) -> None:
-        expected = isinstance(error, ReelscribeError)
-        self._send(messages.Failed(type(error).__name__, str(error) if expected else repr(error)))
+    def _fail(self, error: Exception, while_doing: str = "") -> None:
+        text = str(error) if isinstance(error, ReelscribeError) else f"{while_doing}{error!r}"
+        self._send(messages.Failed(type(error).__name__, text))
 
     async def _report(self) -> None:
         """Tell the driver how the node is, until cancelled."""

@@ -19,14 +19,14 @@ import grpc
 import ray
 from ray._private.services import canonicalize_bootstrap_address_or_die
 from ray.autoscaler.sdk import request_resources
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import Node, NodeSpec
 from reelscribe.cluster.serving import Archive
-from reelscribe.cluster.session import NodeLost
-from reelscribe.errors import UsageError
+from reelscribe.cluster.session import NodeLost, NodeRefused
+from reelscribe.errors import ReelscribeError, UsageError
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the nodes of the cluster."""
@@ -105,6 +105,7 @@ class RayNode:
         """
         self.name = name
         self._actor, self._cpus = actor, cpus
+        self._is_placed = False
 
     async def version(self) -> str:
         """Return the version of the node, as soon as Ray has placed its actor."""
@@ -112,7 +113,9 @@ class RayNode:
         done, _ = await asyncio.wait((answer,), timeout=PLACE_SECONDS)
         if not done:
             _log.warning("waiting for the cluster: node %s has not had room for %d CPUs", self.name, self._cpus)
-        return str(await answer)
+        version = str(await answer)
+        self._is_placed = True
+        return version
 
     async def lacking(self, digests: Sequence[str]) -> list[str]:
         """Return the digests of the archives that its machine does not have."""
@@ -137,8 +140,9 @@ class RayNode:
 
     async def end(self) -> None:
         """End what the actor has started, and then the actor."""
-        with suppress(TimeoutError, NodeLost):
-            await asyncio.wait_for(_answered(self._actor.end.remote()), END_SECONDS)
+        if self._is_placed:  # else it has started nothing, and would not answer
+            with suppress(TimeoutError, NodeLost, ReelscribeError):
+                await asyncio.wait_for(_answered(self._actor.end.remote()), END_SECONDS)
         with suppress(RayError, ValueError):  # there is no connection any more
             ray.kill(self._actor)
 
@@ -162,14 +166,14 @@ class RayCluster:
         Args:
             address: Address of the head, such as 10.0.0.1:6379, or "auto" for the cluster that this machine is part of.
             processes: Number of decode processes of a node, for which CPUs are asked.
-            runtime_env: Ray's runtime environment for the actors; None for that of the nodes.
+            runtime_env: Ray's runtime environment for the run; None for that of the nodes.
             insecure: Whether a cluster without token authentication is used, too.
             serve: Whether nodes serve models by themselves. Then only nodes with GPUs are used, all GPUs of each.
             most_nodes: Use at most so many nodes, also such without GPUs; None for all.
             wanted_nodes: Ask Ray's autoscaler for so many nodes while the run lasts; None for those that there are.
         """
         self._serve, self._most_nodes, self._wanted_nodes = serve, most_nodes, wanted_nodes
-        self._address, self._processes, self._runtime_env = address, processes, runtime_env
+        self._address, self._processes, self._runtime_env = address, processes, dict(runtime_env or {})
         self._insecure = insecure
         self._used: set[str] = set()
         """Names of the nodes that have an actor, or had one and shall have no other."""
@@ -224,7 +228,7 @@ class RayCluster:
             address = canonicalize_bootstrap_address_or_die(self._address)
             if not _demands_token(address):
                 self._check_insecure()
-            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(address, runtime_env=self._runtime_env, logging_level=logging.ERROR, log_to_driver=False)
         except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
             raise UsageError(
                 f"--ray {self._address}: no cluster can be used there: {_first_line(error)}; check the address, and"
@@ -254,9 +258,8 @@ class RayCluster:
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
             max_restarts=0,
             max_concurrency=16,
-            runtime_env=dict(self._runtime_env or {}),
         )
-        chosen = (self._runtime_env or {}).get("env_vars", {})
+        chosen = self._runtime_env.get("env_vars", {})
         return RayNode(name, actor.remote(own_threads="OMP_NUM_THREADS" in chosen), cpus)
 
 
@@ -284,11 +287,32 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 async def _answered(answer: Any) -> Any:
+    """Return the answer of an actor.
+
+    Raises:
+        NodeLost: The actor has ended, or cannot answer.
+        NodeRefused: The actor cannot be started.
+        ReelscribeError: What the actor was asked to do has failed.
+    """
     try:
         return await answer
+    except RayTaskError as error:
+        if isinstance(error.cause, ReelscribeError):
+            raise error.cause from None
+        raise NodeLost(_last_line(error)) from None
+    except RuntimeEnvSetupError as error:
+        raise NodeRefused(f"its runtime environment cannot be made: {_last_line(error)}") from None
     except RayActorError as error:
+        if error.actor_init_failed:
+            raise NodeRefused(f"reelscribe with the extra `ray` cannot be used there: {_last_line(error)}") from None
+        raise NodeLost(_first_line(error)) from None
+    except RayError as error:
         raise NodeLost(_first_line(error)) from None
 
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from reelscribe.archive.cache import ArchiveCache
 from reelscribe.archive.model_store import stored_models
@@ -46,16 +46,21 @@ class Archives:
         """The archives, in the order of their models."""
         return [Archive(path.name, sha256) for path, sha256 in self._paths.items()]
 
-    async def send(self, node: Receiving) -> None:
-        """Send a node the archives that its machine lacks."""
-        lacking = await node.lacking(list(self._paths.values()))
+    async def send(self, node: Receiving, answered: Callable[[Awaitable[Any]], Awaitable[Any]]) -> None:
+        """Send a node the archives that its machine lacks.
+
+        Args:
+            node: The node.
+            answered: Awaits each answer of the node, or raises an error if it takes too long.
+        """
+        lacking = await answered(node.lacking(list(self._paths.values())))
         for path, sha256 in self._paths.items():
             if sha256 not in lacking:
                 continue
             with path.open("rb") as file:
                 while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-                    await node.receive(Archive(path.name, sha256), chunk)
-            await node.receive(Archive(path.name, sha256), b"")
+                    await answered(node.receive(Archive(path.name, sha256), chunk))
+            await answered(node.receive(Archive(path.name, sha256), b""))
 
 
 class Receiving(Protocol):

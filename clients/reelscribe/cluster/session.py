@@ -7,7 +7,7 @@ node says from then on, so a node that was given up for dead and is not changes 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol, Self
 
@@ -19,27 +19,21 @@ from reelscribe.cluster.node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.errors import ReelscribeError
 from reelscribe.results.ledger import Ledger
+from reelscribe.results.store import Store
 
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of a node after which it is given up. A node that is well answers every second."""
 
-_METHODS = frozenset(
-    {
-        *(
-            "save_digest",
-            "settings_id",
-            "job",
-            "outcome",
-            "utterances",
-            "save_opened",
-            "save_batch",
-            "reopen",
-            "forget",
-        ),
-        *("save_source", "save_unreadable"),
-    }
-)
-"""The methods of the ledger that a node may call, besides `hold`."""
+COMING_SECONDS = 60.0
+"""Seconds for which a node that starts, or was lost, is waited for where others cannot do something."""
+
+LOSSES_IN_A_ROW = 3
+"""Number of times that a node may be lost without having done a source, until it is not started again. Losses with a
+source that is suspected to be the cause do not count.
+"""
+
+_METHODS = frozenset(name for name in vars(Store) if not name.startswith("_")) - {"find_digest", "hold"}
+"""The methods of the ledger that a node may call: those of `Store`. Digests come with leases, and `hold` is no call."""
 
 
 class NodeLost(Exception):
@@ -158,7 +152,7 @@ class NodeSession:
                     f"expected {version()}, as where the command runs, got {theirs}; install the same there"
                 )
             if archives:
-                await archives.send(self.node)
+                await archives.send(self.node, self._answered)
             await self._answered(self.node.begin(spec))
             tasks = [asyncio.create_task(self._send_mail()), asyncio.create_task(self._collect_answers())]
             while True:
@@ -225,3 +219,39 @@ class NodeSession:
     def _answer(self, number: int, value: Any) -> None:
         self._answers.append((number, value))
         self._has_mail.set()
+
+
+class ComingNodes:
+    """The nodes that may be ready soon: those that start, and those that were lost and may start again."""
+
+    def __init__(self) -> None:
+        """Begin without nodes."""
+        self._until: dict[str, float] = {}
+        """Until when each node is waited for, by the clock of the loop."""
+        self._losses: Counter[str] = Counter()
+        """How often each node was lost since it has done a source."""
+
+    def names(self) -> set[str]:
+        """Return the names of the nodes that have not been waited for in vain."""
+        now = asyncio.get_running_loop().time()
+        return {name for name, until in self._until.items() if until > now}
+
+    def expect(self, name: str) -> None:
+        """Note that a node starts."""
+        self._until[name] = asyncio.get_running_loop().time() + COMING_SECONDS
+
+    def forget(self, name: str) -> None:
+        """Note that a node is ready, or never will be."""
+        self._until.pop(name, None)
+
+    def has_done_a_source(self, name: str) -> None:
+        """Note that a node is of use."""
+        self._losses[name] = 0
+
+    def lost(self, name: str, *, with_suspect: bool) -> bool:
+        """Note that a node was lost, maybe by the fault of a suspect. Returns whether it may start again."""
+        self._losses[name] += not with_suspect
+        if self._losses[name] >= LOSSES_IN_A_ROW:
+            return False
+        self.expect(name)
+        return True

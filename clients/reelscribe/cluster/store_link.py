@@ -53,8 +53,8 @@ class StoreLink:
     def answered(self, answers: Sequence[tuple[int, Any]]) -> None:
         """Pass on answers to those who wait for them."""
         for number, value in answers:
-            future = self._open.pop(number)
-            if not future.done():  # else it was cancelled
+            future = self._open.pop(number, None)
+            if future and not future.done():  # else it was cancelled
                 future.set_result(value)
 
     async def find_digest(self, path: str, stat: str) -> str | None:
@@ -81,6 +81,7 @@ class StoreLink:
             await held
             yield
         finally:
+            self._open.pop(number, None)  # if it was cancelled before it was answered
             self._call(Call(next(self._numbers), "release", (number,)))  # it has no answer
 
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,28 +17,50 @@ from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.server.finding import FoundServer
 
+LOOK_SECONDS = 15.0
+"""Seconds between two looks at whether tokens have changed."""
+
 
 def without_tokens(specs: Sequence[TrackSpec]) -> list[TrackSpec]:
     """Return specifications that can be sent to a node: their servers have addresses alone."""
     return [spec.on([FoundServer(Server(each.server.url)) for each in spec.servers]) for spec in specs]
 
 
-async def current_tokens(specs: Sequence[TrackSpec], session: aiohttp.ClientSession) -> list[str | None]:
-    """Return the token for each server of specifications, in order, renewed if it is about to expire.
+class CurrentTokens:
+    """The tokens for the servers of a run, as the driver reads and renews them."""
 
-    Args:
-        specs: The specifications, whose servers have their credentials.
-        session: HTTP session for requests that renew a token.
-    """
-    tokens: list[str | None] = []
-    for spec in specs:
-        for found in spec.servers:
-            credentials = found.server.credentials
-            if isinstance(credentials, Credentials):
-                credentials.reload_after_refusal(None)
-                credentials = await credentials.fresh_token(session)
-            tokens.append(credentials)
-    return tokens
+    def __init__(self, specs: Sequence[TrackSpec], http: aiohttp.ClientSession) -> None:
+        """Take note of the servers.
+
+        Args:
+            specs: What the run makes; its servers have their credentials.
+            http: Session for requests that renew a token.
+        """
+        self._credentials = [found.server.credentials for spec in specs for found in spec.servers]
+        self._http = http
+
+    async def read(self) -> list[str | None]:
+        """Return the token for each server in order, renewed if it is about to expire; None where none is required.
+
+        A server that restarts has no key file for a while; then the last token is returned.
+        """
+        return [await self._token(each) for each in self._credentials]
+
+    async def changes(self) -> AsyncGenerator[list[str | None], None]:
+        """Yield the tokens whenever one has changed. It does not end by itself."""
+        before = await self.read()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = await self.read()
+            if now != before:
+                yield now
+            before = now
+
+    async def _token(self, credentials: Credentials | str | None) -> str | None:
+        if not isinstance(credentials, Credentials):
+            return credentials
+        credentials.reload_after_refusal(None)
+        return await credentials.fresh_token(self._http)
 
 
 class LentTokens:

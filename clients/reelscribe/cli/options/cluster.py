@@ -11,14 +11,16 @@ import typer
 
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
-from reelscribe.server.options import MODEL_STORE
+from reelscribe.server.options import MODEL_STORE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reelscribe._track_specs import TrackSpec
+    from reelscribe.cli.options.servers import ServerOptions
     from reelscribe.cluster.serving import Archives
     from reelscribe.cluster.session import Cluster
+    from reelscribe.server.finding import FoundServer
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
 
@@ -89,6 +91,21 @@ class ClusterOptions:
     def serves(self) -> bool:
         """Whether nodes serve the models by themselves."""
         return self.serve or self.serve_nodes is not None
+
+    def servers(self, options: ServerOptions, speech_servers: Sequence[str] | None = None) -> list[FoundServer]:
+        """Return the servers of the models; none if nodes serve the models by themselves.
+
+        Raises:
+            UsageError: A server is named although nodes use their own, or one of the options cannot be used.
+        """
+        if not self.serves:
+            return options.find()
+        if named := [*(options.servers or ()), *(speech_servers or ())]:
+            raise UsageError(
+                f"--serve, --serve-nodes: expected no address of a server, got {named[0]}; leave out --server,"
+                f" --speech-server and {SERVER_VARIABLE}, as nodes use servers of their own"
+            )
+        return []
 
     def archives(self) -> Archives | None:
         """Return the model archives that nodes serve; None if other servers serve the models.
