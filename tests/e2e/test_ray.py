@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -141,6 +142,16 @@ def test_a_cluster_without_tokens_is_used_only_if_the_user_insists(running, libr
             wait_until(lambda: "waiting for the cluster: it has no node with a CPU" in log_of(tmp_path / "out"), run)
             run.send_signal(signal.SIGINT)
             assert run.wait(timeout=PATIENCE) == 130
+
+
+def test_nodes_without_the_package_are_refused_by_name(running, library, cluster, tmp_path):
+    (tmp_path / "reelscribe").mkdir()
+    (tmp_path / "reelscribe" / "__init__.py").write_text("raise ImportError('it is not here')")
+    environment = tmp_path / "environment.yaml"
+    environment.write_text(f"env_vars: {{PYTHONPATH: '{tmp_path}'}}")
+    with over(cluster, running, library, tmp_path / "out", "--ray-runtime-env", str(environment)) as run:
+        assert run.wait(timeout=PATIENCE) == 1, log_of(tmp_path / "out")
+    assert re.search(r"node 127.0.0.1 \(\w+\): .* cannot be used there: .*it is not here", log_of(tmp_path / "out"))
 
 
 def strike(blow: str, cluster: RayCluster, running: RunningServer, chance: random.Random) -> bool:
