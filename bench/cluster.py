@@ -1,6 +1,6 @@
 """How many nodes and sources can one driver serve, and which limit comes first?
 
-    scripts/bench cluster [--nodes 100] [--sources 1000000] [--seconds-per-source 0.1] [--folder FOLDER] [--json FILE]
+    scripts/bench cluster [--nodes 100] [--sources 1000000] [--seconds-per-source 0.1] [--runs RUN ...] [--json FILE]
 
 The driver, its list of sources, its leases and its ledger are real. The nodes only sleep: they are all in one other
 process, and make for each source the calls of the ledger that a captioner makes for a video of one frame. What driver
@@ -8,9 +8,10 @@ and nodes tell each other is pickled, and goes through a socket. What Ray would 
 the figures, but the number of calls is. The sources are a single file, found by a glob through links to its own folder,
 as often as there are pairs of links; so their number is rounded up to a square.
 
-The first run does all sources. The second one, into the same folder, finds all of them done. Each has a driver process
-of its own. Sources are counted between the first one that is done and the last one; "end" is the time from there until
-the run returns, in which missing files are marked and the files of results are written.
+The nodes of the run "idle" do nothing and save nothing. Those of "new" do all sources. The run "done", into the same
+folder, finds all of them done. Each has a driver process of its own. Sources are counted between the first one that is
+done and the last one; "end" is the time from there until the run returns, in which missing files are marked and the
+files of results are written.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from reelscribe.results.schema import NAME
 from reelscribe.run.tracks.shots import ShotOptions
 
 MEGABYTE = 1e6
+
+RUNS = ("idle", "new", "done")
 
 
 class Moment(NamedTuple):
@@ -111,7 +114,7 @@ def make_sources(folder: Path, count: int) -> tuple[str, int]:
     return str(folder / "*" / "*" / "video.mp4"), links**2
 
 
-def drive(sources: str, count: int, out: Path, nodes: int, seconds_per_source: float) -> Figures:
+def drive(sources: str, count: int, out: Path, nodes: int, seconds_per_source: float | None) -> Figures:
     """Run the driver over all sources, and measure this process."""
     watch, cluster = Watch(count), SleepingNodes(nodes, seconds_per_source)
     run = ClusterRun([ShotSpec(ShotOptions())], out, cluster, progress=watch)
@@ -145,7 +148,8 @@ def measure(name: str, report: Report, sources: str, count: int, out: Path, argu
     ledger = out / NAME
     before = count_rows(ledger) if ledger.exists() else 0
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        figures = process.submit(drive, sources, count, out, arguments.nodes, arguments.seconds_per_source).result()
+        seconds = None if name == "idle" else arguments.seconds_per_source
+        figures = process.submit(drive, sources, count, out, arguments.nodes, seconds).result()
     first, last = figures.first, figures.last
     seconds = last.seconds - first.seconds
     report.add(
@@ -175,20 +179,21 @@ def table(sources: int, nodes: int) -> Report:
 
 
 def main() -> None:
-    """Run both runs."""
+    """Run all runs."""
     parser = command_parser(__doc__)
     parser.add_argument("--nodes", type=int, default=100)
     parser.add_argument("--sources", type=int, default=1_000_000)
     parser.add_argument("--seconds-per-source", type=float, default=0.1)
-    parser.add_argument("--folder", type=Path, help="keep sources and results here; by default they are deleted")
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS, help="by default all, in this order")
     add_json_option(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.folder or Path(temporary)
+        folder = Path(temporary)
         sources, count = make_sources(folder / "library", arguments.sources)
         report = table(count, arguments.nodes)
-        for name in ("all is to do", "all is done"):
-            measure(name, report, sources, count, folder / "out", arguments)
+        for name in arguments.runs:
+            out = folder / ("idle" if name == "idle" else "out")
+            measure(name, report, sources, count, out, arguments)
         publish([report], arguments.json)
 
 

@@ -1,7 +1,7 @@
 """Nodes of a run over many machines that only sleep, many in one process that is connected to the driver by a socket.
 
 What the driver and a node tell each other is pickled, as between machines. A node makes for each source the calls of
-the ledger that a captioner makes for a video of one frame.
+the ledger that a captioner makes for a video of one frame, or none.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ _REPORT = messages.Report(Snapshot(1, 1, 0, 1.0, 1.0, None, (_LANE,), 0, 0), 0)
 class SleepingNodes:
     """A cluster of nodes that sleep; see `driver.Cluster`."""
 
-    def __init__(self, nodes: int, seconds_per_source: float) -> None:
+    def __init__(self, nodes: int, seconds_per_source: float | None) -> None:
         """Describe the cluster.
 
         Args:
             nodes: Number of nodes.
-            seconds_per_source: How long one of the DECODE_PROCESSES of a node sleeps for a source.
+            seconds_per_source: How long one of the DECODE_PROCESSES of a node sleeps for a source; None if nodes do
+                nothing at all, and save nothing.
         """
         self._nodes, self._seconds = nodes, seconds_per_source
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -153,7 +154,7 @@ class _Handle:
 class _Node:
     """A node that sleeps; see `node.Node`."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
@@ -190,6 +191,10 @@ class _Node:
     async def _annotate(self, lease: messages.Lease) -> None:
         """Ask of the ledger what `Annotator.annotate` and a captioner ask for a video of one frame."""
         path, link = lease.path, self._link
+        if self._seconds is None:
+            self._send(messages.Finished(Source(path), None, lease.is_done))
+            link.forget_lease(path)
+            return
         sha256 = await link.find_digest(path, _STAT)
         if sha256 is None:
             async with self._processes:
@@ -222,12 +227,12 @@ class _Node:
         task.add_done_callback(self._tasks.discard)
 
 
-def _serve(connection: socket.socket, nodes: int, seconds: float) -> None:
+def _serve(connection: socket.socket, nodes: int, seconds: float | None) -> None:
     """Main function of the process of nodes, until the driver closes the connection."""
     asyncio.run(_answer_calls(connection, nodes, seconds))
 
 
-async def _answer_calls(connection: socket.socket, count: int, seconds: float) -> None:
+async def _answer_calls(connection: socket.socket, count: int, seconds: float | None) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     nodes = [_Node(seconds) for _ in range(count)]
     answering: set[asyncio.Task[None]] = set()
