@@ -31,6 +31,7 @@
     │   ├── RequestRefused      the server refused one request
     │   └── NothingAnswered     a request failed, and then one that every working model answers
     ├── StartupError            a server did not start, or a model did not load
+    ├── NodeRefused             a node of a run over many machines cannot be used, now or later
     └── OutputError             results cannot be saved: full disk, no permission, another run's folder
 
 Every message says what was expected, what came instead, and what to do.
@@ -200,6 +201,10 @@ class NothingAnswered(ServerError):
 
 class StartupError(ReelscribeError):
     """A server did not start, or a model did not load."""
+
+
+class NodeRefused(ReelscribeError):
+    """A node of a run over many machines cannot be used, and it would be so again."""
 
 
 class OutputError(ReelscribeError):

@@ -9,9 +9,9 @@ from reelscribe.cluster import messages, session
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Call
 from reelscribe.cluster.node import NodeSpec, version
-from reelscribe.cluster.session import NodeLost, NodeRefused, NodeSession
+from reelscribe.cluster.session import NodeLost, NodeSession
 from reelscribe.contract.source import Source
-from reelscribe.errors import OutputError
+from reelscribe.errors import NodeRefused, OutputError
 from reelscribe.results.ledger import Ledger
 from support.patience import PATIENCE
 

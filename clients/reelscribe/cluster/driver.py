@@ -26,11 +26,11 @@ from reelscribe.cluster.listing import Listing
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, look
 from reelscribe.cluster.serving import Archives
-from reelscribe.cluster.session import LOSSES_IN_A_ROW, Cluster, ComingNodes, NodeLost, NodeRefused, NodeSession
+from reelscribe.cluster.session import LOSSES_IN_A_ROW, Cluster, ComingNodes, NodeLost, NodeSession
 from reelscribe.cluster.tokens import CurrentTokens, without_tokens
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES, Source
-from reelscribe.errors import ReelscribeError, UsageError
+from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
 from reelscribe.reporting.progress import Progress, Silent
 from reelscribe.results.records import Kind
 from reelscribe.run.bulk import Summary

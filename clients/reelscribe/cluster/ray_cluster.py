@@ -25,8 +25,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import Node, NodeSpec
 from reelscribe.cluster.serving import Archive
-from reelscribe.cluster.session import NodeLost, NodeRefused
-from reelscribe.errors import ReelscribeError, UsageError
+from reelscribe.cluster.session import NodeLost
+from reelscribe.errors import NodeRefused, ReelscribeError, UsageError
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the nodes of the cluster."""

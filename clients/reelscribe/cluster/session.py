@@ -17,7 +17,7 @@ from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
-from reelscribe.errors import ReelscribeError
+from reelscribe.errors import NodeRefused
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.store import Store
 
@@ -38,10 +38,6 @@ _METHODS = frozenset(name for name in vars(Store) if not name.startswith("_")) -
 
 class NodeLost(Exception):
     """A node has died, or does not answer any more."""
-
-
-class NodeRefused(ReelscribeError):
-    """A node cannot be used, and it would be so again."""
 
 
 class NodeHandle(Protocol):
