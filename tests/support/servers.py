@@ -69,10 +69,11 @@ class RunningServer(Serving):
         return CliRunner().invoke(app, words, catch_exceptions=False)
 
     def command(self, *arguments: str | Path, name: str = "caption") -> list[str]:
-        """The same with the model as a command line, for a process of its own."""
-        access = ["--server", self.url, "--key-file", str(self.instance.key_file), "--model", self.model]
+        """The same with the model as a command line, for a process of its own; without the server if nodes serve."""
         words = list(map(str, arguments))
-        return [sys.executable, "-m", "reelscribe.cli", name, *access, *every_frame(name, words), *words]
+        access = ["--server", self.url, "--key-file", str(self.instance.key_file)]
+        served = ["--model", self.model, *([] if "--serve-nodes" in words else access)]
+        return [sys.executable, "-m", "reelscribe.cli", name, *served, *every_frame(name, words), *words]
 
     async def post(self, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """Send `body` in pieces to the model, and return status and text of the response."""
