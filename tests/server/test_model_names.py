@@ -1,5 +1,6 @@
 """Nobody needs to name the only captioner or speech model of a server."""
 
+from collections.abc import Collection
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,13 +16,20 @@ from support.fake_torchserve import DESCRIPTION, SPEECH, FakeTorchServe
 
 
 @asynccontextmanager
-async def serving(models: dict[str, ModelDescription | None]):
-    """Address of a server of models by their names; None is a model that is not one of reelscribe's."""
+async def serving(models: dict[str, ModelDescription | None], died: Collection[str] = ()):
+    """Address of a server of models by their names; None is a model that is not one of reelscribe's.
+
+    Of the models in `died`, the idle worker has died, as the first request tells.
+    """
+    died = list(died)
 
     async def describe(request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in models:
             return web.json_response({"code": 404, "message": f"Model not found: {name}"}, status=404)
+        if name in died:
+            died.remove(name)
+            return web.json_response({"code": 507, "message": "Worker died."}, status=507)
         model = models[name]
         return web.json_response(model.to_json()) if model else web.json_response({"code": 500}, status=500)
 
@@ -48,6 +56,11 @@ async def test_whatever_the_only_model_is_called_it_is_found_in_the_list():
     models = {"ours": DESCRIPTION, "theirs": None, "words": SPEECH}
     assert await find(models, CaptionerDescription, listed=True) == "ours"
     assert await find(models, SpeechDescription, listed=True) == "words"
+
+
+async def test_a_worker_that_has_died_is_not_the_end_of_the_search():
+    async with serving({"speech": SPEECH}, died=["speech"]) as url:
+        assert await find_model(FoundServer(Server(url)), SpeechDescription) == "speech"
 
 
 async def test_where_models_cannot_be_listed_usual_names_are_tried():

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from reelscribe.client.endpoint import Endpoint, Server
+from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
 from reelscribe.contract.model import (
     CaptionerDescription,
     ClipModelDescription,
@@ -124,7 +124,13 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
     """Return what kind of model has a name, or why it does not tell; None if it is missing or none of reelscribe's."""
     endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
     try:
-        return type(await endpoint.describe())
+        try:
+            description = await endpoint.describe()
+        except RequestRefused as refusal:
+            if refusal.status not in WORKER_DIED:
+                raise
+            description = await endpoint.describe()  # by the first request, TorchServe notices that an idle worker died
+        return type(description)
     except ServerUnreachable:
         raise
     except AccessRefused as error:
