@@ -42,7 +42,7 @@ OWN_SERVERS = ("test_clip_run", "test_ray", "test_models", "test_owned_server", 
 """Files of e2e/ that use none of the shared servers."""
 
 
-LONGEST = ("docs/operations.md", "docs/http-api.md", "test_torture", "[ways0]", "README.md")
+LONGEST = ("docs/operations.md", "test_ray", "docs/http-api.md", "test_torture", "[ways0]", "README.md")
 """Parts of the names of the longest tests. If they began last, one process would work while the others have ended."""
 
 
