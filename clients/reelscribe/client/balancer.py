@@ -14,6 +14,7 @@ import aiohttp
 import stamina
 
 from reelscribe import wire
+from reelscribe._tasks import cancel_all
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
@@ -95,9 +96,7 @@ class Balancer(Generic[Description]):
 
     async def close(self) -> None:
         """Stop probing, and close the HTTP session."""
-        for probe in self._probes:
-            probe.cancel()
-        await asyncio.gather(*self._probes, return_exceptions=True)
+        await cancel_all(self._probes)
         await self._session.close()
 
     async def describe(self) -> Description:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from reelscribe._tasks import cancel_all
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.clips import Clip, ClipDescription
@@ -116,10 +117,7 @@ class JoinedRequests(ABC, Generic[Items, T]):
 
     async def close(self) -> None:
         """Give up the requests that are not answered yet, and wait until they have ended."""
-        tasks = [*self._requests]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._requests)
 
     @abstractmethod
     def _measure(self, batch: Items) -> tuple[int, int, object]:

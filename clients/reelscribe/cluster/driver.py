@@ -18,6 +18,7 @@ from typing import Any
 
 import aiohttp
 
+from reelscribe._tasks import cancel_all
 from reelscribe._track_specs import TrackSpec
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import ClusterMeter, NodeFigures
@@ -156,8 +157,7 @@ class ClusterRun:
                     f"--exclude: expected globs that leave a source, but {', '.join(self._exclude)} fits all"
                 )
         finally:
-            leasing.cancel()
-            await asyncio.gather(leasing, return_exceptions=True)
+            await cancel_all([leasing])
             self._look()
 
     async def _lease_all(self) -> None:
@@ -399,8 +399,5 @@ class ClusterRun:
     async def _end(self) -> None:
         """End all sessions and whatever else goes on."""
         sessions = list(self._sessions.values())
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await asyncio.gather(*(session.node.end() for session in sessions))

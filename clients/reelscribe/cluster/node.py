@@ -12,15 +12,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import reelscribe
+from reelscribe._tasks import Turns, cancel_all
 from reelscribe._track_specs import TrackSpec
-from reelscribe._turns import Turns
 from reelscribe.cluster import messages
 from reelscribe.cluster.messages import Message
 from reelscribe.cluster.serving import Archive, Receiver
@@ -126,13 +126,13 @@ class Node:
                 with suppress(OSError):  # then only sources with absolute names can be seen
                     os.chdir(spec.folder)
                 await self._open(spec, stack)
-                stack.push_async_callback(lambda: _cancel(list(self._leased.values())))
+                stack.push_async_callback(lambda: cancel_all(list(self._leased.values())))
                 background += [asyncio.create_task(each) for each in (self._meter.stalls.watch(), self._report())]
                 await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the node
             self._fail(error)
         finally:
-            await _cancel(background)
+            await cancel_all(background)
 
     async def _open(self, spec: NodeSpec, stack: AsyncExitStack) -> None:
         self._tokens = stack.enter_context(LentTokens(spec.tokens))
@@ -267,9 +267,3 @@ def _messages_to(send: Callable[[Message], None]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

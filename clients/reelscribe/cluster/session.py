@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol, Self
 
-from reelscribe._reservations import Reservation
+from reelscribe._tasks import Reservation, cancel_all
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Message
@@ -161,9 +161,7 @@ class NodeSession:
             for content, reservation in self._holds.values():
                 self._ledger.reservations.release(content, reservation)
             self._holds.clear()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _answered(self, call: Any) -> Any:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
+from reelscribe._tasks import cancel_all
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.process import DecodeProcess
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
@@ -72,9 +73,7 @@ class DigestQueue:
 
     async def close(self) -> None:
         """Give up the digests that are not done yet."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         for file in self._waiting:
             file.source.cancel()
 

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe._reservations import Reservations
-from reelscribe._turns import Turns
+from reelscribe._tasks import Reservations, Turns
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reelscribe._turns import Turns
+from reelscribe._tasks import Turns, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError
@@ -163,9 +163,7 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
             raise next((error for error in errors if not isinstance(error, Stopped)), errors[0])
         return [task.result() for task in tasks]
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
 
 
 async def _look_up(paths: list[str]) -> list[str | None]:

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reelscribe._tasks import cancel_all
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import Costs
@@ -171,7 +172,7 @@ class BulkRun:
                 annotator.stop()
             tasks = meter.stalls.watch(), folder.report(), self._announce(outlooks, folder.ledger, meter)
             background = [asyncio.create_task(task) for task in tasks]
-            stack.push_async_callback(_cancel, background)
+            stack.push_async_callback(cancel_all, background)
             interrupted = await folder.complete(self._annotate(plan.paths, annotator, folder.reader))
             replaced = sum(track.pool.failures for track in self._tracks)
             return Summary(meter.snapshot(), interrupted=interrupted, replaced_processes=replaced)
@@ -254,11 +255,4 @@ async def _in_order(paths: Sequence[str], annotator: Annotator) -> AsyncGenerato
         await asyncio.gather(*open_sources, return_exceptions=True)
         raise
     finally:
-        await _cancel(open_sources)
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel all tasks and wait until they have ended. Their errors are ignored: the run is ending anyway."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(open_sources)  # their errors do not matter: the run is ending anyway

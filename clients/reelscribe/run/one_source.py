@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from reelscribe._tasks import cancel_all
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
@@ -271,6 +272,4 @@ async def _decode_and_send(
         if decoding_failed:
             raise decoding_failed
     finally:
-        for task in in_flight:
-            task.cancel()
-        await asyncio.gather(*in_flight, return_exceptions=True)
+        await cancel_all(in_flight)

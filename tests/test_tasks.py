@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reelscribe._turns import Turns
+from reelscribe._tasks import Turns
 from support.patience import PATIENCE
 
 
