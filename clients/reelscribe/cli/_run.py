@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -177,7 +176,7 @@ async def _on_many_machines(
 def _progress(options: RunOptions) -> Progress:
     from rich.console import Console
 
-    from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, TerminalLines
+    from reelscribe.reporting.progress import ErrorLines, JsonLines, display_for
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
@@ -186,7 +185,7 @@ def _progress(options: RunOptions) -> Progress:
         return JsonLines(console)
     if options.quiet:
         return ErrorLines(console)
-    return TerminalLines(console) if sys.stderr.isatty() else Lines(console)
+    return display_for(console)
 
 
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:

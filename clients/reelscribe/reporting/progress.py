@@ -185,6 +185,12 @@ class _Figures:
         return line
 
 
+def display_for(console: Console) -> Progress:
+    """Return the display that a console can show: a dumb terminal, as in an editor, cannot move its cursor."""
+    can_redraw = console.file.isatty() and not console.is_dumb_terminal
+    return TerminalLines(console) if can_redraw else Lines(console)
+
+
 class JsonLines(Progress):
     """Shows one JSON object a line, for programs: {"event": "progress" | "source" | ..., "time": ..., ...}."""
 
