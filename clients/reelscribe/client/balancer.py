@@ -15,6 +15,7 @@ import stamina
 
 from reelscribe import wire
 from reelscribe._tasks import cancel_all
+from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
@@ -72,7 +73,7 @@ class Balancer(Generic[Description]):
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
         # Connections have no limit of their own, because requests in flight have one.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self._session = open_session(aiohttp.TCPConnector(limit=0))
         self._endpoints = [
             Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
             for server in servers
