@@ -50,7 +50,7 @@ async def ask(
     url: Any,
     *,
     headers: Mapping[str, str],
-    timeout: aiohttp.ClientTimeout,
+    limits: aiohttp.ClientTimeout,
     data: AsyncIterable[memoryview] | None = None,
 ) -> RawAnswer:
     """Send a request, and read its answer.
@@ -60,7 +60,7 @@ async def ask(
         method: HTTP method.
         url: The address, as aiohttp takes it.
         headers: Headers of the request.
-        timeout: Timeout of the request and its answer together.
+        limits: Timeout of the request and its answer together.
         data: The body; None for none.
 
     Returns:
@@ -76,7 +76,7 @@ async def ask(
         url,
         data=data,
         headers={**headers, "Accept-Encoding": "identity"},
-        timeout=timeout,
+        timeout=limits,
         allow_redirects=False,
         auto_decompress=False,
     ) as response:

@@ -19,7 +19,7 @@ from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, printable
 
 OUTAGE_SECONDS = 900.0
 """Default time, in seconds, for which a request waits for servers that are gone or busy. A restart with a large model
@@ -254,7 +254,7 @@ class Balancer(Generic[Description]):
                 continue
             if self.description is None or description.identity == self.description.identity:
                 break
-            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {description.name}")
+            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {printable(description.name)}")
         endpoint.outage = None
         _log.info("%s answers again", endpoint.url)
         self._recovered.set()
@@ -277,6 +277,6 @@ def _check_same_model(descriptions: Sequence[Description]) -> None:
     for other in others:
         if other.identity != first.identity:
             raise UsageError(
-                f"servers: expected the same model on all, got {first.name} {first.revision}"
-                f" and {other.name} {other.revision}, or other settings of it"
+                f"servers: expected the same model on all, got {printable(first.name)} {printable(first.revision)}"
+                f" and {printable(other.name)} {printable(other.revision)}, or other settings of it"
             )

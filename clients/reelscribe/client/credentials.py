@@ -124,7 +124,7 @@ class Credentials:
         # Errors are ignored: the old token may still be valid, and if it is not, the server's refusal says more.
         with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError, ServerError):
             # TorchServe writes the new token to its key file and not into the response.
-            await ask(session, "GET", url, headers=headers, timeout=RENEWAL_TIMEOUT)
+            await ask(session, "GET", url, headers=headers, limits=RENEWAL_TIMEOUT)
             self.reload()
 
     def _next_renewal(self, keys: Mapping[str, Any]) -> float:

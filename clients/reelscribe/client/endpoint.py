@@ -218,7 +218,7 @@ class Endpoint(Generic[Description]):
         upload = _Upload(body)
         try:
             response = await ask(
-                self._session, "POST", self.url, data=upload, headers={**headers, **content}, timeout=timeout
+                self._session, "POST", self.url, data=upload, headers={**headers, **content}, limits=timeout
             )
             received = time.monotonic()
         except TimeoutError:

@@ -38,6 +38,6 @@ def read_confidence(name: str, value: Any) -> float | None:
         return None
     lowest, highest = (-_LARGEST, 0) if name.endswith("logprob") else (0, 1)
     # NaN fails every comparison.
-    if type(value) not in (float, int) and not isinstance(value, float) or not lowest <= value <= highest:
+    if (type(value) not in (float, int) and not isinstance(value, float)) or not lowest <= value <= highest:
         raise TypeError(f"{name}: expected a number of at most {highest}, or null")
     return float(value)

@@ -27,6 +27,13 @@ def read_text(name: str, value: Any) -> str:
     return value
 
 
+def read_list(name: str, value: Any) -> list[Any]:
+    """Return a list; raise TypeError for anything else."""
+    if type(value) not in (list, tuple):  # a dataclass that was taken apart has tuples
+        raise TypeError(f"{name}: expected a list, got {brief(value)}")
+    return list(value)
+
+
 def read_count(name: str, value: Any, least: int = 0, most: int = LARGEST) -> int:
     """Return a whole number from `least` to `most`; raise TypeError for anything else, also for true and 1.0."""
     if type(value) is not int or not least <= value <= most:
@@ -61,9 +68,7 @@ def check_types(value: Any) -> None:
             raise TypeError(f"{field.name}: expected {field.type}, got {got}")
 
 
-@lru_cache
-def _hints(kind: Callable[..., Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 
 def _fits(value: Any, kind: Any) -> bool:

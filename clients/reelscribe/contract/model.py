@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from reelscribe.contract.clips import ClipBudget
-from reelscribe.contract.fields import check_types, read_count, read_number
+from reelscribe.contract.fields import check_types, read_count, read_list, read_number
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
-from reelscribe.errors import ServerError
+from reelscribe.errors import ServerError, printable
 
 MAX_ITEM_BYTES = 64 * 2**20
 """Largest frame or chunk that a model may ask for, in bytes: TorchServe takes requests of 50 MiB by default."""
@@ -139,18 +139,18 @@ class ModelDescription:
             if other is not cls and isinstance(value, dict) and other.marker in value:
                 raise ServerError(
                     f"describe: expected a {cls.kind} model, got the {other.kind} model"
-                    f" {str(value.get('name'))[:_LONGEST_NAME]}; give the name of another one"
+                    f" {printable(str(value.get('name'))[:_LONGEST_NAME])}; give the name of another one"
                 )
         try:
             description = cls(**cls._fields_from_json(value))
             description.check()
             _ = description.identity  # the hash of what is nested too deeply cannot be computed
-            return description
         except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
             raise ServerError(
                 f"describe: expected the description of a {cls.kind} handler, got {reprlib.repr(value)} ({error});"
                 f" is the model a reelscribe archive of this version, and one for {cls.kind}?"
             ) from None
+        return description
 
     def check(self) -> None:
         """Raise TypeError if a field has another type than is declared, or a number with which nothing can work.
@@ -167,7 +167,8 @@ class ModelDescription:
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
-        return {**value, **{name: tuple(value[name]) for name in cls.tuple_fields if name in value}}
+        given = [name for name in cls.tuple_fields if name in value]
+        return {**value, **{name: tuple(read_list(name, value[name])) for name in given}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import read_number, read_text
+from reelscribe.contract.fields import read_list, read_number, read_text
 from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]
@@ -107,7 +107,7 @@ class ChunkTranscript:
         """
         if not isinstance(value, dict):
             raise TypeError(f"a transcript: expected an object, got {brief(value)}")
-        segments = tuple(_segment(**segment) for segment in value["segments"])
+        segments = tuple(_segment(**segment) for segment in read_list("segments", value["segments"]))
         transcript = cls(**{**value, "segments": segments})
         read_text("text", transcript.text)
         if transcript.language is not None:
@@ -124,7 +124,7 @@ def _segment(
     start: float, end: float, text: str, words: list[Any] | None, avg_logprob: float | None = None
 ) -> SpeechSegment:
     # Before there were confidences, saved batches had none.
-    timed = None if words is None else tuple(_word(**word) for word in words)
+    timed = None if words is None else tuple(_word(**word) for word in read_list("words", words))
     confidence = read_confidence("avg_logprob", avg_logprob)
     return SpeechSegment(
         read_number("start", start), read_number("end", end), read_text("text", text), timed, confidence

@@ -183,7 +183,7 @@ class Api:
                 method,
                 URL(f"{self.url}{path}", encoded=True),
                 headers={"Authorization": f"Bearer {token}"} if token else {},
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
+                limits=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
             )
             return Answer(answer.status, answer.text)
         except TimeoutError:

@@ -92,7 +92,7 @@ class ManagementClient:
                 answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
                 names += [str(model["modelName"]) for model in answer["models"]]
                 page = answer.get("nextPageToken")
-                if page and not answer["models"] or len(names) > MAX_MODELS:
+                if (page and not answer["models"]) or len(names) > MAX_MODELS:
                     raise ValueError(f"a list of models without an end, or of more than {MAX_MODELS:,}")
         for name in names:
             with suppress(UnknownModel):  # it has been unregistered meanwhile
