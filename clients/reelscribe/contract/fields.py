@@ -73,6 +73,8 @@ _hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
 
 def _fits(value: Any, kind: Any) -> bool:
     origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
     if kind is float:
         return type(value) in (float, int) and -LARGEST <= value <= LARGEST
     if kind is int:

@@ -52,8 +52,13 @@ def escape_surrogates(text: str) -> str:
 
 
 def check_folder(out: Path) -> None:
-    """Raise OutputError if the files of results cannot be put into the folder `out`, which exists."""
+    """Raise OutputError if the files of results cannot be put into the folder `out`, which exists.
+
+    A symbolic link in their place would be replaced, so whoever made it would look at old results.
+    """
     for name in (NAME, SETTINGS_NAME, FAILURES_NAME):
+        if (out / name).is_symlink():
+            raise OutputError(f"{out / name}: a symbolic link; expected a file or nothing there; link the folder")
         if (out / name).is_dir():
             raise OutputError(f"{out / name}: a folder; expected a file or nothing there")
 
@@ -72,6 +77,7 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
     Raises:
         OutputError: A file cannot be written.
     """
+    check_folder(out)
     size = 0
     smallest: dict[str, _Line] = {}  # shows the type of a field; nothing is kept of other lines, which may be millions
     failures: list[bytes] = []
@@ -131,6 +137,7 @@ def _add_typed(name: str, value: Any, typed: set[str]) -> None:
 def _move_to_beginning(path: Path, lines: Sequence[_Line]) -> None:
     """Move some lines of a file, which are in order, to its beginning. The others keep their order."""
     ordered = path.with_name(f"{path.name}.ordered")
+    ordered.unlink(missing_ok=True)  # it may be a symbolic link
     try:
         with path.open("rb") as source, ordered.open("wb") as target:
             for line in lines:
