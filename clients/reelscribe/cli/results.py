@@ -43,7 +43,7 @@ def export(
         folder = to or out
         with current_annotations(out) as annotations:
             written = export_annotations(annotations, folder, formats, one_of(cues, CUE_SOURCES, "--cues"))
-        typer.echo(describe_written(written, folder))
+        typer.echo(printable(describe_written(written, folder)))
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:

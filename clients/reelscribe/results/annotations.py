@@ -30,6 +30,9 @@ FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# What a terminal obeys, what turns text around, and what some readers take for the end of a line: escaped, it is the
+# same text for every reader of JSON. The control characters below U+0020 are escaped anyway.
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
@@ -187,8 +190,11 @@ def _write_small(path: Path, content: bytes) -> None:
 
 def _json(value: Any) -> str:
     text = _ENCODER.encode(value)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    text = _UNSEEN.sub(lambda char: f"\\u{ord(char[0]):04x}", text)
     # In JSON, a backslash that stands in the text as such is written twice.
-    return text if text.isascii() else _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
+    return _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 
 
 @contextmanager
