@@ -1,6 +1,8 @@
 """A folder that somebody else has made or edited: nothing of theirs is overwritten, and one line says what to do."""
 
+import asyncio
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -30,11 +32,22 @@ JOBS = {
 }
 
 
-@pytest.fixture
-async def out(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
     """The folder of a run with one source, of which everything is known."""
-    out = tmp_path / "out"
-    out.mkdir()
+    out = tmp_path_factory.mktemp("original")
+    asyncio.run(save(out))
+    with current_annotations(out):
+        return out
+
+
+@pytest.fixture
+def out(original, tmp_path) -> Path:
+    """A copy of it."""
+    return shutil.copytree(original, tmp_path / "out")
+
+
+async def save(out: Path) -> None:
     async with Ledger(out) as ledger:
         done = {}
         for kind, (opened, total, batch) in JOBS.items():
@@ -45,9 +58,6 @@ async def out(tmp_path) -> Path:
             await ledger.save_batch(job.id, batch)
         await ledger.save_source(Source("/a.mp4", 5, "00ff"), done)
         await ledger.save_run_state({"state": "done"})
-    with current_annotations(out):
-        pass
-    return out
 
 
 def edit(out: Path, statement: str, *values: object) -> None:
@@ -64,13 +74,14 @@ def run(*words: str | Path) -> tuple[int, str]:
     return result.exit_code, line
 
 
+EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
 EDITS = [
     ("parts", "results", ["no JSON", "[]", "[[],[],[]]", "7", '{"a":1}', "[[[0,0.0,7,null]],[],[]]"]),
     ("parts", "results", ['[[[0,"soon","x",null]],[],[]]', '[[["0",0.0,"x",null]],[],[]]', "[[[0,NaN,null]],[],[]]"]),
     (
         "parts",
         "results",
-        ["[" * 100_000, '[[[0,0.0,"x",1]],[],[]]', '[[[0,1e999,"x",0]],[],[]]', "[[],[],[[0,0.0,7]]]"],
+        ["[" * 100_000, '[[[0,0.0,"x",1]],[],[]]', '[[[0,1e999,"x",0]],[],[]]', "[[],[],[[0,0,7]]]"],
     ),
     ("parts", "results", ['[[[0,0.0,"x",0]],[[0,0,0]],[]]', '[[],[["a",0,0]],[]]', '[[[0.0,1.0,{"text":"x"}]],[],[]]']),
     ("parts", "first", ["'x'", -1]),
@@ -85,9 +96,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("table", "column", "value"), [(*where, value) for *where, values in EDITS for value in values]
-)
+@pytest.mark.parametrize(("table", "column", "value"), [(*row, value) for *row, values in EDITS for value in values])
 def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, table, column, value):
     before = (out / "annotations.jsonl").read_bytes()
     where = " WHERE id = 1" if table == "settings" else ""
@@ -95,7 +104,7 @@ def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, 
     status, line = run("export", out, "--format", "csv")
     assert status == 1
     assert line.startswith(f"reelscribe: {out}/ledger.sqlite: cannot be read: ")
-    assert line.endswith("it was edited or is damaged: put a copy of it in its place, or choose another --out")
+    assert line.endswith(EDITED)
     assert (out / "annotations.jsonl").read_bytes() == before
     assert not list(out.glob("*.csv"))
 
@@ -103,9 +112,7 @@ def test_an_edited_row_ends_an_export_with_one_line_and_leaves_the_results(out, 
 @pytest.mark.parametrize("state", ["[]", "7", "x", "{}", '{"state": "done", "pid": "x", "lanes": 5}'])
 def test_an_edited_state_of_a_run_is_told_by_status(out, state):
     edit(out, "UPDATE run SET state = ?", state)
-    assert run("status", out)[1].endswith(
-        "it was edited or is damaged: put a copy of it in its place, or choose another --out"
-    )
+    assert run("status", out)[1].endswith(EDITED)
 
 
 async def test_a_run_that_looks_up_an_edited_job_ends(out):
@@ -160,7 +167,7 @@ def test_a_link_in_the_place_of_a_file_is_refused_and_not_written_through(out, t
     assert other.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["annotations.jsonl", "run.json", "captions.csv", "vtt/a.vtt"])
+@pytest.mark.parametrize("name", ["annotations.jsonl", "run.json", "captions.csv", "vtt/a.mp4.vtt"])
 def test_a_link_with_the_name_of_an_unfinished_file_is_not_written_through(out, tmp_path, name):
     other = tmp_path / "other"
     other.write_text("of somebody")
