@@ -68,7 +68,7 @@ def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, 
         if options.json_log:
             progress.announce(outlook)
         else:
-            typer.echo(outlook)
+            typer.echo(printable(str(outlook)))
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):

@@ -43,7 +43,7 @@ def export(
         folder = to or out
         with current_annotations(out) as annotations:
             written = export_annotations(annotations, folder, formats, one_of(cues, CUE_SOURCES, "--cues"))
-        typer.echo(describe_written(written, folder))
+        typer.echo(printable(describe_written(written, folder)))
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:
@@ -113,14 +113,18 @@ def status(
         from reelscribe._files import writer_of
         from reelscribe.reporting.status import RunStatus
         from reelscribe.results.known_files import earlier_run_state
+        from reelscribe.results.schema import NAME as LEDGER
+        from reelscribe.results.schema import row_errors
 
         saved = earlier_run_state(out)
         if saved is None:
             raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything; see --out")
-        run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
+        with row_errors(out / LEDGER):
+            run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
+            table = run.table(out)
         if as_json:
             saved.pop("costs", None)
             typer.echo(json.dumps({**saved, "state": run.state, "reason": run.reason, "exit_status": run.exit_status}))
         else:
-            Console(highlight=False).print(run.table(out))
+            Console(highlight=False).print(table)
         raise typer.Exit(run.exit_status)

@@ -15,10 +15,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from reelscribe._tasks import cancel_all
 from reelscribe._track_specs import TrackSpec
+from reelscribe.client.answers import open_session
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import ClusterMeter, NodeFigures
 from reelscribe.cluster.leases import LeaseBook, Pace
@@ -131,7 +130,7 @@ class ClusterRun:
             self._listing = await stack.enter_async_context(Listing(sources, self._wake.set))
             self._book = LeaseBook(self._next_sources)
             await stack.enter_async_context(self._cluster)
-            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(aiohttp.ClientSession()))
+            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(open_session()))
             folder.begin(self._meter, self._progress)
             stack.enter_context(self._progress)
             stack.push_async_callback(self._end)

@@ -91,7 +91,7 @@ class Lines(ErrorLines):
             self._print(describe(snapshot))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 class TerminalLines(ErrorLines):
@@ -111,7 +111,7 @@ class TerminalLines(ErrorLines):
     def announce(self, outlook: Outlook) -> None:
         """Show what the run has before it, above the two lines."""
         self._clear_wrapped_lines()
-        self._console.print(str(outlook), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(str(outlook)), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the two lines."""

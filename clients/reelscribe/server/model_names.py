@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
 from reelscribe.contract.model import (
     CaptionerDescription,
@@ -115,7 +116,7 @@ async def _listed(managed: ManagedServer) -> Sequence[str] | None:
 
 
 async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]]:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         kinds = await asyncio.gather(*(_kind(server, name, session) for name in names))
     return list(zip(names, kinds, strict=True))
 
