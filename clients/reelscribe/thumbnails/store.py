@@ -15,9 +15,11 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from reelscribe.errors import OutputError, UsageError
 
@@ -40,6 +42,27 @@ MOST_MILLISECONDS = 10**9 - 1
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"([0-9]{9})\.webp")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class ThumbnailTask:
+    """Which thumbnails of a source a decode process keeps, and where."""
+
+    out: str
+    """Absolute path of the output folder."""
+    sha256: str
+    """Digest of the source's bytes, 64 hexadecimal digits in lower case."""
+    most: int | None = None
+    """Number of thumbnails; None for one of each shot or, if shots are not known, 12."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` returned. Raises TypeError if a field is unknown or missing."""
+        return cls(**value)
 
 
 class ThumbnailStore:
