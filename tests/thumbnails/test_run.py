@@ -18,7 +18,7 @@ from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
 from reelscribe.thumbnails.store import ThumbnailStore
 from support import odd_media
-from support.clip_runs import WINDOWS, clip_server, describe, write_clips
+from support.clip_runs import clip_server, describe
 from support.fake_torchserve import FakeTorchServe, captions
 from support.videos import write
 
@@ -103,14 +103,14 @@ async def test_each_shot_has_one(tmp_path):
     assert [round(level(picture), -1) for picture in found.values()] == [20, 120, 220]
 
 
-@pytest.mark.parametrize("cutting", [ClipCutting(), WINDOWS], ids=["shots", "windows"])
+@pytest.mark.parametrize("cutting", [ClipCutting(), ClipCutting("windows", window_seconds=3.0)], ids=lambda c: c.cut)
 async def test_each_described_clip_has_one(tmp_path, cutting):
-    video = write_clips(tmp_path / "clips.mp4")
+    write(tmp_path / "clips.mp4", "libx264", [level for level in (20, 120, 220) for _ in range(30)])
     async with clip_server() as server:
-        await describe(tmp_path / "out", [video], server, cutting=cutting)
+        await describe(tmp_path / "out", [tmp_path / "clips.mp4"], server, cutting=cutting)
     found = thumbnails(tmp_path / "out", "clips.mp4")
-    assert [int(time) for time in found] == [0, 1, 2, 3]
-    assert [round(level(picture), -1) for picture in found.values()] == [40, 80, 120, 160]
+    assert [int(time) // 3 for time in found] == [0, 1, 2]
+    assert [round(level(picture), -1) for picture in found.values()] == [20, 120, 220]
 
 
 async def test_a_folder_that_cannot_be_written_costs_one_warning_and_no_source(media, tmp_path, caplog):
