@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +18,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import open_ledger, output_errors, path_key
+from reelscribe.thumbnails.store import ThumbnailStore
 
 
 @contextmanager
@@ -80,7 +81,16 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
                     write_results(out, reader.records())
+                    _forget_thumbnails(out, forgotten, reader.sources())
     return forgotten
+
+
+def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterable[KnownSource]) -> None:
+    """Delete the thumbnails of forgotten sources, unless a copy of one is left."""
+    store, kept = ThumbnailStore(out), {source.sha256 for source in left}
+    for sha256 in {source.sha256 for source in forgotten if source.sha256} - kept:
+        with suppress(UsageError):  # a ledger that somebody has edited may have something else than a digest
+            store.forget(sha256)
 
 
 def _gone(known: Iterable[KnownSource]) -> set[bytes]:
