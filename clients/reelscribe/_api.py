@@ -33,6 +33,7 @@ from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOpt
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
+from reelscribe.thumbnails.notebook import Captions
 
 ONLY_ONE = "*"
 """In place of a model's name, this is the only model of its kind that the server serves."""
@@ -64,7 +65,8 @@ async def caption_async(
     found = _found(server)
     async with CaptionClient([found.server], await _name(found, model, CaptionerDescription)) as client:
         if not isinstance(source, np.ndarray):
-            return [result async for result in caption_file(client, os.fspath(source), options)]
+            path = os.fspath(source)
+            return Captions(path, [result async for result in caption_file(client, path, options)])
         if options is not None:
             raise UsageError("caption: expected options for a file alone; choose the frames of an array yourself")
         return await caption_frames(client, source)
@@ -99,7 +101,8 @@ def caption(
         options: Which frames of a file to caption, and how; by default one frame a second. Not allowed for an array.
 
     Returns:
-        For a file, a Caption for each chosen frame, or a Failure that says why it has none. For an array, the caption
+        For a file, a Caption for each chosen frame, or a Failure that says why it has none; a notebook shows the list
+            with pictures. For an array, the caption
         of each frame as text, or the RequestRefused that says why it has none.
 
     Raises:
@@ -227,7 +230,8 @@ async def annotate_async(
             speech = await stack.enter_async_context(SpeechClient([found.server], name))
             tracks.append(TranscriptTrack(speech, speech_options))
         done: list[str] = []
-        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path))
+        thumbnails = None if out else 0  # nobody would see those in a temporary folder
+        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
         await run.run([os.fspath(path) for path in paths])
         with (folder / NAME).open(encoding="utf-8") as file:
             records = {record["source"]["absolute_path"]: record for record in map(json.loads, file)}
@@ -250,8 +254,8 @@ def annotate(
 
     Args:
         sources: One file, folder or glob, or a sequence of them.
-        out: Folder for annotations.jsonl and the ledger, with which the same call can continue after an interruption.
-            By default nothing is kept.
+        out: Folder for annotations.jsonl, thumbnails and the ledger, with which the same call can continue after an
+            interruption. By default nothing is kept.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
         model: Name of the captioner on the server, by default the only one; None makes no captions.
