@@ -139,6 +139,7 @@ def _listening(port: int) -> Iterator[socket.socket]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen()
         except OSError as error:
             raise UsageError(f"--port {port}: {error.strerror}; choose another one, or 0 for any") from None
         yield listening
