@@ -23,17 +23,24 @@ def browse(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 chooses one that is free.")
     ] = 0,
+    transcode: Annotated[
+        bool,
+        typer.Option("--transcode", help="Make small previews of what browsers cannot play, when it is opened."),
+    ] = False,
 ) -> None:
     """Show the results of a run as pages for a browser on this machine, also while it lasts, until Ctrl-C.
 
     The address has a secret part, so that only those can open it who know it. Nothing can be changed through it.
     """
     with errors_as_one_line():
-        from reelscribe.browse.serve import browse as serve
+        from reelscribe.browse.serve import serving
 
         with suppress(KeyboardInterrupt):
-            typer.echo(f"Reading {printable(str(out))} ...", err=True)
-            serve(out, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
+            typer.echo(f"reading {printable(str(out))}", err=True)
+            with serving(out, port, transcode=transcode) as server:
+                typer.echo(server.address)
+                typer.echo("Open this address in a browser on this machine; Ctrl-C ends it.", err=True)
+                server.run()
 
 
 def export(

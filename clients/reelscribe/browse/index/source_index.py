@@ -121,6 +121,8 @@ class SourceIndex:
         before = self.generation
         self._try("annotations", self._annotations, self._follow_annotations)
         self._try("ledger", self._ledger, self._follow_ledger)
+        if self.generation != before and not self._select("SELECT 1 FROM sources WHERE file = ? LIMIT 1", JOURNAL):
+            os.ftruncate(self._journal, 0)
         return self.generation != before
 
     def refresh_soon(self) -> None:
@@ -290,8 +292,6 @@ class SourceIndex:
             _save_state(library, state)
         self._state = state
         self._finished, self._ledger_stamp = {}, ()
-        if not self._select("SELECT 1 FROM sources WHERE file = ? LIMIT 1", JOURNAL):
-            os.ftruncate(self._journal, 0)
         self._changed()
 
     def _follow_ledger(self) -> None:
