@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from reelscribe.browse.index.queries import find_sources, find_texts
+from reelscribe.browse.index.queries import find_sources, find_texts, rows_in_order
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.index.words import parse_query
 from reelscribe.browse.serve import serving
@@ -55,7 +55,9 @@ def open_index(out: Path) -> Iterator[SourceIndex]:
 def names(index: SourceIndex, **filters) -> list[str]:
     """The names of the sources that fit filters, in the order of a query."""
     with index.reader() as reader:
-        return [os.path.basename(row.path) for row in find_sources(reader, LibraryQuery(**filters), 0, 100)]
+        return [
+            os.path.basename(row.path) for row in rows_in_order(reader, find_sources(reader, LibraryQuery(**filters)))
+        ]
 
 
 def count_hits(index: SourceIndex, query: str) -> int:
