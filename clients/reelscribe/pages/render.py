@@ -1,0 +1,232 @@
+"""Makes the HTML of pages. Every text is escaped, and whatever could not be shown or would mislead is replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from reelscribe.pages.chart import rate_chart
+from reelscribe.pages.links import Links
+from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
+from reelscribe.pages.timeline import film_strip, timeline_bars
+from reelscribe.pages.views import Card, LibraryView, RunView, SearchView, SourceView
+
+STATIC = Path(__file__).parent / "static"
+"""The folder of the style sheets and scripts of pages. All of its files are needed, and there are no folders in it."""
+
+MOST_CHARACTERS = 10_000
+"""Longest text on a page, in characters. What is longer is cut, and says so: a page with it all would not scroll."""
+
+RUNNING_SECONDS, RESTING_SECONDS = 3, 20
+"""Seconds after which a page asks for what is new: while a run is going on, and otherwise."""
+
+LABELS = {
+    "captions": "Captions",
+    "clips": "Clips",
+    "shots": "Shots",
+    "transcript": "Transcript",
+    "name": "Name",
+    "longest": "Longest first",
+    "shortest": "Shortest first",
+    "failures": "Most failures first",
+}
+"""What users read for kinds of tracks and orders of the library."""
+
+# Control characters, those that reorder text, surrogates and what no character is.
+_UNSHOWN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
+)
+
+
+class Renderer:
+    """Makes pages, whose addresses of each other and of media are those of `links`."""
+
+    def __init__(self, links: Links) -> None:
+        """Prepare the templates.
+
+        Args:
+            links: Where things are.
+        """
+        self._links = links
+        self._templates = Environment(
+            loader=FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(shown=shown, label=label, clock=clock, seconds=exact_seconds, amount=amount)
+        self._templates.globals.update(
+            labels=LABELS,
+            counted=counted,
+            text_kinds=TEXT_KINDS,
+            query_of_error=lambda error: LibraryQuery(error=error),
+        )
+
+    def library(self, view: LibraryView) -> str:
+        """Return the page of the library.
+
+        Args:
+            view: What it shows.
+        """
+        return self._page("library", view, "./", live=self._pause(bool(view.site.running)), filtered=_filtered(view))
+
+    def search(self, view: SearchView) -> str:
+        """Return the page of the search.
+
+        Args:
+            view: What it shows.
+        """
+        return self._page("search", view, "./", live=self._pause(bool(view.site.running)))
+
+    def source(self, view: SourceView) -> str:
+        """Return the page of a source. It lies in a folder of the root.
+
+        Args:
+            view: What it shows.
+        """
+        live = self._pause(running=True) if view.card.state == "open" else 0
+        # A source that is in progress may get what is not there yet.
+        watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails) or view.card.state == "open"
+        drawings = {"lanes": timeline_bars(view), "film": film_strip(view)}
+        return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
+
+    def run(self, view: RunView) -> str:
+        """Return the page of the run.
+
+        Args:
+            view: What it shows.
+        """
+        return self._page("run", view, "./", live=self._pause(view.goes_on), chart=rate_chart(view.rates))
+
+    def _page(self, name: str, view: Any, root: str, *, live: int, **values: Any) -> str:
+        template = self._templates.get_template(f"{name}.html")
+        links = RelativeLinks(self._links, root)
+        return template.render(page=name, view=view, site=view.site, link=links, live=live, **values)
+
+    def _pause(self, running: bool) -> int:
+        """Return the seconds after which a page asks for what is new; 0 for never."""
+        if not self._links.served:
+            return 0
+        return RUNNING_SECONDS if running else RESTING_SECONDS
+
+
+class RelativeLinks:
+    """The addresses of things as a page must write them that lies at the root, or in a folder of it."""
+
+    def __init__(self, links: Links, root: str) -> None:
+        """Describe where the page lies.
+
+        Args:
+            links: The addresses as seen from the root.
+            root: The address of the root as seen from the page: "./" or "../".
+        """
+        self._links, self._root = links, root
+
+    @property
+    def served(self) -> bool:
+        """Whether a server answers."""
+        return self._links.served
+
+    def library(self, query: LibraryQuery | None = None) -> str:
+        """Return the address of the library, by default with all sources."""
+        return self._relative(self._links.library(query or LibraryQuery()))
+
+    def search(self, query: SearchQuery | None = None, form: Literal["html", "csv", "json"] = "html") -> str:
+        """Return the address of the search, by default with nothing searched."""
+        return self._relative(self._links.search(query or SearchQuery(), form))
+
+    def source(self, source: str, seconds: float | None = None) -> str:
+        """Return the address of the page of a source."""
+        return self._relative(self._links.source(source, seconds))
+
+    def run(self) -> str:
+        """Return the address of the page of the run."""
+        return self._relative(self._links.run())
+
+    def thumbnail(self, source: str, seconds: float) -> str:
+        """Return the address of a thumbnail."""
+        return self._relative(self._links.thumbnail(source, seconds))
+
+    def media(self, source: str) -> str:
+        """Return the address of the bytes of a source."""
+        return self._relative(self._links.media(source))
+
+    def preview(self, source: str) -> str:
+        """Return the address of the preview of a source."""
+        return self._relative(self._links.preview(source))
+
+    def static(self, name: str) -> str:
+        """Return the address of a style sheet or script."""
+        return self._relative(self._links.static(name))
+
+    def _relative(self, address: str) -> str:
+        return address if re.match(r"[a-z]+:", address) else self._root + address
+
+
+def shown(text: str) -> str:
+    """Return a text as it can be shown: characters that no screen shows, or that reorder others, become U+FFFD.
+
+    Args:
+        text: Any text. Of one that is longer than MOST_CHARACTERS, its beginning and its length are shown.
+    """
+    if len(text) > MOST_CHARACTERS:
+        return label(text, MOST_CHARACTERS) + f" (cut; the whole text has {len(text):,} characters)"
+    return _UNSHOWN.sub("\ufffd", text)
+
+
+def label(text: str, most: int) -> str:
+    """Return a text as it can be shown where there is little room.
+
+    Args:
+        text: Any text.
+        most: Largest number of its characters; "…" stands for the others.
+    """
+    return _UNSHOWN.sub("\ufffd", text[:most]) + ("…" if len(text) > most else "")
+
+
+def clock(seconds: float) -> str:
+    """Return a time as players show it, such as "0:12" or "1:02:03".
+
+    Args:
+        seconds: The time, which may be negative.
+    """
+    minutes, rest = divmod(int(abs(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    sign = "-" if seconds <= -1 else ""
+    return f"{sign}{hours}:{minutes:02}:{rest:02}" if hours else f"{sign}{minutes}:{rest:02}"
+
+
+def exact_seconds(seconds: float) -> str:
+    """Return a time in seconds to the millisecond, as scripts and addresses have it."""
+    return f"{seconds:.3f}"
+
+
+def amount(number: float) -> str:
+    """Return a number with its thousands apart."""
+    return f"{number:,}"
+
+
+def counted(card: Card) -> list[tuple[int, str]]:
+    """Return how many annotations of each kind a source has, and the name of the kind; kinds of which it has none miss.
+
+    Args:
+        card: The source.
+    """
+    counts = card.counts
+    kinds = (
+        (counts.captions, "caption"),
+        (counts.clips, "clip"),
+        (counts.segments, "segment"),
+        (counts.shots, "shot"),
+    )
+    return [(number, noun if number == 1 else f"{noun}s") for number, noun in kinds if number]
+
+
+def _filtered(view: LibraryView) -> Sequence[str]:
+    """Return the names of the filters of a library that are set."""
+    return [name for name, _ in view.query.parameters() if name not in ("sort", "page")]

@@ -1,0 +1,47 @@
+// Copies texts, and says what happened in the line at the lower edge. Other scripts use it as reelscribe.copy and .say.
+"use strict";
+
+window.reelscribe = {};
+
+(() => {
+  const SHOWN_MS = 4000;
+  let timer = 0;
+
+  // Shows a sentence to everybody, and reads it to those who listen; `stays` keeps it until the next one.
+  reelscribe.say = (text, stays = false) => {
+    const said = document.getElementById("said");
+    clearTimeout(timer);
+    said.textContent = text;
+    if (text && !stays) timer = setTimeout(() => { said.textContent = ""; }, SHOWN_MS);
+  };
+
+  // Pages from files may not use the clipboard in all browsers; there, a selection can still be copied.
+  function copySelection(text) {
+    const field = document.createElement("textarea");
+    const focused = document.activeElement;
+    field.value = text;
+    field.className = "hidden";
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    focused?.focus({ preventScroll: true });
+    return done;
+  }
+
+  reelscribe.copy = async (text, success) => {
+    let done = false;
+    try {
+      await navigator.clipboard.writeText(text);
+      done = true;
+    } catch {
+      done = copySelection(text);
+    }
+    reelscribe.say(done ? success : `This browser does not let the page copy. Copy it from here: ${text}`, !done);
+  };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) reelscribe.copy(document.getElementById(button.dataset.copy).textContent, "Copied.");
+  });
+})();
