@@ -227,7 +227,8 @@ async def annotate_async(
             speech = await stack.enter_async_context(SpeechClient([found.server], name))
             tracks.append(TranscriptTrack(speech, speech_options))
         done: list[str] = []
-        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path))
+        thumbnails = None if out else 0  # nobody would see those in a temporary folder
+        run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
         await run.run([os.fspath(path) for path in paths])
         with (folder / NAME).open(encoding="utf-8") as file:
             records = {record["source"]["absolute_path"]: record for record in map(json.loads, file)}
@@ -250,8 +251,8 @@ def annotate(
 
     Args:
         sources: One file, folder or glob, or a sequence of them.
-        out: Folder for annotations.jsonl and the ledger, with which the same call can continue after an interruption.
-            By default nothing is kept.
+        out: Folder for annotations.jsonl, thumbnails and the ledger, with which the same call can continue after an
+            interruption. By default nothing is kept.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
             the one that runs in `.server`, with its key.
         model: Name of the captioner on the server, by default the only one; None makes no captions.

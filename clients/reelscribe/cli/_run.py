@@ -14,7 +14,6 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,13 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.run.bulk import BulkRun, Summary
 
 
-def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, tracks: Sequence[TrackSpec]) -> None:
+def run_command(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    cues: str | None,
+    tracks: Sequence[TrackSpec],
+    thumbnails: int | None = 0,
+) -> None:
     """Annotate all sources, report on standard error, and export to the formats of --format.
 
     Args:
@@ -45,6 +50,7 @@ def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, 
         cluster: Whether the run is over many machines.
         cues: What exported subtitles show; None for what the only track makes.
         tracks: What the run makes of each source, at least one track.
+        thumbnails: Number of thumbnails of each video; None for one of each shot, or 12.
 
     Raises:
         UsageError: An option is wrong.
@@ -62,6 +68,8 @@ def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, 
     check_formats(formats)
     chosen: CueSource | None = None if cues is None else one_of(cues, CUE_SOURCES, "--cues")
     cluster.check()
+    if thumbnails and cluster.ray is not None:
+        raise UsageError("--thumbnails and --ray: expected one of them; `reelscribe browse` makes thumbnails later")
     progress = _progress(options)
     set_on_retry_hooks([])  # stamina would log each retry; the client logs once that it waits
     if options.dry_run:
@@ -73,7 +81,8 @@ def run_command(options: RunOptions, cluster: ClusterOptions, cues: str | None, 
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
-            summary, kinds = asyncio.run(_run(_prepared(options, cluster, tracks, display), options.sources, display))
+            prepared = _prepared(options, cluster, tracks, display, thumbnails)
+            summary, kinds = asyncio.run(_run(prepared, options.sources, display))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     exporting = bool(formats) and not summary.interrupted
@@ -137,22 +146,34 @@ async def _look_ahead(options: RunOptions, cluster: ClusterOptions, tracks: Sequ
 
 
 def _prepared(
-    options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec], progress: Progress
+    options: RunOptions,
+    cluster: ClusterOptions,
+    tracks: Sequence[TrackSpec],
+    progress: Progress,
+    thumbnails: int | None,
 ) -> AbstractAsyncContextManager[BulkRun | ClusterRun]:
-    prepare = _on_this_machine if cluster.ray is None else partial(_on_many_machines, cluster=cluster)
-    return prepare(options, tracks, progress)
+    if cluster.ray is None:
+        return _on_this_machine(options, tracks, progress, thumbnails)
+    return _on_many_machines(options, tracks, progress, cluster)
 
 
 @asynccontextmanager
 async def _on_this_machine(
-    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress | None = None
+    options: RunOptions, tracks: Sequence[TrackSpec], progress: Progress | None = None, thumbnails: int | None = 0
 ) -> AsyncGenerator[BulkRun, None]:
     """Yield the run with its clients open."""
     from reelscribe.run.bulk import BulkRun
 
     async with AsyncExitStack() as stack:
         opened = [await track.open(stack) for track in tracks]
-        yield BulkRun(opened, options.out, progress=progress, exclude=options.exclude or (), limit=options.limit)
+        yield BulkRun(
+            opened,
+            options.out,
+            progress=progress,
+            exclude=options.exclude or (),
+            limit=options.limit,
+            thumbnails=thumbnails,
+        )
 
 
 @asynccontextmanager

@@ -52,7 +52,8 @@ def caption(
         found, in_flight = cluster.servers(servers), servers.requests_in_flight
         of_clips = ModelSpec(clips.clip_options(run, pictures, frames.resize), found, model, in_flight)
         of_frames = ModelSpec(frames.caption_options(run, pictures), found, model, in_flight)
-        run_command(run, cluster, None, [of_clips if clips.wanted else PictureSpec(of_frames, of_clips)])
+        track = of_clips if clips.wanted else PictureSpec(of_frames, of_clips)
+        run_command(run, cluster, None, [track], frames.thumbnails)
 
 
 @flatten
@@ -124,7 +125,7 @@ def annotate(
             tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
         if model or not (clips.wanted or clip_model):
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
-        run_command(run, cluster, cues, tracks)
+        run_command(run, cluster, cues, tracks, frames.thumbnails)
 
 
 @flatten

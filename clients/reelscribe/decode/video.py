@@ -276,11 +276,14 @@ class Video(OpenVideo):
             return ()
         return find_entry_points(self.chosen, self._packets.keyframes, groups, least)
 
-    def frames(self, ordinals: range) -> Iterator[ChosenFrame]:
+    def frames(
+        self, ordinals: range, look_at: Callable[[int, Picture], None] = lambda *_: None
+    ) -> Iterator[ChosenFrame]:
         """Read chosen frames.
 
         Args:
             ordinals: Ordinals of the frames among the chosen frames, ascending.
+            look_at: Called with the index and the whole picture of each of them that can be decoded.
 
         Yields:
             The frame of each ordinal, in order.
@@ -296,6 +299,8 @@ class Video(OpenVideo):
         for ordinal in ordinals:
             frame_index, image = self.chosen[ordinal], None
             if decoded_index == frame_index:
-                image = scale(picture) if picture is not None else None
+                if picture is not None:
+                    look_at(frame_index, picture)
+                    image = scale(picture)
                 decoded_index, picture = next(pictures, no_more)
             yield ChosenFrame(ordinal, frame_index, self.seconds(frame_index), image)

@@ -28,6 +28,8 @@ from reelscribe.decode_pool.frame_feed import LIBRARIES
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError
+from reelscribe.thumbnails.keeper import ClipKeeper
+from reelscribe.thumbnails.store import ThumbnailTask
 
 
 class SentClip(NamedTuple):
@@ -93,6 +95,8 @@ class ReadClips:
     """Which clips to read, and how."""
     clips_per_batch: int
     """Largest number of clips in a batch."""
+    thumbnails: ThumbnailTask | None = None
+    """Which thumbnails to keep of the clips that are read; None for none."""
 
     def attempts(self) -> Sequence[Self]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
@@ -104,7 +108,12 @@ class ReadClips:
 
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of clips to read, in ascending order."""
-        return {"read_clips": {**vars(self), "task": self.task.to_json(), "spans": [vars(span) for span in spans]}}
+        values = {
+            "task": self.task.to_json(),
+            "spans": [vars(span) for span in spans],
+            "thumbnails": self.thumbnails and self.thumbnails.to_json(),
+        }
+        return {"read_clips": {**vars(self), **values}}
 
     def parse_opened(self, reply: dict[str, Any]) -> OpenedClips:
         """Parse the content of an "opened" reply."""
@@ -126,7 +135,7 @@ class ReadClips:
         return DecodedClipBatch(**fields, path=self.task.path, frames=frames, slots=slots)
 
 
-def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: int) -> int:
+def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: int, thumbnails: Any = None) -> int:
     """Execute a `ReadClips` command in the decode process.
 
     Args:
@@ -134,6 +143,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
         task: JSON of the ClipTask.
         spans: JSON of the spans of clips to read, in ascending order.
         clips_per_batch: Largest number of clips in a batch.
+        thumbnails: JSON of the ThumbnailTask; None if no thumbnails are wanted.
 
     Returns:
         Number of frames that were decoded, including frames that were not taken.
@@ -141,10 +151,17 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
     Raises:
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
     """
-    with ClipVideo(ClipTask.from_json(task), channel.heartbeat) as video:
+    clip_task = ClipTask.from_json(task)
+    with ClipVideo(clip_task, channel.heartbeat) as video:
         known = video.count is not None
         _queue_opened(channel, video)
-        _ClipFeed(channel, clips_per_batch).run(video, [Span(**span) for span in spans])
+        keeper = None
+        if thumbnails is not None:
+            of_shots = clip_task.cutting.cut == "shots"
+            keeper = ClipKeeper(ThumbnailTask.from_json(thumbnails), video.info, of_shots=of_shots)
+        _ClipFeed(channel, clips_per_batch, keeper).run(video, [Span(**span) for span in spans])
+        if keeper and keeper.failure:
+            channel.queue(warning=keeper.failure)
         if not known:
             _queue_opened(channel, video)
         return video.decoded
@@ -176,8 +193,8 @@ class _Batch:
 class _ClipFeed:
     """Sends the clips of a video in batches that fill a slot at most."""
 
-    def __init__(self, channel: WorkerChannel, max_clips: int) -> None:
-        self._channel, self._max_clips = channel, max_clips
+    def __init__(self, channel: WorkerChannel, max_clips: int, keeper: ClipKeeper | None = None) -> None:
+        self._channel, self._max_clips, self._keeper = channel, max_clips, keeper
         self._batch, self._used = _Batch(0, 0), 0
 
     def run(self, video: ClipVideo, spans: Sequence[Span]) -> None:
@@ -194,6 +211,8 @@ class _ClipFeed:
 
     def _add(self, read: ReadClip) -> None:
         if read.images:
+            if self._keeper:
+                self._keeper.add(read.pts_seconds, read.images)
             frames = np.stack(read.images)
             if self._used + frames.nbytes > self._channel.slot_bytes:
                 self._end_batch()

@@ -33,6 +33,8 @@ from reelscribe.decode_pool.portions.kept_file import KeptFile
 from reelscribe.decode_pool.portions.spans import Portion, before_entry_point
 from reelscribe.decode_pool.slots import DecodedBatch, Slots, items_per_request
 from reelscribe.errors import MediaError
+from reelscribe.thumbnails.keeper import FrameKeeper
+from reelscribe.thumbnails.store import ThumbnailTask
 
 LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
 """Decode library of each attempt at a file. The second attempt uses the same one, because a process may die or hang for
@@ -108,6 +110,8 @@ class ReadFrames:
     order, so one process reads them all."""
     portion: Portion = "all"
     """Which portion of the video the spans are."""
+    thumbnails: ThumbnailTask | None = None
+    """Which thumbnails to keep of the frames that are read; None for none."""
 
     def attempts(self) -> Sequence[Self]:
         """Return the command of each attempt; another one follows when a process dies or hangs."""
@@ -117,7 +121,8 @@ class ReadFrames:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
         task, spans_json = self.task.to_json(), [vars(span) for span in spans]
         portions = {"portion": self.portion, "portion_seconds": PORTION_SECONDS}
-        return {"read_frames": {**vars(self), "task": task, "spans": spans_json, **portions}}
+        thumbnails = self.thumbnails and self.thumbnails.to_json()
+        return {"read_frames": {**vars(self), "task": task, "spans": spans_json, **portions, "thumbnails": thumbnails}}
 
     def for_portion(self, portion: Portion, opened: OpenedVideo | None) -> Self:
         """Return the command to read a portion, with what is known about the video."""
@@ -150,6 +155,7 @@ def feed(
     reuse: bool,
     portion: Portion,
     portion_seconds: float,
+    thumbnails: Any = None,
 ) -> int:
     """Execute a `ReadFrames` command in the decode process.
 
@@ -162,6 +168,7 @@ def feed(
         reuse: Whether frames that are nearly equal to the last captioned one reuse its caption.
         portion: Which portion of the video the spans are; of the first one, they go beyond its end.
         portion_seconds: Shortest time to read a portion, in seconds, about.
+        thumbnails: JSON of the ThumbnailTask; None if no thumbnails are wanted.
 
     Returns:
         Number of frames that were decoded, including frames that were not chosen.
@@ -188,11 +195,20 @@ def feed(
     )
     max_frames = items_per_request(channel.slot_bytes, video.input_size.nbytes, frames_per_batch)
     wanted, rest = before_entry_point([Span(**span) for span in spans], entry_points)
+    keeper = _keeper(thumbnails, video)
     for span in wanted:
-        _FrameFeed(channel, video, span, max_frames, reuse).run()
+        _FrameFeed(channel, video, span, max_frames, reuse, keeper).run()
+    if keeper and keeper.failure:
+        channel.queue(warning=keeper.failure)
     if not rest and portion != "later":
         kept.close()
     return video.decoded - decoded_before
+
+
+def _keeper(task: Any, video: Video) -> FrameKeeper | None:
+    if task is None:
+        return None
+    return FrameKeeper(ThumbnailTask.from_json(task), video, video.chosen, video.end_seconds)
 
 
 @dataclass
@@ -212,8 +228,17 @@ class _Batch:
 class _FrameFeed:
     """Sends one span of a video in batches of up to `max_frames` frames to caption."""
 
-    def __init__(self, channel: WorkerChannel, video: Video, span: Span, max_frames: int, reuse: bool) -> None:
+    def __init__(
+        self,
+        channel: WorkerChannel,
+        video: Video,
+        span: Span,
+        max_frames: int,
+        reuse: bool,
+        keeper: FrameKeeper | None = None,
+    ) -> None:
         self._channel, self._video, self._span, self._max_frames, self._reuse = channel, video, span, max_frames, reuse
+        self._look_at = keeper.add if keeper else lambda *_: None
         self._batch = _Batch(span.first, span.first, span.anchor)
         self._detector = ReuseDetector()
 
@@ -222,7 +247,7 @@ class _FrameFeed:
             self._remember_anchor()
         stop = len(self._video.chosen) if self._span.stop is None else self._span.stop
         try:
-            for frame in self._video.frames(range(self._span.first, stop)):
+            for frame in self._video.frames(range(self._span.first, stop), self._look_at):
                 self._channel.heartbeat()
                 self._add(frame)
         except MediaError:

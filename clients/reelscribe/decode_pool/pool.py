@@ -71,6 +71,7 @@ class DecodePool:
         """The sources that several processes can read, with what comes from them."""
         # If all processes computed digests, there would be nothing to send meanwhile.
         self._digests = DigestQueue(self._process, max(1, workers // 2))
+        self._warnings: set[str] = set()
         self._stopped = False
         self._lacks_processes = False
         """Whether a process could not be started; then none is started only to help."""
@@ -281,7 +282,7 @@ class DecodePool:
 
     async def _new(self) -> DecodeProcess:
         try:
-            process = await DecodeProcess.start(self._slots, self._stall_seconds)
+            process = await DecodeProcess.start(self._slots, self._stall_seconds, self._warn_once)
         except StartupError:
             self._lacks_processes = True
             raise
@@ -289,6 +290,11 @@ class DecodePool:
         if self._stopped:  # while it was starting
             process.kill()
         return process
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings.add(text)
+            _log.warning("%s", text)
 
     async def _discard(self, process: DecodeProcess) -> None:
         await process.close()  # if this is cancelled, the pool closes it when it ends

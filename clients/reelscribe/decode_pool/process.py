@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import IO, Any, Protocol, Self, TypeVar
 
 from reelscribe.contract.source import Header, Source, Span
@@ -59,10 +59,16 @@ class DecodeProcess:
     """One decode process, which runs `worker.py`."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, slots: Slots, stall_seconds: float, stderr: IO[bytes]
+        self,
+        process: asyncio.subprocess.Process,
+        slots: Slots,
+        stall_seconds: float,
+        stderr: IO[bytes],
+        warn: Callable[[str], None],
     ) -> None:
         """Wrap a process that `start` has started."""
         self._process, self._slots, self._stall_seconds, self._stderr = process, slots, stall_seconds, stderr
+        self._warn = warn
         self.busy_seconds = 0.0
         """Time spent waiting for its replies, in seconds."""
         self.decoded = 0.0
@@ -75,12 +81,13 @@ class DecodeProcess:
         self._working = False
 
     @classmethod
-    async def start(cls, slots: Slots, stall_seconds: float) -> Self:
+    async def start(cls, slots: Slots, stall_seconds: float, warn: Callable[[str], None]) -> Self:
         """Start a process.
 
         Args:
             slots: Shared memory to which it writes frames or samples.
             stall_seconds: Timeout for each reply or heartbeat, after which the process is killed.
+            warn: Called with each warning of the process.
 
         Returns:
             The process, which is ready for commands.
@@ -111,7 +118,7 @@ class DecodeProcess:
         except BaseException:
             stderr.close()
             raise
-        return cls(process, slots, stall_seconds, stderr)
+        return cls(process, slots, stall_seconds, stderr, warn)
 
     @property
     def pid(self) -> int:
@@ -184,6 +191,8 @@ class DecodeProcess:
                 if batch.slot is not None:
                     self._write(**await self._take_slot())  # so that it keeps decoding while the batch is in use
                 yield batch
+            elif "warning" in reply:
+                self._warn(reply["warning"])
             else:
                 self._working = False
                 raise _media_error(**reply["error"])

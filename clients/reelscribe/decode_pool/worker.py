@@ -23,6 +23,7 @@ Read the frames, the clips or the audio of a file::
                                                                   and for clips if their shots were looked for
     -> {"batch": {"first", "stop", "slot", ...}}                  "slot" is null if the batch has no data in a slot
     <- {"slot": number}                                           the next slot to fill, after each batch with a slot
+    -> {"warning": text}                                          if thumbnails cannot be kept
     -> {"end": {"decoded": frames or seconds of audio}}           or an error
 
 Close the file that was kept open, because it has other portions (see frame_feed.py)::

@@ -34,6 +34,7 @@ from reelscribe.run.annotating import Annotated, Annotator
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
+from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.track import Stopped, Track
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 
@@ -82,6 +83,7 @@ class BulkRun:
         on_record: Callable[[Record], None] | None = None,
         exclude: Sequence[str] = (),
         limit: int | None = None,
+        thumbnails: int | None = None,
     ) -> None:
         """Describe a run.
 
@@ -95,11 +97,14 @@ class BulkRun:
                 the run ends.
             exclude: Globs; sources whose path or file name fits one of them are left out.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
+            thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
+                described; None for one of each shot or, if shots are not known, 12; 0 for none.
         """
         self._tracks, self._out = tracks, out
         self._progress = progress or Silent()
         self._on_record = on_record
         self._exclude, self._limit = exclude, limit
+        self._thumbnails = thumbnails
         self._folder = RunFolder(out)
         self._costs: dict[str, Any] = {}
         """What runs into the folder have learned about the cost of sources, as JSON."""
@@ -160,6 +165,7 @@ class BulkRun:
         async with AsyncExitStack() as stack:
             await self._enter_tracks(stack)
             folder = await stack.enter_async_context(self._folder)
+            self._keep_thumbnails()
             plan = await self._plan(paths, excluded)
             meter = self._new_meter(plan)
             folder.begin(meter, self._progress, partial(self._learned, meter))
@@ -182,6 +188,13 @@ class BulkRun:
             await stack.enter_async_context(track)
         for track in self._tracks:
             track.meet(self._tracks)
+
+    def _keep_thumbnails(self) -> None:
+        """Let one track keep thumbnails: that of clips, which knows the shots more often, or else that of captions."""
+        by_kind = {track.kind: track for track in self._tracks if isinstance(track, ModelTrack)}
+        track = by_kind.get("clips") or by_kind.get("captions")
+        if track and self._thumbnails != 0:
+            track.keep_thumbnails(self._out, self._thumbnails)
 
     async def _find(self, names: Sequence[str]) -> tuple[list[str], int]:
         """Return the paths of the sources, and how many were left out of them."""

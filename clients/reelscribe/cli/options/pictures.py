@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from reelscribe.cli.options.run import RunOptions, speed_option
+from reelscribe.cli.options.run import RunOptions, output_option, speed_option
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError
 
@@ -216,6 +216,17 @@ class FrameOptions:
             "--reuse/--no-reuse", help="If a frame is nearly equal to the last captioned one, reuse its caption."
         ),
     ] = False
+    thumbnails: Annotated[
+        int | None,
+        output_option(
+            min=0,
+            max=1000,
+            metavar="N",
+            help="Keep so many small pictures of each video in OUT/thumbnails, of frames that are decoded anyway; 0 for"
+            " none. With --ray, none are kept.",
+            show_default="one a shot, or 12 where shots are not known",
+        ),
+    ] = None
     resize: Annotated[
         Literal["fast", "planes", "exact"],
         speed_option(

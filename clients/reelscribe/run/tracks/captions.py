@@ -21,6 +21,7 @@ from reelscribe.results.records import Kind
 from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import CaptionOptions
 from reelscribe.run.tracks.track import incomplete
+from reelscribe.thumbnails.store import ThumbnailTask
 
 UNDECODABLE_SHARE = 0.02
 """Fraction of its chosen frames that an intact file may fail to decode, besides one frame, because encoders drop a
@@ -72,7 +73,7 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
             self.held_batches = self.options.held_batches(description)
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None) -> ReadFrames:
+    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadFrames:
         task = VideoTask(
             path,
             self._description.input_size,
@@ -81,7 +82,8 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
             detection=self.options.detection if self.options.sampling.per_shot else None,
             known_shots=opened.shots if isinstance(opened, SavedVideo) else None,
         )
-        return ReadFrames(task, self.options.batch_size(self._description), self.options.reuse)
+        most = self.options.batch_size(self._description)
+        return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails)
 
     def _create_joined(self, description: CaptionerDescription) -> JoinedFrames:
         most = self.options.batch_size(description)

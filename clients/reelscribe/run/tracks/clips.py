@@ -23,6 +23,7 @@ from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import ClipOptions
 from reelscribe.run.tracks.prompts import AnswerRefused, ask_again, fill, has_field, read_answer
 from reelscribe.run.tracks.track import Siblings, Track, incomplete
+from reelscribe.thumbnails.store import ThumbnailTask
 
 USUAL_SHOT_SECONDS = 5.0
 """Average length of a shot, to say about how many clips a run has before it; in films and on the web, it is 3 to 8."""
@@ -87,9 +88,10 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
     def _create_pool(self, description: ClipModelDescription) -> DecodePool:
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None) -> ReadClips:
+    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadClips:
         shots = opened.shots if isinstance(opened, SavedVideo) else None
-        return ReadClips(self.options.task(path, self._description, shots), self.options.batch_size(self._description))
+        task, most = self.options.task(path, self._description, shots), self.options.batch_size(self._description)
+        return ReadClips(task, most, thumbnails)
 
     def _create_joined(self, description: ClipModelDescription) -> JoinedClips:
         most = self.options.batch_size(description)

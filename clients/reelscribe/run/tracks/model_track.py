@@ -8,10 +8,12 @@ that may not be sent yet keeps its slot, so its decode process waits too.
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,7 +21,7 @@ from reelscribe.client import endpoint
 from reelscribe.client.joining import JoinedRequests
 from reelscribe.client.models import ModelClient
 from reelscribe.contract.model import ModelDescription
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Source, Span
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
@@ -30,6 +32,7 @@ from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Model
 from reelscribe.run.tracks.sender import Batch, Opened, Saved, SourceSender
 from reelscribe.run.tracks.track import Track
+from reelscribe.thumbnails.store import ThumbnailTask
 
 Description = TypeVar("Description", bound=ModelDescription)
 """The model's description of itself."""
@@ -53,6 +56,8 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """
         super().__init__(retry_failed=retry_failed)
         self._client = client
+        self._thumbnails: tuple[str, int | None] | None = None
+        """The folder and the number of thumbnails that are kept; None if none are."""
         self._until_exit = ExitStack()
         self._reading = 0
         """Number of sources that are being decoded, or wait for a process."""
@@ -81,12 +86,22 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """Set the largest number of unanswered requests, at least 1, within that of the client."""
         self._client.in_flight.set_max_limit(min(most, self._client.requests_in_flight))
 
+    def keep_thumbnails(self, out: Path, most: int | None) -> None:
+        """Keep thumbnails of sources in an output folder, as far as pictures are decoded anyway.
+
+        Args:
+            out: The output folder.
+            most: Number of thumbnails of a source; None for one of each shot or, if shots are not known, 12.
+        """
+        self._thumbnails = os.path.abspath(out), most
+
     def read(
         self,
         path: str,
         spans: Sequence[Span],
         begun: Callable[[], None] = lambda: None,
         opened: SavedSource | None = None,
+        thumbnails: ThumbnailTask | None = None,
     ) -> AsyncGenerator[Opened | Batch, None]:
         """Decode a file in a process of the pool, or in several where none of them is wanted for another file.
 
@@ -95,6 +110,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
             spans: The ranges of chosen frames, or of samples, to decode.
             begun: Called when a process begins to read.
             opened: What is known about the file from an earlier run; None if nothing is.
+            thumbnails: Which thumbnails to keep; None for none.
 
         Yields:
             What is known about the opened file, once or more, and its batches: in order, if the pool has one process.
@@ -103,7 +119,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         Raises:
             MediaError: The file cannot be read, or not to its end.
         """
-        return self.pool.read(self._read_command(path, opened), spans, begun)
+        return self.pool.read(self._read_command(path, opened, thumbnails), spans, begun)
 
     async def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
@@ -136,7 +152,9 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """Return a decode pool whose slots suit the model and the options."""
 
     @abstractmethod
-    def _read_command(self, path: str, opened: SavedSource | None) -> ReadCommand[Opened, Batch]:
+    def _read_command(
+        self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None
+    ) -> ReadCommand[Opened, Batch]:
         """Return the command that makes a decode process read this file, with what is known about it."""
 
     @abstractmethod
@@ -159,7 +177,9 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
     def _unsent(self, saved: Saved) -> float:
         """Return the number of frames, or of seconds of audio, in a saved batch that were not sent to a server."""
 
-    async def _take(self, path: str, job: Job) -> None:
+    async def _take(self, source: Source, job: Job) -> None:
+        path = source.path
+        thumbnails = self._thumbnails and ThumbnailTask(self._thumbnails[0], source.sha256, self._thumbnails[1])
         sender = SourceSender[Opened, Batch, Saved](self, path, job)
         decoding_failed: MediaError | None = None
 
@@ -169,7 +189,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         try:
             try:
                 with self._reads():
-                    async with aclosing(self.read(path, job.missing, begun, job.opened)) as items:
+                    async with aclosing(self.read(path, job.missing, begun, job.opened, thumbnails)) as items:
                         async for item in items:
                             if isinstance(item, DecodedBatch):
                                 share, _ = self._share_of(sender.opened, item)

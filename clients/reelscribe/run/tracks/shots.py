@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Source, Span
 from reelscribe.decode.shots import ShotDetection, library_version
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
@@ -69,7 +69,8 @@ class ShotTrack(Track[OpenedVideo]):
         # Nothing is written to its slots.
         self.pool = DecodePool(self.options.decode_workers, 1, 0, stall_seconds=self.options.stall_seconds)
 
-    async def _take(self, path: str, job: Job) -> None:
+    async def _take(self, source: Source, job: Job) -> None:
+        path = source.path
         command = ReadFrames(VideoTask(path, _NO_FRAMES, sampling=None, detection=self.options.detection), 1)
         replies = self.pool.read(command, [Span()], lambda: self._meter.begun(path))
         async with aclosing(replies):

@@ -166,7 +166,7 @@ class Track(ABC, Generic[Opened]):
         """
         try:
             if job.missing:
-                await self._take(source.path, job)
+                await self._take(source, job)
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
@@ -192,7 +192,7 @@ class Track(ABC, Generic[Opened]):
         """Set `model`, `settings` and `pool`. Raises ServerError and UsageError as entering the track does."""
 
     @abstractmethod
-    async def _take(self, path: str, job: Job) -> None:
+    async def _take(self, source: Source, job: Job) -> None:
         """Decode the missing part of a source and save what the track makes of it.
 
         Raises:

@@ -62,7 +62,7 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
     def _create_pool(self, description: SpeechDescription) -> DecodePool:
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None) -> ReadAudio:  # noqa: ARG002 - of videos alone
+    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: object) -> ReadAudio:  # noqa: ARG002 - of videos alone
         return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
 
     def _create_joined(self, description: SpeechDescription) -> JoinedChunks:
