@@ -80,7 +80,7 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
         with partial.open("wb") as file:
             for record in records:
                 start, typed = size, set[str]()
-                for piece in _iter_line(record, typed):
+                for piece in iter_line(record, typed):
                     size += file.write(piece.encode())
                 line = _Line(size - start, start)
                 smallest |= {name: line for name in typed if name not in smallest or line < smallest[name]}
@@ -93,8 +93,13 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
     _write_small(out / FAILURES_NAME, b"".join(failures))
 
 
-def _iter_line(record: Record, typed: set[str]) -> Iterator[str]:
-    """Yield pieces of the line of a record, and add the names of its fields with a type to `typed`."""
+def iter_line(record: Record, typed: set[str]) -> Iterator[str]:
+    """Yield pieces of the line of a record.
+
+    Args:
+        record: The record.
+        typed: Gets the names of the fields whose type the line shows.
+    """
     separator = "{"
     for name, value in record.fields():
         yield f'{separator}"{name}":'

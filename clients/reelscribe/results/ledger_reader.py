@@ -27,6 +27,7 @@ from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
 from reelscribe.results.records import (
     CaptionResult,
     DescriptionResult,
+    FinishedSource,
     Kind,
     KnownSource,
     Model,
@@ -34,6 +35,7 @@ from reelscribe.results.records import (
     Record,
     ShotResult,
     TranscriptResult,
+    error_of,
 )
 from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key
 
@@ -50,6 +52,11 @@ _FIND_RESULTS = """
     SELECT kind, settings.value, jobs.id, opened, total, done, error
     FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
     WHERE results.path = ? AND jobs.sha256 = ?
+"""
+_FIND_OUTCOMES = """
+    SELECT results.path, kind, settings.value, jobs.error
+    FROM results JOIN sources USING (path) JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    WHERE results.path > ? AND results.path <= ? AND jobs.sha256 = sources.sha256
 """
 _FIND_RUN_STATE = "SELECT state FROM run"
 
@@ -98,6 +105,28 @@ class LedgerReader:
         """Return all sources that runs have finished, in the order of their absolute paths."""
         rows = self._select(_FIND_NAMES)
         return [KnownSource(path, os.fsdecode(name), sha256, bool(missing)) for path, name, sha256, missing in rows]
+
+    def finished(self) -> Iterator[FinishedSource]:
+        """Yield what all sources that runs have finished are, without reading their results, in the order of paths."""
+        last = b""
+        while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
+            jobs: dict[bytes, dict[Kind, tuple[str, SourceError | None]]] = {}
+            for path, kind, settings, error in self._select(_FIND_OUTCOMES, last, rows[-1][0]):
+                outcome = _model_settings(settings).id, SourceError(*json.loads(error)) if error else None
+                jobs.setdefault(path, {})[kind] = outcome
+            for path, name, size, sha256, error, missing in rows:
+                found = jobs.get(path, {})
+                unreadable = SourceError(*json.loads(error)) if error else None
+                yield FinishedSource(
+                    path=path,
+                    name=os.fsdecode(name),
+                    bytes=size,
+                    sha256=sha256,
+                    missing=bool(missing),
+                    error=unreadable or error_of({kind: outcome[1] for kind, outcome in found.items()}),
+                    settings={kind: outcome[0] for kind, outcome in found.items()},
+                )
+            last = rows[-1][0]
 
     def records(self) -> Iterator[Record]:
         """Yield the record of each source that runs have finished, in the order of the absolute paths."""

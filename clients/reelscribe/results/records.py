@@ -306,6 +306,25 @@ class KnownSource(NamedTuple):
     """Whether it was gone from the disk when the last run into the folder ended."""
 
 
+class FinishedSource(NamedTuple):
+    """What a record tells of a source without its results."""
+
+    path: bytes
+    """Absolute path, which identifies the source in the ledger."""
+    name: str
+    """Path as it was last given to a run."""
+    bytes: int | None
+    """Size; None if the source could not be read."""
+    sha256: str | None
+    """Digest of its content; None if it could never be read."""
+    missing: bool
+    """Whether it was gone from the disk when the last run ended."""
+    error: SourceError | None
+    """The error of its record."""
+    settings: Mapping[Kind, str]
+    """The id of the settings for each kind of results that was made."""
+
+
 def _with_few_in_memory(result: Result) -> Result:
     """Return results that are read only once where they are few, although several fields are made of them."""
     few = tuple(islice(result.results(), _FEW + 1))

@@ -1,0 +1,117 @@
+"""The databases of the index.
+
+library.sqlite    `sources`: one row for each source, see `SourceRow`; `state`: what was read, as JSON, by name
+texts-N.sqlite    `texts`: the words of all texts of some sources (FTS5); a text is named by `text_number`
+records.jsonl     records of sources that the ledger finished since annotations.jsonl was written
+
+A source that is read again gets a new number, so the texts of its earlier number are never found again. FTS5 cannot
+delete from a table that has no texts; an index with more old texts than new ones is built anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from reelscribe.browse.index.lines import SourceRow
+
+VERSION = 1
+"""Version of an index with these tables, as SQLite's `user_version`."""
+
+ANNOTATIONS, JOURNAL = 0, 1
+"""Values of `SourceRow.file`: annotations.jsonl, and records.jsonl in the folder of the index."""
+
+LIBRARY_NAME = "library.sqlite"
+JOURNAL_NAME = "records.jsonl"
+
+_COLUMNS = """
+    doc INTEGER PRIMARY KEY, id TEXT, file INTEGER, start INTEGER, size INTEGER, digest BLOB, fingerprint BLOB,
+    path TEXT, sha256 TEXT, bytes INTEGER, missing INTEGER, seconds REAL, state TEXT, error_type TEXT, error TEXT,
+    captions INTEGER, clips INTEGER, segments INTEGER, shots INTEGER, failures INTEGER, languages TEXT, flags TEXT
+"""
+_SAVE = f"INSERT INTO sources VALUES ({', '.join('?' * len(SourceRow._fields))})"  # noqa: S608 - the text is our own
+
+# The pages of the library read these in order, and need no other row for the sources that do not fit.
+_FILTERED = "state, missing, error_type, languages, flags"
+_INDEXES = f"""
+CREATE UNIQUE INDEX by_id ON sources (id);
+CREATE INDEX by_path ON sources (path, seconds, {_FILTERED});
+CREATE INDEX by_seconds ON sources (seconds, path, {_FILTERED});
+CREATE INDEX by_failures ON sources (failures, path, seconds, {_FILTERED});
+"""
+
+_WORD_TABLE = """
+CREATE VIRTUAL TABLE texts USING fts5 (words, content = '', columnsize = 0, detail = full, tokenize = 'ascii');
+"""
+
+# While it is built, words are kept in memory up to this many bytes, and what was written is not merged.
+_HASH_BYTES = 2**24
+
+
+def texts_name(shard: int) -> str:
+    """Return the name of the database of the texts of a shard."""
+    return f"texts-{shard}.sqlite"
+
+
+def new_database(path: Path) -> sqlite3.Connection:
+    """Make a database that nobody else uses before it is complete: nothing of it survives a crash."""
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA page_size = 8192")
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("PRAGMA synchronous = OFF")
+    database.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return database
+
+
+def make_sources(database: sqlite3.Connection) -> None:
+    """Make the table of sources without its indexes, which are faster to make later."""
+    database.execute(f"CREATE TABLE sources ({_COLUMNS})")
+
+
+def save_sources(database: sqlite3.Connection, rows: Iterable[SourceRow]) -> None:
+    """Save new rows of sources."""
+    database.executemany(_SAVE, rows)
+
+
+def make_library(database: sqlite3.Connection) -> None:
+    """Give a table of sources its indexes. Of several rows with one id, the last one stays."""
+    database.execute("DELETE FROM sources WHERE doc NOT IN (SELECT max(doc) FROM sources GROUP BY id)")
+    database.executescript(_INDEXES)
+    database.execute("CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    database.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def make_texts(database: sqlite3.Connection) -> None:
+    """Make the table of texts, prepared to take many at once."""
+    database.execute(_WORD_TABLE)
+    configure_texts(database, hashsize=_HASH_BYTES, automerge=0, crisismerge=2000)
+
+
+def end_building(database: sqlite3.Connection) -> None:
+    """Prepare a table of texts that is built for few new texts at a time."""
+    configure_texts(database, hashsize=2**20, automerge=4, crisismerge=16)
+
+
+def configure_texts(database: sqlite3.Connection, **options: int) -> None:
+    """Set options of FTS5, by their names there."""
+    for name, value in options.items():
+        database.execute("INSERT INTO texts (texts, rank) VALUES (?, ?)", [name, value])
+
+
+def save_texts(database: sqlite3.Connection, texts: Iterable[tuple[int, str]]) -> None:
+    """Add texts to the index: the number of each, and its words."""
+    database.executemany("INSERT INTO texts (rowid, words) VALUES (?, ?)", texts)
+
+
+def open_database(path: Path, *, write: bool = False) -> sqlite3.Connection:
+    """Open a database of an index that is complete. Raises sqlite3.Error if it cannot be used."""
+    address = f"{path.absolute().as_uri()}?mode={'rw' if write else 'ro'}"
+    database = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    if write:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = OFF")
+    else:
+        database.execute("PRAGMA query_only = ON")
+        database.execute("PRAGMA cache_size = -4096")
+    return database
