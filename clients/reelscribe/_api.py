@@ -33,6 +33,7 @@ from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOpt
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
+from reelscribe.thumbnails.notebook import Captions
 
 ONLY_ONE = "*"
 """In place of a model's name, this is the only model of its kind that the server serves."""
@@ -64,7 +65,8 @@ async def caption_async(
     found = _found(server)
     async with CaptionClient([found.server], await _name(found, model, CaptionerDescription)) as client:
         if not isinstance(source, np.ndarray):
-            return [result async for result in caption_file(client, os.fspath(source), options)]
+            path = os.fspath(source)
+            return Captions(path, [result async for result in caption_file(client, path, options)])
         if options is not None:
             raise UsageError("caption: expected options for a file alone; choose the frames of an array yourself")
         return await caption_frames(client, source)
@@ -99,7 +101,8 @@ def caption(
         options: Which frames of a file to caption, and how; by default one frame a second. Not allowed for an array.
 
     Returns:
-        For a file, a Caption for each chosen frame, or a Failure that says why it has none. For an array, the caption
+        For a file, a Caption for each chosen frame, or a Failure that says why it has none; a notebook shows the list
+            with pictures. For an array, the caption
         of each frame as text, or the RequestRefused that says why it has none.
 
     Raises:

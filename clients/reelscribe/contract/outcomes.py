@@ -7,11 +7,12 @@ audio are `Utterance`s, `Silence`s and `SpeechFailure`s. All times are presentat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.speech import Word
-from reelscribe.errors import NoPictures, NoSound
+from reelscribe.errors import NoPictures, NoSound, printable
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class Caption:
     """Index of the nearly equal frame whose caption this is; None if the model captioned this frame itself."""
     avg_logprob: float | None = None
     """Average natural-log probability of the caption's tokens, at most 0; None if it is not known."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: time and text. A caption alone knows no file, so there is no picture."""
+        minutes, seconds = divmod(max(0.0, self.pts_seconds), 60)
+        hours, minutes = divmod(int(minutes), 60)
+        text = escape(printable(self.text))
+        return f"<small>{hours}:{minutes:02}:{seconds:06.3f}</small> <bdi>{text}</bdi>"
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class LedgerReader:
             jobs: Its jobs, which are done: the kind of annotations, the model with its settings as `settings_text`
                 returns them, and the job.
         """
-        record = Record(source, absolute_path=os.path.abspath(source.path))
+        record = Record(source, absolute_path=os.path.abspath(source.path), folder=self._path.parent)
         for kind, settings, job in jobs:
             if kind == "captions":
                 record = replace(record, caption_result=self._caption_result(settings, job))

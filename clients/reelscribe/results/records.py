@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from reelscribe.contract.outcomes import (
@@ -28,6 +29,7 @@ from reelscribe.contract.outcomes import (
     Utterance,
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
+from reelscribe.errors import OutputError
 from reelscribe.results.flags import Flag, with_flags
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
@@ -186,6 +188,8 @@ class Record:
     """Whether the source was gone from the disk when the last run into the folder ended."""
     absolute_path: str = ""
     """Absolute path, which tells sources of several folders apart."""
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Output folder of the run, whose thumbnails a notebook shows; None if it is not known."""
 
     @property
     def status(self) -> Literal["ok", "error"]:
@@ -254,6 +258,28 @@ class Record:
         yield "silences", map(_object, transcript.silences() if transcript else ())
         yield "speech_failures", map(_object, transcript.failures() if transcript else ())
         yield "speech_settings", transcript.settings.id if transcript else None
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a strip of thumbnails with captions, descriptions or what is said."""
+        # Imported here, because only notebooks show records, and few programs import Pillow and FFmpeg for them.
+        from reelscribe.thumbnails.notebook import Moment, strip
+
+        notes = [f"{self.error.type}: {self.error.message}"] if self.error else []
+        path = self.absolute_path or self.source.path
+        try:
+            moments = (Moment(*moment) for moment in self._moments())
+            return strip(self.source, path, moments, folder=self.folder, notes=notes)
+        except OutputError as error:  # the run has ended, and its ledger is closed
+            return strip(self.source, path, (), folder=self.folder, notes=[*notes, str(error)])
+
+    def _moments(self) -> Iterator[tuple[float, str]]:
+        """Yield the time and the text of each caption, or else of each clip, or else of each segment of speech."""
+        if self.caption_result:
+            yield from ((caption.pts_seconds, caption.text) for caption in self.caption_result.captions())
+        elif self.description_result:
+            yield from ((clip.start_seconds, clip.text) for clip in self.description_result.described())
+        elif self.transcript_result:
+            yield from ((utterance.start, utterance.text) for utterance in self.transcript_result.utterances())
 
 
 Result = TypeVar("Result", CaptionResult, DescriptionResult, TranscriptResult)

@@ -1,0 +1,79 @@
+"""Reads a file for pictures from any time of it, without an index of all of its packets, which a run makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import av
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+from reelscribe.contract.source import VideoInfo
+from reelscribe.decode.frame_scaler import FrameScaler
+from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
+from reelscribe.errors import MediaError, NoPictures
+from reelscribe.thumbnails.pictures import thumbnail_size
+
+
+@contextmanager
+def opened(path: str) -> Iterator[av.container.InputContainer]:
+    """Open a media file; every error of FFmpeg in the block becomes a MediaError.
+
+    Raises:
+        MediaError: The file cannot be read, or is no media file.
+    """
+    if not Path(path).is_file():  # opening a pipe would wait for its other end
+        raise MediaError("expected a regular file")
+    with open_for_ffmpeg(path) as name:
+        try:
+            with av.open(name) as container:
+                yield container
+        except (av.FFmpegError, UnicodeError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+
+
+def video_of(container: av.container.InputContainer) -> VideoStream | None:
+    """Return the video stream that runs read; None if there is none that can be decoded."""
+    videos = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    return videos[0] if videos and videos[0].codec_context else None
+
+
+def pictures_video(container: av.container.InputContainer) -> VideoStream:
+    """Return the video stream that runs read. Raises NoPictures if there is none."""
+    video = video_of(container)
+    if video is None:
+        raise NoPictures("expected a video stream with pictures")
+    video.thread_type = "AUTO"  # somebody waits for it
+    return video
+
+
+def scaler_of(video: VideoStream, first: av.VideoFrame, longer_side: int, *, even: bool = False) -> FrameScaler:
+    """Return what scales frames of a video to pictures as players show them.
+
+    Args:
+        video: The stream.
+        first: A frame of it, which alone tells the rotation.
+        longer_side: Largest side of the pictures, in pixels.
+        even: Whether both sides must be even, as encoders want them.
+    """
+    aspect = float(video.sample_aspect_ratio or video.codec_context.sample_aspect_ratio or 1)
+    info = VideoInfo(
+        duration_seconds=0.0,
+        width=first.width,
+        height=first.height,
+        rotation=round(-first.rotation / 90) % 4 * 90,
+        pixel_aspect=aspect if 0 < aspect < math.inf else 1.0,
+        frames=1,
+        average_fps=0.0,
+        start_seconds=0.0,
+        end_seconds=0.0,
+        video_codec=video.codec_context.name,
+        audio_codec=None,
+    )
+    size = thumbnail_size(info.shown_size, longer_side)
+    if even:
+        size = type(size)(max(2, size.width // 2 * 2), max(2, size.height // 2 * 2), size.resample)
+    return FrameScaler(info, size, "fast")
