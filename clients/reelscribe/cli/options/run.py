@@ -15,7 +15,8 @@ from reelscribe.errors import UsageError
 T = TypeVar("T")
 
 CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "csv", "parquet", "chapters")
+FORMATS = ("vtt", "srt", "csv", "parquet", "chapters", "html")
+MEDIA = ("link", "copy", "none")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
