@@ -30,6 +30,7 @@ for command in (
     runs.annotate,
     runs.shots,
     results.status,
+    results.browse,
     results.export,
     results.forget,
     archive.archive,

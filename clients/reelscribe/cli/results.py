@@ -1,4 +1,4 @@
-"""`reelscribe export`, `status` and `forget`, which work with the output folder of a run."""
+"""`reelscribe browse`, `export`, `status` and `forget`, which work with the output folder of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,24 @@ from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli.options.run import FORMATS, MEDIA, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.words import count
+
+
+def browse(
+    out: Annotated[Path, typer.Argument(help="Folder of a run, which may be going on.")],
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 chooses one that is free.")
+    ] = 0,
+) -> None:
+    """Show the results of a run as pages for a browser on this machine, also while it lasts, until Ctrl-C.
+
+    The address has a secret part, so that only those can open it who know it. Nothing can be changed through it.
+    """
+    with errors_as_one_line():
+        from reelscribe.browse.serve import browse as serve
+
+        with suppress(KeyboardInterrupt):
+            typer.echo(f"Reading {printable(str(out))} ...", err=True)
+            serve(out, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
 
 
 def export(

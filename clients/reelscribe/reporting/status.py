@@ -53,6 +53,8 @@ class RunStatus:
     """When the figures were saved, in seconds since the epoch; None if an earlier version saved them."""
     snapshot: Snapshot
     """Its figures."""
+    command: str = ""
+    """The command line that started it, with the working folder; empty for a run that was started from Python."""
 
     @classmethod
     def from_run_state(cls, saved: Mapping[str, Any], *, locked: bool) -> RunStatus:
@@ -73,12 +75,19 @@ class RunStatus:
         else:
             state = "interrupted" if text == "interrupted" else "ended early"
         reason = text.removeprefix("ended: ") if state == "ended early" else ""
-        return cls(state, reason, int(saved["pid"]), saved.get("time"), snapshot)
+        return cls(state, reason, int(saved["pid"]), saved.get("time"), snapshot, str(saved.get("command") or ""))
 
     @property
     def exit_status(self) -> int:
         """The exit status of `reelscribe status`."""
         return EXIT_STATUS[self.state]
+
+    @property
+    def retry(self) -> str:
+        """How to try failed sources again: the command, or what to do where the run came from Python."""
+        if not self.command:
+            return "Call the same function with retry_failed=True, or add --retry-failed to the same command."
+        return self.command if "--retry-failed" in self.command.split() else f"{self.command} --retry-failed"
 
     def __str__(self) -> str:
         """Return the state as a sentence."""
@@ -117,21 +126,27 @@ class RunStatus:
                 parts.append(Text(f"all of them: {out / FAILURES_NAME}; again: --retry-failed", overflow="fold"))
         return Group(*parts)
 
-    def _figures(self) -> Table:
+    def figures(self) -> list[tuple[str, str, str]]:
+        """Return rows of figures: what is counted, and its number in this run and in the whole job."""
         now = self.snapshot
+        new = now.sources_done - now.sources_before
+        copies = [("  copies", "", f"{now.sources_copies:,}")] if now.sources_copies else []
+        return [
+            ("sources", f"{new:,}", f"{now.sources_done:,} of {now.sources:,}"),
+            ("  failed", "", f"{now.sources_failed:,}"),
+            *copies,
+            *map(_track_row, now.lanes),
+            ("time", describe_duration(now.seconds), ""),
+        ]
+
+    def _figures(self) -> Table:
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column()
         table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_row("", "this run", "whole job")
-        new = now.sources_done - now.sources_before
-        table.add_row("sources", f"{new:,}", f"{now.sources_done:,} of {now.sources:,}")
-        table.add_row("  failed", "", f"{now.sources_failed:,}")
-        if now.sources_copies:
-            table.add_row("  copies", "", f"{now.sources_copies:,}")
-        for track in now.lanes:
-            table.add_row(*_track_row(track))
-        table.add_row("time", describe_duration(now.seconds), "")
+        for row in self.figures():
+            table.add_row(*row)
         return table
 
 

@@ -55,9 +55,12 @@ _FIND_RESULTS = """
 """
 _FIND_OUTCOMES = """
     SELECT results.path, kind, settings.value, jobs.error
-    FROM results JOIN sources USING (path) JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    FROM results JOIN sources USING (path) JOIN jobs ON jobs.id = results.job
+    JOIN settings ON settings.id = jobs.settings
     WHERE results.path > ? AND results.path <= ? AND jobs.sha256 = sources.sha256
 """
+_FIND_STAT = "SELECT stat FROM files WHERE path = ?"
+_FIND_SETTINGS = "SELECT value FROM settings"
 _FIND_RUN_STATE = "SELECT state FROM run"
 
 
@@ -142,6 +145,15 @@ class LedgerReader:
         if not rows:
             raise KeyError(path)
         return self._record(*rows[0])
+
+    def stat_of(self, path: bytes) -> str | None:
+        """Return the `file_stat` that a source had when a run read it last; None if none has."""
+        rows = self._select(_FIND_STAT, path)
+        return rows[0][0] if rows else None
+
+    def settings(self) -> list[ModelSettings]:
+        """Return all models and settings that any results were made with."""
+        return [_model_settings(text) for (text,) in self._select(_FIND_SETTINGS)]
 
     def run_state(self) -> dict[str, Any] | None:
         """Return the state that the latest run saved last; None if no run has saved any."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -122,5 +124,13 @@ class RunFolder:
         await asyncio.to_thread(write_results, self._out, self.reader.records())
 
     async def _save_state(self) -> None:
-        now = {"state": self._state, "pid": os.getpid(), "time": time.time()}
+        now = {"state": self._state, "pid": os.getpid(), "time": time.time(), "command": _command()}
         await self.ledger.save_run_state({**now, **self._learned(), **asdict(self._meter.snapshot())})
+
+
+def _command() -> str:
+    """Return the command line of this process, with which the run can be started again; empty if it is another one."""
+    program, *words = sys.argv
+    if Path(program).name != "reelscribe":
+        return ""
+    return f"cd {shlex.quote(os.getcwd())} && {shlex.join(['reelscribe', *words])}"

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,6 +83,7 @@ class SourceIndex:
         self._finished: dict[bytes, int] = {}
         self._ledger_stamp: tuple[int, ...] = ()
         self._problems: dict[str, str] = {}
+        self._wanted = Event()
         self.generation = 0
         """Grows whenever sources have changed."""
         self.docs: frozenset[int] = frozenset()
@@ -121,6 +122,15 @@ class SourceIndex:
         self._try("annotations", self._annotations, self._follow_annotations)
         self._try("ledger", self._ledger, self._follow_ledger)
         return self.generation != before
+
+    def refresh_soon(self) -> None:
+        """Note that what was read does not fit the index any more, or that there is no more to wait for."""
+        self._wanted.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the next refresh is due: so many seconds, or until `refresh_soon`."""
+        if self._wanted.wait(seconds):
+            self._wanted.clear()
 
     def _try(self, name: str, path: Path, follow: Callable[[], None]) -> None:
         try:

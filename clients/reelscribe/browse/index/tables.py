@@ -32,13 +32,10 @@ _COLUMNS = """
 """
 _SAVE = f"INSERT INTO sources VALUES ({', '.join('?' * len(SourceRow._fields))})"  # noqa: S608 - the text is our own
 
-# The pages of the library read these in order, and need no other row for the sources that do not fit.
-_FILTERED = "state, missing, error_type, languages, flags"
-_INDEXES = f"""
+# The pages of the library find their sources in the second one alone, whatever the filter and the order.
+_INDEXES = """
 CREATE UNIQUE INDEX by_id ON sources (id);
-CREATE INDEX by_path ON sources (path, seconds, {_FILTERED});
-CREATE INDEX by_seconds ON sources (seconds, path, {_FILTERED});
-CREATE INDEX by_failures ON sources (failures, path, seconds, {_FILTERED});
+CREATE INDEX by_path ON sources (path, seconds, failures, state, missing, error_type, languages, flags);
 """
 
 _WORD_TABLE = """

@@ -1,0 +1,277 @@
+"""The web application of `reelscribe browse`: what it answers, to whom, and with which headers."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reelscribe.browse.index.lines import SourceRow
+from reelscribe.browse.index.queries import source_row
+from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.links import ServerLinks
+from reelscribe.browse.media import MediaFiles, MediaRefused
+from reelscribe.browse.ranges import MediaResponse
+from reelscribe.browse.views.library import LibraryPage
+from reelscribe.browse.views.pictures import Pictures
+from reelscribe.browse.views.run import RunFollower, RunPage
+from reelscribe.browse.views.search import SearchPage
+from reelscribe.browse.views.source import SourcePage
+from reelscribe.errors import UsageError
+from reelscribe.pages.queries import LibraryQuery, SearchQuery
+from reelscribe.pages.render import STATIC, Renderer
+from reelscribe.pages.views import Hit, Site
+
+T = TypeVar("T")
+Found = dict[str, Any]
+"""A hit in a list of hits, by its columns."""
+
+_THREADS = 4
+_MOST_EXPORTED_CHARACTERS = 10_000
+_ID = re.compile("[0-9a-f]{16}")
+_STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self';"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every answer that has no others of the same names."""
+
+
+class Guard:
+    """Lets only those requests through that come from this server's own pages, or from who was told its address."""
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        """Guard an application.
+
+        Args:
+            app: The application.
+            token: The first part of the path of every address.
+            port: The port on which the server listens.
+        """
+        self._app, self._token = app, token.encode()
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of ASGI."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message["headers"]}
+                ours = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in ours if pair[0] not in names)]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers: dict[str, list[str]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        host = headers.get("host", [])
+        if len(host) != 1 or host[0].lower() not in self._hosts:
+            return PlainTextResponse("This server answers for its own address only.", 421)
+        if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
+            return PlainTextResponse("This server answers its own pages only.", 403)
+        if any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", [])):
+            return PlainTextResponse("This server answers its own pages only.", 403)
+        token = scope["path"].encode("utf-8", "surrogatepass").split(b"/")[1:2]
+        if not token or not compare_digest(token[0], self._token):
+            return PlainTextResponse("Not found: open the address that `reelscribe browse` has printed.", 404)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("Nothing can be changed here.", 405, {"Allow": "GET, HEAD"})
+        return None
+
+
+class Browser:
+    """Answers requests about a folder of results."""
+
+    def __init__(self, out: Path, index: SourceIndex, run: RunFollower, *, notices: tuple[str, ...] = ()) -> None:
+        """Prepare the pages.
+
+        Args:
+            out: The folder of results.
+            index: Its index, which is open.
+            run: Follows the run that writes to it.
+            notices: Sentences that every page shows.
+        """
+        self._out, self._index, self._run, self._notices = out, index, run, notices
+        self._files, self._pictures = MediaFiles(out), Pictures(out)
+        self._library = LibraryPage(index, self._pictures)
+        self._search = SearchPage(index, self._pictures)
+        self._source = SourcePage(out, index, self._pictures, self._files)
+        self._run_page = RunPage(run, index, self._library)
+        self._renderer = Renderer(ServerLinks())
+        self._static = {file.name: file.read_bytes() for file in STATIC.iterdir()}
+        self._threads = ThreadPoolExecutor(_THREADS, "pages")
+
+    def app(self, token: str, port: int) -> ASGIApp:
+        """Return the application.
+
+        Args:
+            token: The first part of the path of every address.
+            port: The port on which it will be served.
+        """
+        routes = [
+            Route("/", self._answer_library),
+            Route("/search", self._answer_search),
+            Route("/search.csv", self._answer_csv),
+            Route("/search.json", self._answer_json),
+            Route("/source/{id}", self._answer_source),
+            Route("/run", self._answer_run),
+            Route("/thumbnail/{id}/{name}", self._answer_thumbnail),
+            Route("/media/{id}", self._answer_media),
+            Route("/static/{name}", self._answer_static),
+        ]
+        app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_root)])
+        return Guard(app, token, port)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    def _site(self) -> Site:
+        return Site(str(self._out), self._run.sentence, (*self._notices, *self._index.notices))
+
+    async def _answer_library(self, request: Request) -> Response:
+        query = LibraryQuery.from_parameters(request.query_params)
+        return await self._page(lambda: self._renderer.library(self._library.view(self._site(), query)))
+
+    async def _answer_search(self, request: Request) -> Response:
+        query = SearchQuery.from_parameters(request.query_params.multi_items())
+        return await self._page(lambda: self._renderer.search(self._search.view(self._site(), query)))
+
+    async def _answer_run(self, _: Request) -> Response:
+        return await self._page(lambda: self._renderer.run(self._run_page.view(self._site())))
+
+    async def _answer_source(self, request: Request) -> Response:
+        id_ = request.path_params["id"]
+        if not _ID.fullmatch(id_):
+            return _not_found()
+        seconds = _seconds(request.query_params.get("t", ""))
+
+        def page() -> str | None:
+            view = self._source.view(self._site(), id_, seconds, self._run.retry)
+            return None if view is None else self._renderer.source(view)
+
+        return await self._page(page)
+
+    async def _page(self, make: Callable[[], str | None]) -> Response:
+        def encoded() -> bytes | None:
+            page = make()
+            return None if page is None else page.encode("utf-8", "replace")
+
+        content = await self._in_thread(encoded)
+        return _not_found() if content is None else HTMLResponse(content)
+
+    async def _answer_csv(self, request: Request) -> Response:
+        return await self._list(request, "text/csv; charset=utf-8", _csv)
+
+    async def _answer_json(self, request: Request) -> Response:
+        return await self._list(request, "application/json", _json)
+
+    async def _list(self, request: Request, media_type: str, form: Callable[[list[Found]], str]) -> Response:
+        query = SearchQuery.from_parameters(request.query_params.multi_items())
+
+        def make() -> bytes:
+            return form([_found(row, hit) for row, hit in self._search.all_hits(query)]).encode("utf-8", "replace")
+
+        try:
+            content = await self._in_thread(make)
+        except UsageError as error:
+            return PlainTextResponse(str(error), 400)
+        name = request.url.path.rpartition("/")[2]
+        return Response(content, 200, {"Content-Disposition": f'attachment; filename="{name}"'}, media_type)
+
+    async def _answer_thumbnail(self, request: Request) -> Response:
+        match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])
+        row = await self._row(request)
+        if not match or row is None:
+            return _not_found()
+        webp = await self._in_thread(self._pictures.webp, row, int(match[1]) / 1000)
+        return Response(webp, 200, {"Cache-Control": "private, max-age=600"}, "image/webp") if webp else _not_found()
+
+    async def _answer_static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        content, media_type = self._static.get(name), _STATIC_TYPES.get(os.path.splitext(name)[1])
+        if content is None or media_type is None:
+            return _not_found()
+        return Response(content, 200, {"Cache-Control": "private, max-age=600"}, media_type)
+
+    async def _answer_media(self, request: Request) -> Response:
+        row = await self._row(request)
+        if row is None:
+            return _not_found()
+        try:
+            media = await self._in_thread(self._files.open, row)
+        except MediaRefused as error:
+            return PlainTextResponse(f"{error}.", 404)
+        return MediaResponse(media, request.headers.get("range", ""), self._threads)
+
+    async def _row(self, request: Request) -> SourceRow | None:
+        id_ = request.path_params["id"]
+        return await self._in_thread(self._find_row, id_) if _ID.fullmatch(id_) else None
+
+    def _find_row(self, id_: str) -> SourceRow | None:
+        with self._index.reader() as reader:
+            return source_row(reader, id_)
+
+
+async def _to_root(request: Request) -> Response:
+    return RedirectResponse(f"{request.url.path}/")
+
+
+def _not_found() -> Response:
+    return PlainTextResponse("Not found: there is nothing at this address now.", 404)
+
+
+def _seconds(text: str) -> float:
+    return float(text) if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,9})?", text) else 0.0
+
+
+def _found(row: SourceRow, hit: Hit) -> Found:
+    text = "".join(part.text for part in hit.parts)[:_MOST_EXPORTED_CHARACTERS]
+    return {"source": row.path, "kind": hit.kind, "start": hit.start, "end": hit.end, "text": text}
+
+
+def _csv(found: list[Found]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, ["source", "kind", "start", "end", "text"])
+    writer.writeheader()
+    writer.writerows(found)
+    return file.getvalue()
+
+
+def _json(found: list[Found]) -> str:
+    return json.dumps(found, ensure_ascii=False, indent=1)

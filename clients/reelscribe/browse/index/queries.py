@@ -1,0 +1,148 @@
+"""What is asked of an index: which sources fit the filters of the library, and which texts have certain words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reelscribe.browse.index.lines import SourceRow, split_number
+from reelscribe.browse.index.reader import Reader
+from reelscribe.browse.index.words import Term, match_expression
+from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, Sort, TextKind
+
+MOST_HITS = 10_000
+"""Number of texts at which counting ends."""
+
+_ORDERS: dict[Sort, str] = {
+    "name": "path",
+    "longest": "seconds DESC, path",
+    "shortest": "seconds IS NULL, seconds, path",
+    "failures": "failures DESC, state = 'error' DESC, path",
+}
+_VALUES = """
+    SELECT state, missing, error_type, languages, flags, count(*), total(seconds < 60),
+        total(seconds >= 60 AND seconds < 600), total(seconds >= 600 AND seconds < 3600), total(seconds >= 3600)
+    FROM sources INDEXED BY by_path GROUP BY 1, 2, 3, 4, 5
+"""
+DURATIONS = ("0-60", "60-600", "600-3600", "3600-")
+"""The ranges of durations that are counted, as in LibraryQuery."""
+
+
+@dataclass
+class ValueCounts:
+    """How many sources have each value of the filters."""
+
+    sources: int = 0
+    states: Counter[str] = field(default_factory=Counter)
+    """States, and "missing"."""
+    errors: Counter[str] = field(default_factory=Counter)
+    languages: Counter[str] = field(default_factory=Counter)
+    flags: Counter[str] = field(default_factory=Counter)
+    durations: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class FoundTexts:
+    """The texts that have the words of a query."""
+
+    numbers: Sequence[int]
+    """Their numbers, in the order of the sources in the index, and of kind and time in a source."""
+    more: bool
+    """Whether there are more."""
+
+
+def count_values(reader: Reader) -> ValueCounts:
+    """Count the values of the filters of the library over all sources."""
+    counts = ValueCounts()
+    for state, missing, error_type, languages, flags, number, *durations in reader.library.execute(_VALUES):
+        counts.sources += number
+        counts.states[state] += number
+        counts.states["missing"] += number if missing else 0
+        counts.errors[error_type] += number if error_type else 0
+        counts.languages.update(dict.fromkeys(languages.split(), number))
+        counts.flags.update(dict.fromkeys(flags.split(), number))
+        counts.durations.update(dict(zip(DURATIONS, map(int, durations), strict=True)))
+    return counts
+
+
+def count_sources(reader: Reader, query: LibraryQuery) -> int:
+    """Return how many sources fit the filters of a query."""
+    where, values = _where(query)
+    statement = f"SELECT count(*) FROM sources INDEXED BY by_path WHERE {where}"  # noqa: S608 - the text is our own
+    (number,) = reader.library.execute(statement, values).fetchone()
+    return int(number)
+
+
+def find_sources(reader: Reader, query: LibraryQuery, first: int, most: int) -> list[SourceRow]:
+    """Return some of the sources that fit a query, in its order.
+
+    Args:
+        reader: An open reader.
+        query: The filters and the order; its page does not count.
+        first: Number of the first one to return, from 0.
+        most: Largest number of them.
+    """
+    where, values = _where(query)
+    statement = f"""
+        SELECT doc FROM sources INDEXED BY by_path WHERE {where} ORDER BY {_ORDERS[query.sort]} LIMIT ? OFFSET ?
+    """  # noqa: S608 - the text is our own
+    docs = [doc for (doc,) in reader.library.execute(statement, [*values, most, first])]
+    rows = source_rows(reader, docs)
+    return [rows[doc] for doc in docs if doc in rows]
+
+
+def source_rows(reader: Reader, docs: Iterable[int]) -> dict[int, SourceRow]:
+    """Return the rows of sources by their numbers; those that are gone are left out."""
+    wanted = list(set(docs))
+    marks = ", ".join("?" * len(wanted))
+    rows = reader.library.execute(f"SELECT * FROM sources WHERE doc IN ({marks})", wanted)  # noqa: S608 - question marks
+    return {row[0]: SourceRow(*row) for row in rows}
+
+
+def source_row(reader: Reader, id_: str) -> SourceRow | None:
+    """Return the row of a source; None if there is no source with this id."""
+    row = reader.library.execute("SELECT * FROM sources WHERE id = ?", [id_]).fetchone()
+    return SourceRow(*row) if row else None
+
+
+def find_texts(reader: Reader, docs: frozenset[int], terms: list[Term], kinds: Sequence[TextKind]) -> FoundTexts:
+    """Find the texts that have all terms of a query.
+
+    Args:
+        reader: An open reader.
+        docs: The numbers of all sources; texts of others are gone.
+        terms: The terms, at least one.
+        kinds: The kinds of texts that count.
+    """
+    wanted = {TEXT_KINDS.index(kind) for kind in kinds}
+    numbers: list[int] = []
+    for database in reader.texts:
+        for (number,) in database.execute("SELECT rowid FROM texts WHERE texts MATCH ?", [match_expression(terms)]):
+            doc, kind, _ = split_number(number)
+            if kind in wanted and doc in docs:
+                if len(numbers) == MOST_HITS:
+                    return FoundTexts(numbers, more=True)
+                numbers.append(number)
+    return FoundTexts(numbers, more=False)
+
+
+def _where(query: LibraryQuery) -> tuple[str, list[Any]]:
+    """Return the condition for the filters of a query, and its values."""
+    low, high = query.seconds()
+    conditions: list[tuple[str, Any]] = []
+    if query.state == "missing":
+        conditions.append(("missing = ?", 1))
+    elif query.state:
+        conditions.append(("state = ?", query.state))
+    if query.error:
+        conditions.append(("error_type = ?", query.error))
+    conditions += [
+        (f"instr({column}, ?)", f" {value} ")
+        for column, value in (("languages", query.language), ("flags", query.flag))
+        if value
+    ]
+    conditions += [("seconds >= ?", low)] if low else []
+    conditions += [("seconds < ?", high)] if high is not None else []
+    return " AND ".join(condition for condition, _ in conditions) or "1", [value for _, value in conditions]

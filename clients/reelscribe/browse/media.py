@@ -1,0 +1,160 @@
+"""The bytes of sources: which a browser can play, and a file that is certainly the source that a record names."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from reelscribe.browse.index.lines import BadLine, SourceRow, path_bytes
+from reelscribe.browse.records import Record
+from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.pages.views import Playback
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.schema import NAME as LEDGER
+
+_VIDEO_CODECS = {"h264", "vp8", "vp9", "libvpx", "libvpx-vp9", "av1", "libdav1d", "libaom-av1", "theora"}
+_AUDIO_CODECS = {"aac", "mp3", "mp3float", "opus", "libopus", "vorbis", "libvorbis", "flac", "pcm_s16le", "pcm_u8"}
+_TYPES = {
+    ".mp4": "video/mp4",
+    ".m4v": "video/mp4",
+    ".mov": "video/mp4",  # browsers that know its codecs read it, but not under its own type
+    ".webm": "video/webm",
+    ".ogv": "video/ogg",
+    ".mp3": "audio/mpeg",
+    ".m4a": "audio/mp4",
+    ".aac": "audio/aac",
+    ".flac": "audio/flac",
+    ".wav": "audio/wav",
+    ".ogg": "audio/ogg",
+    ".oga": "audio/ogg",
+    ".opus": "audio/ogg",
+}
+
+
+class MediaRefused(ReelscribeError):
+    """The bytes of a source are not shown; the message says why."""
+
+
+@dataclass(frozen=True)
+class OpenMedia:
+    """A source that is open for reading."""
+
+    descriptor: int
+    size: int
+    type: str
+    """Its media type, such as "video/mp4"."""
+
+
+class MediaFiles:
+    """Opens the sources of a folder of results, and nothing else. Any thread may use it."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+
+    def open(self, row: SourceRow) -> OpenMedia:
+        """Open a source that is still what the run has read.
+
+        Args:
+            row: Its row in the index.
+
+        Returns:
+            The open file, whose descriptor the caller closes.
+
+        Raises:
+            MediaRefused: It is gone, was changed, has become a symbolic link, or is nothing that a browser plays.
+        """
+        media_type = _TYPES.get(Path(row.path).suffix.lower())
+        if media_type is None:
+            raise MediaRefused(f"{row.path}: no browser plays files of this suffix")
+        descriptor, status = self._open(row)
+        return OpenMedia(descriptor, status.st_size, media_type)
+
+    def check(self, row: SourceRow) -> str:
+        """Return why the file of a source cannot be read, as a sentence; empty if it can."""
+        try:
+            descriptor, _ = self._open(row)
+        except MediaRefused as error:
+            return f"{error}."
+        os.close(descriptor)
+        return ""
+
+    def _open(self, row: SourceRow) -> tuple[int, os.stat_result]:
+        try:
+            path = path_bytes(row.path)
+            is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+            # O_NONBLOCK: opening a pipe would wait for its other end.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError, BadLine) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise MediaRefused(f"{row.path} cannot be read: {reason}") from None
+        try:
+            status = os.fstat(descriptor)
+            self._check(row, path, status, is_link=is_link or _real_path_differs(path, status))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, status
+
+    def _check(self, row: SourceRow, path: bytes, status: os.stat_result, *, is_link: bool) -> None:
+        """Raise MediaRefused for what is not the file that the run has read."""
+        if not stat.S_ISREG(status.st_mode):
+            raise MediaRefused(f"{row.path} is not a file any more")
+        # A link may have been given to the run; then the ledger knows what it led to.
+        if is_link and self._stat_in_ledger(path) != _file_stat(status):
+            raise MediaRefused(f"{row.path} is a symbolic link to something that the run has not read")
+        if row.bytes != status.st_size:
+            raise MediaRefused(
+                f"{row.path} has changed since the run: it has {status.st_size:,} bytes, and its record says"
+                f" {row.bytes if row.bytes is None else format(row.bytes, ',')}"
+            )
+
+    def _stat_in_ledger(self, path: bytes) -> str | None:
+        if not (self._out / LEDGER).exists():
+            return None
+        try:
+            with LedgerReader(self._out) as ledger:
+                return ledger.stat_of(path)
+        except OutputError:
+            return None
+
+
+def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: bool) -> Playback:
+    """Decide how a source is played.
+
+    Args:
+        row: Its row in the index.
+        record: Its record.
+        files: The files of the sources.
+        previews: Whether previews are made of what browsers cannot play.
+    """
+    if problem := files.check(row):
+        return Playback("none", f"The file cannot be played: {problem}")
+    suffix = Path(row.path).suffix.lower()
+    media_type = _TYPES.get(suffix)
+    video = record.media.video_codec if record.media else ""
+    audio = record.audio.codec if record.audio else record.media.audio_codec if record.media else None
+    video_plays, audio_plays = not video or video in _VIDEO_CODECS, not audio or audio in _AUDIO_CODECS
+    if media_type and video_plays and audio_plays and (video or audio):
+        return Playback("video" if video else "audio", type=media_type)
+    if previews and (video or audio):
+        return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
+    codecs = " and ".join(codec for codec in (video, audio) if codec)
+    what = f"{suffix or 'this'} files with {codecs}" if codecs else f"{suffix or 'this'} files"
+    advice = "`reelscribe browse OUT --transcode` makes a small preview of it." if codecs else ""
+    return Playback("none", f"Browsers cannot play {what}. {advice}".rstrip())
+
+
+def _real_path_differs(path: bytes, status: os.stat_result) -> bool:
+    """Return whether the path leads elsewhere by now than the file that was opened."""
+    try:
+        now = os.stat(path)
+    except OSError:
+        return True
+    return (now.st_ino, now.st_dev) != (status.st_ino, status.st_dev)
+
+
+def _file_stat(status: os.stat_result) -> str:
+    """Return what `reelscribe.results.ledger.file_stat` returns for an open file."""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"

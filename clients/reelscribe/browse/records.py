@@ -1,0 +1,179 @@
+"""Reads a whole record from its line of annotations.jsonl, for the page of its source and for hits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Word(msgspec.Struct, gc=False):
+    """A word of a segment."""
+
+    start: float
+    end: float
+    text: str
+
+
+class Text(msgspec.Struct):
+    """A caption span or a segment."""
+
+    start: float
+    end: float
+    text: str
+    words: list[Word] | None = None
+
+
+class Clip(msgspec.Struct):
+    """A clip with its description."""
+
+    start_seconds: float
+    end_seconds: float
+    text: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> float:
+        """Presentation time at which it starts, in seconds."""
+        return self.start_seconds
+
+    @property
+    def end(self) -> float:
+        """Presentation time at which it ends, in seconds."""
+        return self.end_seconds
+
+
+class Texts(msgspec.Struct):
+    """The texts of a record that are searched."""
+
+    captions: list[Text] = msgspec.field(default_factory=list, name="caption_spans")
+    clips: list[Clip] = []
+    transcript: list[Text] = msgspec.field(default_factory=list, name="segments")
+
+
+class Stretch(msgspec.Struct, gc=False):
+    """A shot, or a clip that failed."""
+
+    start_seconds: float
+    end_seconds: float
+    error: str = ""
+
+
+class FailedFrame(msgspec.Struct, gc=False):
+    """A frame without a caption."""
+
+    pts_seconds: float
+    error: str
+
+
+class FailedChunk(msgspec.Struct, gc=False):
+    """A chunk of audio without a transcript."""
+
+    start: float
+    end: float
+    error: str
+
+
+class Caption(msgspec.Struct):
+    """A captioned frame."""
+
+    pts_seconds: float
+    flags: tuple[str, ...] = ()
+
+
+class Media(msgspec.Struct):
+    """The video stream."""
+
+    duration_seconds: float = 0.0
+    width: int = 0
+    height: int = 0
+    frames: int = 0
+    average_fps: float = 0.0
+    start_seconds: float = 0.0
+    end_seconds: float = 0.0
+    video_codec: str = ""
+    audio_codec: str | None = None
+
+
+class Audio(msgspec.Struct):
+    """The audio stream."""
+
+    codec: str = ""
+    sample_rate: int = 0
+    channels: int = 0
+    start_seconds: float = 0.0
+    media_start_seconds: float = 0.0
+    duration_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+class SourcePart(msgspec.Struct):
+    """What a record says of the file."""
+
+    path: str
+    absolute_path: str
+    bytes: int | None = None
+    sha256: str | None = None
+    missing: bool = False
+
+
+class Error(msgspec.Struct):
+    """The error of a record."""
+
+    type: str
+    message: str
+
+
+class Record(msgspec.Struct):
+    """What the page of a source shows of its record."""
+
+    source: SourcePart
+    error: Error | None = None
+    media: Media | None = None
+    audio: Audio | None = None
+    shots: list[Stretch] = []
+    shot_settings: str | None = None
+    captions: list[Caption] = []
+    caption_spans: list[Text] = []
+    caption_failures: list[FailedFrame] = []
+    caption_settings: str | None = None
+    clips: list[Clip] = []
+    clip_failures: list[Stretch] = []
+    clip_settings: str | None = None
+    segments: list[Text] = []
+    speech_failures: list[FailedChunk] = []
+    speech_settings: str | None = None
+
+    @property
+    def start_seconds(self) -> float:
+        """The presentation time at which the source begins."""
+        starts = [self.media.start_seconds] if self.media else []
+        starts += [self.audio.media_start_seconds] if self.audio else []
+        return min(starts, default=0.0)
+
+
+_RECORD = msgspec.json.Decoder(Record)
+_TEXTS = msgspec.json.Decoder(Texts)
+
+
+class UnreadableRecord(Exception):
+    """A line has not what docs/records.md describes; the message says what."""
+
+
+def read_record(line: bytes) -> Record:
+    """Read a line of annotations.jsonl. Raises UnreadableRecord."""
+    record: Record = _decode(_RECORD, line)
+    return record
+
+
+def read_texts(line: bytes) -> Texts:
+    """Read the texts of a line of annotations.jsonl. Raises UnreadableRecord."""
+    texts: Texts = _decode(_TEXTS, line)
+    return texts
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], line: bytes) -> Any:
+    try:
+        return decoder.decode(line)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise UnreadableRecord(str(error)) from None

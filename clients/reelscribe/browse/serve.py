@@ -1,0 +1,145 @@
+"""Serves the pages of a folder of results on this machine, and keeps their index up to date meanwhile."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+import uvicorn
+
+from reelscribe._files import try_lock
+from reelscribe.browse.app import Browser
+from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.views.run import RunFollower
+from reelscribe.errors import OutputError, UsageError
+from reelscribe.results.annotations import NAME as ANNOTATIONS
+from reelscribe.results.schema import NAME as LEDGER
+
+CACHE_NAME = ".browse"
+"""Name of the folder of the index in an output folder."""
+
+MOST_CONNECTIONS = 800
+"""Number of connections from which on further ones get 503."""
+
+_REFRESH_SECONDS = 1.0
+_REFRESH_SHARE = 0.1  # of the time, at most, goes into refreshing
+
+
+class Cache(NamedTuple):
+    """A folder for an index, which nobody else uses."""
+
+    folder: Path
+    notice: str
+    """Why it is not in the output folder, as a sentence; empty if it is."""
+
+
+def browse(out: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Serve the pages of a folder of results on 127.0.0.1 until the process is interrupted.
+
+    Args:
+        out: The folder of a run, which may be going on.
+        port: The port; 0 for any that is free.
+        ready: Called with the address as soon as the server answers.
+
+    Raises:
+        UsageError: The folder is none of a run, or the port is taken.
+        OutputError: The results cannot be read.
+    """
+    if not any((out / name).exists() for name in (ANNOTATIONS, LEDGER)):
+        raise UsageError(f"{out}: expected the folder of a run, with {ANNOTATIONS} or {LEDGER}, but it has neither")
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listening(port))
+        cache = stack.enter_context(cache_folder(out))
+        try:
+            index = stack.enter_context(SourceIndex(out, cache.folder))
+        except OSError as error:
+            raise OutputError(f"{out}: the results cannot be read: {error}") from None
+        run = RunFollower(out)
+        run.look()
+        stack.enter_context(_kept_up_to_date(index, run))
+        browser = Browser(out, index, run, notices=(cache.notice,) if cache.notice else ())
+        stack.callback(browser.close)
+        token, port = secrets.token_urlsafe(24), listening.getsockname()[1]
+        config = uvicorn.Config(
+            browser.app(token, port),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=1,
+        )
+        ready(f"http://127.0.0.1:{port}/{token}/")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextmanager
+def cache_folder(out: Path) -> Iterator[Cache]:
+    """Provide a folder for the index: OUT/.browse, or a temporary one if that cannot be used.
+
+    Args:
+        out: The output folder.
+    """
+    with ExitStack() as stack:
+        folder = out / CACHE_NAME
+        try:
+            if folder.is_symlink():
+                raise OSError("it is a symbolic link")
+            folder.mkdir(exist_ok=True)
+            # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            if not try_lock(stack.enter_context(open(lock, "a"))):
+                raise OSError("another `reelscribe browse` uses it")
+            reason = ""
+        except OSError as error:
+            reason = error.strerror or str(error)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
+        notice = (
+            f"{out / CACHE_NAME} cannot be used ({reason}), so the index is built anew each time." if reason else ""
+        )
+        yield Cache(folder, notice)
+
+
+@contextmanager
+def _listening(port: int) -> Iterator[socket.socket]:
+    """Listen on a port of 127.0.0.1. Raises UsageError if it is taken."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(f"--port {port}: {error.strerror}; choose another one, or 0 for any") from None
+        yield listening
+
+
+@contextmanager
+def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
+    """Refresh the index and the state of the run in a thread while the block runs."""
+    ended = Event()
+
+    def refresh() -> None:
+        while not ended.is_set():
+            began = time.monotonic()
+            run.look()
+            index.refresh()
+            index.wait(max(_REFRESH_SECONDS, (time.monotonic() - began) / _REFRESH_SHARE))
+
+    thread = Thread(target=refresh, name="index")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        index.refresh_soon()
+        thread.join()

@@ -1,0 +1,103 @@
+"""What the library shows: a page of the sources that fit a query, and how many there are of each kind."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from functools import lru_cache
+
+from reelscribe.browse.index.lines import SourceRow
+from reelscribe.browse.index.queries import DURATIONS, ValueCounts, count_sources, count_values, find_sources
+from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.views.pictures import Pictures
+from reelscribe.pages.queries import LibraryQuery
+from reelscribe.pages.views import Card, Choice, Counts, LibraryView, Site
+
+CARDS_A_PAGE = 48
+"""Number of sources on a page of the library."""
+
+_MOST_CHOICES = 100
+_STATES = {"ok": "done", "error": "failed", "missing": "file is gone"}
+_DURATION_LABELS = ("under 1 minute", "1 to 10 minutes", "10 to 60 minutes", "an hour and more")
+
+
+class LibraryPage:
+    """Makes pages of the library. Any thread may use it."""
+
+    def __init__(self, index: SourceIndex, pictures: Pictures) -> None:
+        self._index, self._pictures = index, pictures
+        # Counts hold until sources change, so they are kept by the generation of the index.
+        self._counted = lru_cache(maxsize=64)(self._count)
+        self._values = lru_cache(maxsize=1)(self._count_values)
+
+    def view(self, site: Site, query: LibraryQuery) -> LibraryView:
+        """Return what the library shows of a query.
+
+        Args:
+            site: What all pages have in common.
+            query: The query; of a page after the last one, the last one is shown.
+        """
+        generation = self._index.generation
+        values = self._values(generation)
+        filters = LibraryQuery(query.state, query.language, query.error, query.flag, query.duration)
+        total = values.sources if filters == LibraryQuery() else self._counted(generation, filters)
+        pages = max(1, -(-total // CARDS_A_PAGE))
+        query = query.on_page(min(query.page, pages))
+        with self._index.reader() as reader:
+            rows = find_sources(reader, query, (query.page - 1) * CARDS_A_PAGE, CARDS_A_PAGE)
+        labels = dict(zip(DURATIONS, _DURATION_LABELS, strict=True))
+        return LibraryView(
+            site,
+            query,
+            cards=tuple(card_of(row, self._pictures.of_card(row)) for row in rows),
+            total=total,
+            all_sources=values.sources,
+            pages=pages,
+            states=tuple(Choice(value, label, values.states[value]) for value, label in _STATES.items()),
+            languages=_choices(values.languages),
+            errors=_choices(+values.errors),
+            flags=_choices(values.flags),
+            durations=tuple(Choice(value, label, values.durations[value]) for value, label in labels.items()),
+        )
+
+    def sources(self) -> int:
+        """Return the number of all sources."""
+        return self._values(self._index.generation).sources
+
+    def errors(self) -> Counter[str]:
+        """Return how many sources have an error of each type."""
+        return self._values(self._index.generation).errors
+
+    def _count(self, _: int, filters: LibraryQuery) -> int:
+        with self._index.reader() as reader:
+            return count_sources(reader, filters)
+
+    def _count_values(self, _: int) -> ValueCounts:
+        with self._index.reader() as reader:
+            return count_values(reader)
+
+
+def card_of(row: SourceRow, thumbnail: float | None) -> Card:
+    """Return a source as the library shows it.
+
+    Args:
+        row: Its row in the index.
+        thumbnail: The time of the thumbnail that stands for it; None if it has none.
+    """
+    return Card(
+        id=row.id,
+        name=os.path.basename(row.path) or row.path,
+        seconds=row.seconds,
+        state="error" if row.state == "error" else "ok",
+        missing=bool(row.missing),
+        error_type=row.error_type,
+        error=row.error,
+        counts=Counts(row.captions, row.clips, row.segments, row.shots, row.failures),
+        languages=tuple(row.languages.split()),
+        flags=tuple(row.flags.split()),
+        thumbnail=thumbnail,
+    )
+
+
+def _choices(counted: Counter[str]) -> tuple[Choice, ...]:
+    return tuple(Choice(value, value, number) for value, number in counted.most_common(_MOST_CHOICES))

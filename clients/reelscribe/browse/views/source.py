@@ -1,0 +1,224 @@
+"""What the page of a source shows: how it is played, its tracks as lines in time, and what made them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from reelscribe.browse.index.lines import SourceRow
+from reelscribe.browse.index.queries import source_row
+from reelscribe.browse.index.reader import RecordChanged
+from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.media import MediaFiles, playback
+from reelscribe.browse.records import Caption, Record, Text, UnreadableRecord, read_record
+from reelscribe.browse.views.library import card_of
+from reelscribe.browse.views.pictures import Pictures
+from reelscribe.errors import OutputError
+from reelscribe.pages.views import Fact, Line, Section, Settings, Site, SourceView, Track, TrackKind, Word
+from reelscribe.results.annotations import SETTINGS_NAME
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.schema import NAME as LEDGER
+
+LINES_A_SECTION = 2000
+"""Number of lines of all tracks together from which on a page shows a section of the source only."""
+
+_MOST_SETTINGS_BYTES = 2**24
+_MOST_VALUE_CHARACTERS = 2000
+
+
+class SourcePage:
+    """Makes pages of sources. Any thread may use it."""
+
+    def __init__(
+        self, out: Path, index: SourceIndex, pictures: Pictures, files: MediaFiles, *, previews: bool = False
+    ) -> None:
+        self._out, self._index, self._pictures, self._files, self._previews = out, index, pictures, files, previews
+
+    def view(self, site: Site, id_: str, seconds: float, retry: str) -> SourceView | None:
+        """Return what the page of a source shows.
+
+        Args:
+            site: What all pages have in common.
+            id_: The id of the source.
+            seconds: A time of the section to show, if the source has several.
+            retry: How sources that failed are tried again.
+
+        Returns:
+            The view; None if there is no such source, or its record is just being written.
+        """
+        for _ in range(2):  # a record that is written anew is found in its new place the second time
+            try:
+                with self._index.reader() as reader:
+                    row = source_row(reader, id_)
+                    if row is None:
+                        return None
+                    line = reader.line(row.file, row.start, row.size, row.digest)
+                return self._view(site, row, read_record(line), seconds, retry)
+            except (RecordChanged, UnreadableRecord):
+                self._index.refresh_soon()
+        return None
+
+    def _view(self, site: Site, row: SourceRow, record: Record, seconds: float, retry: str) -> SourceView:
+        tracks = tracks_of(record)
+        start = record.start_seconds
+        ends = [line.end for track in tracks for line in track.lines]
+        ends += [record.media.end_seconds] if record.media else []
+        ends += [record.audio.start_seconds + record.audio.seconds] if record.audio else []
+        sections = sections_of(tracks, start, max([start, *ends]), seconds)
+        if shown := next((section for section in sections if section.shown), None):
+            tracks = [_only(track, shown, last=shown is sections[-1]) for track in tracks]
+        times = self._pictures.times(row)
+        return SourceView(
+            site,
+            card_of(row, self._pictures.of_card(row)),
+            path=record.source.path,
+            playback=playback(row, record, self._files, previews=self._previews),
+            start=start,
+            end=max([start, *ends]),
+            tracks=tuple(tracks),
+            thumbnails=tuple(times),
+            facts=tuple(_facts(record)),
+            settings=tuple(self._settings(record)),
+            retry=retry if row.failures or row.state == "error" else "",
+            sections=tuple(sections),
+        )
+
+    def _settings(self, record: Record) -> Iterator[Settings]:
+        known = self._known_settings()
+        ids: dict[TrackKind, str | None] = {
+            "transcript": record.speech_settings,
+            "captions": record.caption_settings,
+            "clips": record.clip_settings,
+            "shots": record.shot_settings,
+        }
+        for kind, id_ in ids.items():
+            if id_ is not None and id_ in known:
+                yield settings_of(kind, known[id_])
+
+    def _known_settings(self) -> Mapping[str, Any]:
+        """Return what run.json has under `settings`, from the ledger if there is one."""
+        try:
+            if (self._out / LEDGER).exists():
+                with LedgerReader(self._out) as ledger:
+                    return {
+                        used.id: {"model": vars(used.model), "settings": used.settings} for used in ledger.settings()
+                    }
+            with (self._out / SETTINGS_NAME).open("rb") as file:
+                settings = json.loads(file.read(_MOST_SETTINGS_BYTES))["settings"]
+                return settings if isinstance(settings, dict) else {}
+        except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
+            return {}
+
+
+def tracks_of(record: Record) -> list[Track]:
+    """Return the tracks of a record with all their lines."""
+    lines: dict[TrackKind, Iterable[Line]] = {
+        "transcript": [
+            *(Line(each.start, each.end, each.text, words=_words(each)) for each in record.segments),
+            *(Line(each.start, each.end, each.error, failed=True) for each in record.speech_failures),
+        ],
+        "captions": [
+            *_captions(record.caption_spans, record.captions),
+            *(Line(each.pts_seconds, each.pts_seconds, each.error, failed=True) for each in record.caption_failures),
+        ],
+        "clips": [
+            *(Line(each.start_seconds, each.end_seconds, each.text, each.flags) for each in record.clips),
+            *(Line(each.start_seconds, each.end_seconds, each.error, failed=True) for each in record.clip_failures),
+        ],
+        "shots": [Line(each.start_seconds, each.end_seconds) for each in record.shots],
+    }
+    tracks = []
+    for kind, unordered in lines.items():
+        ordered = tuple(sorted(unordered, key=lambda line: line.start))
+        if ordered:
+            tracks.append(Track(kind, ordered, len(ordered)))
+    return tracks
+
+
+def sections_of(tracks: Iterable[Track], start: float, end: float, seconds: float) -> list[Section]:
+    """Return the sections of a source that is too long for one page; none if it is not.
+
+    Args:
+        tracks: Its tracks.
+        start: Presentation time at which it begins.
+        end: Presentation time at which it ends.
+        seconds: A time of the section that is shown.
+    """
+    starts = sorted(line.start for track in tracks for line in track.lines)
+    if len(starts) <= LINES_A_SECTION:
+        return []
+    limits = [start, *sorted({*starts[LINES_A_SECTION::LINES_A_SECTION]} - {start}), max(end, starts[-1])]
+    bounds = list(pairwise(limits))
+    chosen = max((k for k, (first, _) in enumerate(bounds) if first <= seconds), default=0)
+    return [Section(first, last, k == chosen) for k, (first, last) in enumerate(bounds)]
+
+
+def settings_of(kind: TrackKind, value: Any) -> Settings:
+    """Return what made annotations of a kind.
+
+    Args:
+        kind: The kind.
+        value: What run.json has for it: `model` and `settings`.
+    """
+    value = value if isinstance(value, dict) else {}
+    model, settings = value.get("model"), value.get("settings")
+    model, settings = (each if isinstance(each, dict) else {} for each in (model, settings))
+    facts = tuple(Fact(str(name), _in_words(each)) for name, each in settings.items())
+    return Settings(kind, str(model.get("name", "")), str(model.get("revision", "")), facts)
+
+
+def _in_words(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text[:_MOST_VALUE_CHARACTERS]
+
+
+def _only(track: Track, section: Section, *, last: bool) -> Track:
+    lines = [line for line in track.lines if section.start <= line.start and (last or line.start < section.end)]
+    return Track(track.kind, tuple(lines), track.total)
+
+
+def _captions(spans: list[Text], captions: list[Caption]) -> Iterator[Line]:
+    """Yield the spans of captions, each with the flags of its frames."""
+    at = 0
+    for span in spans:
+        flags: dict[str, None] = {}
+        while at < len(captions) and captions[at].pts_seconds < span.start:
+            at += 1
+        while at < len(captions) and captions[at].pts_seconds < span.end:
+            flags |= dict.fromkeys(captions[at].flags)
+            at += 1
+        yield Line(span.start, span.end, span.text, tuple(flags))
+
+
+def _words(segment: Text) -> tuple[Word, ...]:
+    """Return the words of a segment with all that is between them; none if they are not those of its text."""
+    words, text, at = segment.words or [], segment.text, 0
+    found = []
+    for number, word in enumerate(words):
+        begin = text.find(word.text.strip(), at)
+        if begin < 0:
+            return ()
+        stop = len(text) if number == len(words) - 1 else begin + len(word.text.strip())
+        found.append(Word(word.start, word.end, text[at:stop]))
+        at = stop
+    return tuple(found)
+
+
+def _facts(record: Record) -> Iterator[Fact]:
+    media, audio = record.media, record.audio
+    if media:
+        yield Fact(
+            "Video", f"{media.width} x {media.height}, {media.video_codec}, {media.average_fps:g} frames a second"
+        )
+    if audio:
+        channels = "1 channel" if audio.channels == 1 else f"{audio.channels} channels"
+        yield Fact("Audio", f"{audio.codec}, {audio.sample_rate:,} Hz, {channels}")
+    elif media and media.audio_codec:
+        yield Fact("Audio", media.audio_codec)
+    if record.source.bytes is not None:
+        yield Fact("Size", f"{record.source.bytes:,} bytes")
+    if record.source.sha256:
+        yield Fact("SHA-256", record.source.sha256)
