@@ -47,10 +47,11 @@ SPOKEN, MUTE, OLD, TALK, BROKEN = ("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "cccc
 SITE = Site("out/demo", running="A run is going on: 34 of 120 sources are done.")
 
 
+FILES = {SPOKEN: "spoken.mp4", MUTE: "same-640x360.webm", OLD: "old.avi", TALK: "phrases.ogg"}
+
+
 class FileLinks:
     """Addresses of files, as an export has them; `served` is as the pages of a server have it."""
-
-    FILES = {SPOKEN: "spoken.mp4", MUTE: "same-640x360.webm", OLD: "old.avi", TALK: "phrases.ogg"}
 
     def __init__(self, *, served: bool = True) -> None:
         self.served = served
@@ -68,10 +69,10 @@ class FileLinks:
         return "run.html"
 
     def thumbnail(self, source: str, seconds: float) -> str:
-        return f"thumbnail/{source}/{round(seconds * 1000)}.webp"
+        return f"thumbnail/{round(seconds * 1000)}.webp"
 
     def media(self, source: str) -> str:
-        return (MEDIA / self.FILES.get(source, "missing")).as_uri()
+        return (MEDIA / FILES.get(source, "missing")).as_uri()
 
     def preview(self, source: str) -> str:
         return (MEDIA / "portrait-odd.webm").as_uri()
@@ -171,70 +172,128 @@ def _spoken() -> SourceView:
     shots = [Line(0.0, 4.0), Line(4.0, 8.0), Line(8.0, 12.0)]
     clips = [Line(0.0, 6.0, "A star and then a circle are shown. " * 4), Line(4.0, 12.0, "Shapes move.")]
     return SourceView(
-        SITE, replace(CARDS[0], counts=Counts(12, 3, 4, 3, 1)), "demo/media/spoken.mp4",
-        Playback("video", type="video/mp4"), 0.0, 12.0,
+        SITE,
+        replace(CARDS[0], counts=Counts(12, 3, 4, 3, 1)),
+        "demo/media/spoken.mp4",
+        Playback("video", type="video/mp4"),
+        0.0,
+        12.0,
         tracks=(
-            Track("transcript", tuple(speech), 4), Track("captions", tuple(captions), 6),
-            Track("clips", tuple(clips), 2), Track("shots", tuple(shots), 3),
+            Track("transcript", tuple(speech), 4),
+            Track("captions", tuple(captions), 6),
+            Track("clips", tuple(clips), 2),
+            Track("shots", tuple(shots), 3),
         ),
         thumbnails=tuple(float(k) for k in range(12)),
-        facts=(Fact("Video", "640 x 360, h264, 25 frames a second"), Fact("Audio", "aac, 48,000 Hz, 2 channels"), Fact("Size", "312,450 bytes")),
+        facts=(
+            Fact("Video", "640 x 360, h264, 25 frames a second"),
+            Fact("Audio", "aac, 48,000 Hz, 2 channels"),
+            Fact("Size", "312,450 bytes"),
+        ),
         settings=(
-            Settings("captions", "demo/captioner", "sha256:0123456789abcdef", (Fact("sampling", '{"fps": 1}'), Fact("dtype", "float32"))),
+            Settings(
+                "captions",
+                "demo/captioner",
+                "sha256:0123456789abcdef",
+                (Fact("sampling", '{"fps": 1}'), Fact("dtype", "float32")),
+            ),
             Settings("transcript", "demo/speech", "sha256:fedcba9876543210", (Fact("word_times", "true"),)),
         ),
         retry="reelscribe annotate demo/media --out out/demo --retry-failed",
-    )  # fmt: skip
+    )
 
 
 SOURCE = _spoken()
 UNPLAYABLE = replace(
-    SOURCE, card=CARDS[2], path="demo/media/old.avi", end=8.0, sections=(Section(0, 8, True), Section(8, 12, False)),
-    playback=Playback("none", "No browser plays the container AVI with the codec mpeg4. `reelscribe browse OUT --transcode` makes a small preview of it."),
+    SOURCE,
+    card=CARDS[2],
+    path="demo/media/old.avi",
+    end=8.0,
+    sections=(Section(0, 8, True), Section(8, 12, False)),
+    playback=Playback(
+        "none", "No browser plays the container AVI. With --transcode, reelscribe browse makes a small preview of it."
+    ),
     thumbnails=tuple(float(k) for k in range(8)),
-)  # fmt: skip
+)
 AUDIO = replace(
-    SOURCE, card=CARDS[3], path="demo/media/phrases.ogg", end=78.449, playback=Playback("audio", type="audio/ogg"),
-    thumbnails=(), retry="", tracks=(Track("transcript", tuple(Line(2.5 * k, 2.5 * k + 2, f"phrase {k}") for k in range(31)), 31),),
-)  # fmt: skip
+    SOURCE,
+    card=CARDS[3],
+    path="demo/media/phrases.ogg",
+    end=78.449,
+    playback=Playback("audio", type="audio/ogg"),
+    thumbnails=(),
+    retry="",
+    tracks=(Track("transcript", tuple(Line(2.5 * k, 2.5 * k + 2, f"phrase {k}") for k in range(31)), 31),),
+)
 
 RUN = RunView(
-    SITE, "running, process 4711", goes_on=True, done=34, sources=120, failed=3, speed="12.3 times real time",
-    time_left="25 ± 4 min", bottleneck="inference is the limit", as_of="14:03",
-    figures=(Figure("sources", "24", "34 of 120"), Figure("frames", "3,214", "4,567"), Figure("audio", "12 min", "25 min"), Figure("time", "8 min 03 s", "")),
+    SITE,
+    "running, process 4711",
+    goes_on=True,
+    done=34,
+    sources=120,
+    failed=3,
+    speed="12.3 times real time",
+    time_left="25 ± 4 min",
+    bottleneck="inference is the limit",
+    as_of="14:03",
+    figures=(
+        Figure("sources", "24", "34 of 120"),
+        Figure("frames", "3,214", "4,567"),
+        Figure("audio", "12 min", "25 min"),
+        Figure("time", "8 min 03 s", ""),
+    ),
     shares=(Share("Decoding", 0.31), Share("Inference", 0.97)),
     rates=tuple(Rate(10.0 * k, 12 + (k * 7919 % 13) / 4) for k in range(60)),
     failures=(
-        FailureGroup("MediaError", 2, "The file cannot be read: it is missing, empty, damaged or not a media file.",
-                     (FailureExample(BROKEN, "broken.mp4", CARDS[4].error), FailureExample("0" * 16, HOSTILE, HOSTILE))),
+        FailureGroup(
+            "MediaError",
+            2,
+            "The file cannot be read: it is missing, empty, damaged or not a media file.",
+            (FailureExample(BROKEN, "broken.mp4", CARDS[4].error), FailureExample("0" * 16, HOSTILE, HOSTILE)),
+        ),
         FailureGroup("DecoderStalled", 1),
     ),
     retry="reelscribe annotate demo/media --out out/demo --retry-failed",
-    nodes=(NodeRow("gpu-07", "lost: no message for 30 s", False, 3, 0, "0.0x"), NodeRow("gpu-01", "ready; decoding is the limit", True, 31, 4, "12.3x")),
-)  # fmt: skip
+    nodes=(
+        NodeRow("gpu-07", "lost: no message for 30 s", False, 3, 0, "0.0x"),
+        NodeRow("gpu-01", "ready; decoding is the limit", True, 31, 4, "12.3x"),
+    ),
+)
 
-DONE_RUN = replace(RUN, site=Site("out/demo"), state="done: all sources succeeded", goes_on=False, done=120, failed=0,
-                   time_left="", rates=(), failures=(), retry="", nodes=(), shares=())  # fmt: skip
+DONE_RUN = replace(
+    RUN,
+    site=Site("out/demo"),
+    state="done: all sources succeeded",
+    goes_on=False,
+    done=120,
+    failed=0,
+    time_left="",
+    rates=(),
+    failures=(),
+    retry="",
+    nodes=(),
+    shares=(),
+)
 
 
 def write_pages(folder: Path, *, served: bool = True) -> dict[str, Path]:
     """Write all pages and what they refer to below a folder, and return the files of the pages by a name of each."""
     renderer = Renderer(FileLinks(served=served))
-    sources = {SPOKEN: SOURCE, OLD: UNPLAYABLE, TALK: AUDIO}
+    views = {SPOKEN: SOURCE, OLD: UNPLAYABLE, TALK: AUDIO}
     texts = {
         "library": renderer.library(LIBRARY),
         "search": renderer.search(SEARCH),
         "run": renderer.run(RUN),
-        **{f"source/{id}": renderer.source(view) for id, view in sources.items()},
+        **{f"source/{source}": renderer.source(view) for source, view in views.items()},
     }
     shutil.copytree(STATIC, folder / "static")
     (folder / "source").mkdir()
-    for card in CARDS:
-        (folder / "thumbnail" / card.id).mkdir(parents=True)
-        for second in range(12):
-            image = Image.new("RGB", (320, 180), ((37 * second) % 200, (91 * second + 60) % 200, 120))
-            ImageDraw.Draw(image).ellipse((100 + 5 * second, 40, 200 + 5 * second, 140), fill="white")
-            image.save(folder / "thumbnail" / card.id / f"{1000 * second}.webp")
+    (folder / "thumbnail").mkdir()
+    for second in range(12):
+        image = Image.new("RGB", (320, 180), ((37 * second) % 200, (91 * second + 60) % 200, 120))
+        ImageDraw.Draw(image).ellipse((100 + 5 * second, 40, 200 + 5 * second, 140), fill="white")
+        image.save(folder / "thumbnail" / f"{1000 * second}.webp")
     paths = {name: folder / f"{name}.html" for name in texts}
     for name, path in paths.items():
         path.write_text(texts[name])

@@ -59,7 +59,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(shown=shown, clock=clock, seconds=exact_seconds, amount=amount)
+        self._templates.filters.update(shown=shown, label=label, clock=clock, seconds=exact_seconds, amount=amount)
         self._templates.globals.update(
             labels=LABELS,
             counted=counted,
@@ -167,15 +167,25 @@ class RelativeLinks:
         return address if re.match(r"[a-z]+:", address) else self._root + address
 
 
-def shown(text: str, most: int = MOST_CHARACTERS) -> str:
+def shown(text: str) -> str:
     """Return a text as it can be shown: characters that no screen shows, or that reorder others, become U+FFFD.
 
     Args:
-        text: Any text.
-        most: Longest text in characters; of a longer one, its beginning and its length are shown.
+        text: Any text. Of one that is longer than MOST_CHARACTERS, its beginning and its length are shown.
     """
-    cut = f"{text[:most]}… (cut; the whole text has {len(text):,} characters)" if len(text) > most else text
-    return _UNSHOWN.sub("\ufffd", cut)
+    if len(text) > MOST_CHARACTERS:
+        return label(text, MOST_CHARACTERS) + f" (cut; the whole text has {len(text):,} characters)"
+    return _UNSHOWN.sub("\ufffd", text)
+
+
+def label(text: str, most: int) -> str:
+    """Return a text as it can be shown where there is little room.
+
+    Args:
+        text: Any text.
+        most: Largest number of its characters; "…" stands for the others.
+    """
+    return _UNSHOWN.sub("\ufffd", text[:most]) + ("…" if len(text) > most else "")
 
 
 def clock(seconds: float) -> str:

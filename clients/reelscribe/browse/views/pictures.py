@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 
 from reelscribe.browse.index.lines import SourceRow
@@ -26,8 +27,7 @@ class Pictures:
 
     def of_card(self, row: SourceRow) -> float | None:
         """Return the time of the thumbnail that stands for a source: one a third into it, after titles."""
-        times = self.times(row)
-        return times[len(times) // 3] if times else None
+        return time_of_card(self.times(row))
 
     def webp(self, row: SourceRow, seconds: float) -> bytes | None:
         """Return a thumbnail of exactly this time; None if there is none."""
@@ -35,6 +35,11 @@ class Pictures:
             return self._store.read(row.sha256, seconds) if row.sha256 else None
         except UsageError:
             return None
+
+
+def time_of_card(times: Sequence[float]) -> float | None:
+    """Return which of the thumbnails of a source stands for it: one a third into it, after titles; None for none."""
+    return times[len(times) // 3] if times else None
 
 
 def nearest(times: list[float], seconds: float) -> float | None:

@@ -39,19 +39,24 @@
         old.insertBefore(document.importNode(node, true), place);
         continue;
       }
+      // An element that is moved loses the focus, so what is before it goes first.
+      while (place && place !== match && !place.id) place = removed(place);
       if (match === place) place = place.nextSibling;
       else old.insertBefore(match, place);
       takeOver(match, node);
     }
-    while (place) {
-      const next = place.nextSibling;
-      place.remove();
-      place = next;
-    }
+    while (place) place = removed(place);
+  }
+
+  // Removes a node, and returns the next one.
+  function removed(node) {
+    const next = node.nextSibling;
+    node.remove();
+    return next;
   }
 
   async function bringUpToDate() {
-    const response = await fetch(location.pathname + location.search, { headers: { Accept: "text/html" } });
+    const response = await fetch(location.pathname + location.search, { cache: "no-store" });
     if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {

@@ -127,9 +127,9 @@
 
   async function show(terms, kinds) {
     const list = make("ol", { class: "hits", id: "hits" });
-    const title = make("h2", { role: "status" }, "Searching …");
+    const title = make("h2", {}, "Searching …");
     const more = make("button", { type: "button" }, "Show more");
-    result.replaceChildren(make("div", { class: "headline" }, title), list);
+    result.replaceChildren(make("div", { class: "headline", "aria-live": "polite" }, title), list);
     const found = hits(await load("manifest"), terms, kinds);
     let next = await found.next();
 
