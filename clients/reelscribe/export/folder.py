@@ -72,7 +72,9 @@ class ExportFolder:
             raise UsageError(f"export: a file cannot be removed from {path}: {error.strerror or error}") from None
         return len(old)
 
-    def remove_folders(self, name: str, pattern: re.Pattern[str], current: Container[str], files: re.Pattern[str]) -> None:
+    def remove_folders(
+        self, name: str, pattern: re.Pattern[str], current: Container[str], files: re.Pattern[str]
+    ) -> None:
         """Remove folders of earlier exports with their files. A folder with anything else stays.
 
         Args:

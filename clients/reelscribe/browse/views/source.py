@@ -149,7 +149,7 @@ def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings
         "shots": record.shot_settings,
     }
     for kind, id_ in ids.items():
-        if id_ in known:
+        if id_ is not None and id_ in known:
             yield settings_of(kind, known[id_])
 
 

@@ -18,7 +18,7 @@ import heapq
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -123,7 +123,7 @@ class SearchIndex:
         self._save_run()
         self._texts.end()
         for word, numbers in self._merged():
-            steps = [numbers[0], *(after - before for before, after in zip(numbers, numbers[1:], strict=False))]
+            steps = [numbers[0], *(after - before for before, after in pairwise(numbers))]
             self._words.add([word, steps], word, len(word) + 6 * len(steps))
         self._words.end()
         self.write("manifest", script({"texts": self._texts.manifest, "words": self._words.manifest}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -17,10 +17,10 @@ CARDS_A_PAGE = 96
 
 
 class CardFile:
-    """Keeps the cards of all sources in a file without a name until their number is known. Use it as a context manager."""
+    """Keeps the cards of all sources in a file without a name until all are known. Use it as a context manager."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile(prefix="reelscribe-cards-")
+        self._file = TemporaryFile(prefix="reelscribe-cards-")  # noqa: SIM115 - `__exit__` closes it
         self.total = self.failed = 0
         """Numbers of sources."""
 
@@ -49,11 +49,10 @@ class CardFile:
             site: What all pages have in common.
             query: Its state is "error" for the sources that failed, or empty for all.
         """
-        chosen: Callable[[Card], bool] = lambda card: not query.state or card.state == query.state
         total = self.failed if query.state else self.total
         pages = max(1, -(-total // CARDS_A_PAGE))
         states = (Choice("", "All", self.total), Choice("error", "Failed", self.failed)) if self.failed else ()
-        cards = filter(chosen, self._cards())
+        cards = (card for card in self._cards() if query.state in ("", card.state))
         for page in range(1, pages + 1):
             some = tuple(islice(cards, CARDS_A_PAGE))
             yield LibraryView(site, query.on_page(page), some, total, self.total, pages, states)

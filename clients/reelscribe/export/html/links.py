@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Literal
+from urllib.parse import urlencode
 
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 
@@ -24,13 +25,14 @@ class FileLinks:
         """When the sections of each source begin that has several pages, by its id."""
 
     def library(self, query: LibraryQuery) -> str:
-        """Return the address of the library, of which there are two: one of all sources, and one of those that failed."""
+        """Return the address of the library of all sources, or of that of those that failed."""
         name = "failed" if query.state == "error" else "index" if query.page == 1 else "library"
         return f"{name}.html" if query.page == 1 else f"{name}-{query.page}.html"
 
-    def search(self, query: SearchQuery, form: Literal["html", "csv", "json"] = "html") -> str:
-        """Return the address of the search, whose script reads what is searched from the address itself."""
-        return "search.html"
+    def search(self, query: SearchQuery, form: Literal["html", "csv", "json"] = "html") -> str:  # noqa: ARG002 - as served
+        """Return the address of the search, whose script reads from the address what is searched."""
+        parameters = query.parameters()
+        return f"search.html?{urlencode(parameters, errors='replace')}" if parameters else "search.html"
 
     def source(self, source: str, seconds: float | None = None) -> str:
         """Return the address of the page of a source; of a long one, of the page that has the time."""

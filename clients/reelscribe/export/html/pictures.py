@@ -82,4 +82,3 @@ class ExportedPictures:
         """Remove thumbnails of an earlier export."""
         current = {thumbnail_name(seconds) for seconds in times}
         self._folder.remove(f"{self._root}/{THUMBNAILS}/{source}", THUMBNAIL_NAME, current)
-

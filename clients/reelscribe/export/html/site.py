@@ -17,8 +17,8 @@ from typing import Any
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
 from reelscribe.browse.media import MediaFiles, MediaRefused, playback
-from reelscribe.browse.views.pictures import nearest
 from reelscribe.browse.records import Record, UnreadableRecord, read_record
+from reelscribe.browse.views.pictures import nearest
 from reelscribe.browse.views.source import source_view, used_settings
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
@@ -189,4 +189,3 @@ def _texts(view: SourceView) -> Iterator[IndexedText]:
         for line in tracks.get(kind, ()):
             if not line.failed:
                 yield IndexedText(kind, line.start, nearest(times, line.start), line.text)
-
