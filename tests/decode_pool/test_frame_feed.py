@@ -39,7 +39,7 @@ class GreyVideo:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def frames(self, ordinals: range):
+    def frames(self, ordinals: range, look_at=None):
         for ordinal in ordinals:
             level = self.levels[ordinal]
             image = None if level is None else np.full((SIZE.height, SIZE.width, 3), level, np.uint8)

@@ -89,10 +89,10 @@ async def test_names_that_match_nothing_change_nothing(library, tmp_path):
         await caption(out, library / "old.avi", library / "typo")
     assert not out.exists()
     await caption(out, library / "old.avi")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match="no such file or folder"):
         await caption(out, library / "typo")
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
 
 async def test_a_run_has_the_failures_of_its_own_kind_alone(library, tmp_path):

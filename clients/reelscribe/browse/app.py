@@ -25,6 +25,7 @@ from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.links import ServerLinks
 from reelscribe.browse.media import MediaFiles, MediaRefused
+from reelscribe.browse.previews import Previews
 from reelscribe.browse.ranges import MediaResponse
 from reelscribe.browse.views.library import LibraryPage
 from reelscribe.browse.views.pictures import Pictures
@@ -40,7 +41,7 @@ T = TypeVar("T")
 Found = dict[str, Any]
 """A hit in a list of hits, by its columns."""
 
-_THREADS = 4
+_THREADS, _SLOW_THREADS = 4, 6
 _MOST_EXPORTED_CHARACTERS = 10_000
 _ID = re.compile("[0-9a-f]{16}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -114,24 +115,39 @@ class Guard:
 class Browser:
     """Answers requests about a folder of results."""
 
-    def __init__(self, out: Path, index: SourceIndex, run: RunFollower, *, notices: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        out: Path,
+        index: SourceIndex,
+        run: RunFollower,
+        cache: Path,
+        *,
+        transcode: bool = False,
+        notices: tuple[str, ...] = (),
+    ) -> None:
         """Prepare the pages.
 
         Args:
             out: The folder of results.
             index: Its index, which is open.
             run: Follows the run that writes to it.
+            cache: A folder for what is made for pages, which nobody else uses.
+            transcode: Whether to make previews of what browsers cannot play.
             notices: Sentences that every page shows.
         """
         self._out, self._index, self._run, self._notices = out, index, run, notices
-        self._files, self._pictures = MediaFiles(out), Pictures(out)
+        self._files = MediaFiles(out)
+        self._pictures = Pictures(out, cache, self._files)
+        self._previews = Previews(cache, self._files) if transcode else None
         self._library = LibraryPage(index, self._pictures)
         self._search = SearchPage(index, self._pictures)
-        self._source = SourcePage(out, index, self._pictures, self._files)
+        self._source = SourcePage(out, index, self._pictures, self._files, previews=transcode)
         self._run_page = RunPage(run, index, self._library)
         self._renderer = Renderer(ServerLinks())
         self._static = {file.name: file.read_bytes() for file in STATIC.iterdir()}
         self._threads = ThreadPoolExecutor(_THREADS, "pages")
+        self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "pictures")
+        self._preview_thread = ThreadPoolExecutor(1, "previews")
 
     def app(self, token: str, port: int) -> ASGIApp:
         """Return the application.
@@ -149,17 +165,26 @@ class Browser:
             Route("/run", self._answer_run),
             Route("/thumbnail/{id}/{name}", self._answer_thumbnail),
             Route("/media/{id}", self._answer_media),
+            Route("/preview/{name}", self._answer_preview),
             Route("/static/{name}", self._answer_static),
         ]
         app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_root)])
         return Guard(app, token, port)
 
     def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(cancel_futures=True)
+        """End the threads, and what they make."""
+        for made in (self._pictures, self._previews):
+            if made:
+                made.close()
+        for threads in (self._preview_thread, self._slow_threads, self._threads):
+            threads.shutdown(cancel_futures=True)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    async def _in_slow_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run what may have to decode a source, so that pages need not wait for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._slow_threads, function, *arguments)
 
     def _site(self) -> Site:
         return Site(str(self._out), self._run.sentence, (*self._notices, *self._index.notices))
@@ -216,10 +241,12 @@ class Browser:
 
     async def _answer_thumbnail(self, request: Request) -> Response:
         match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])
-        row = await self._row(request)
+        row = await self._row(request.path_params["id"])
         if not match or row is None:
             return _not_found()
-        webp = await self._in_thread(self._pictures.webp, row, int(match[1]) / 1000)
+        wanted = row, int(match[1]) / 1000
+        webp = await self._in_thread(self._pictures.known_webp, *wanted)
+        webp = webp or await self._in_slow_thread(self._pictures.webp, *wanted)
         return Response(webp, 200, {"Cache-Control": "private, max-age=600"}, "image/webp") if webp else _not_found()
 
     async def _answer_static(self, request: Request) -> Response:
@@ -229,8 +256,20 @@ class Browser:
             return _not_found()
         return Response(content, 200, {"Cache-Control": "private, max-age=600"}, media_type)
 
+    async def _answer_preview(self, request: Request) -> Response:
+        id_, _, suffix = request.path_params["name"].partition(".")
+        row = await self._row(id_)
+        if row is None or suffix != "webm" or self._previews is None:
+            return _not_found()
+        try:
+            loop = asyncio.get_running_loop()
+            media = await loop.run_in_executor(self._preview_thread, self._previews.open, row)
+        except MediaRefused as error:
+            return PlainTextResponse(f"{error}.", 404)
+        return MediaResponse(media, request.headers.get("range", ""), self._threads)
+
     async def _answer_media(self, request: Request) -> Response:
-        row = await self._row(request)
+        row = await self._row(request.path_params["id"])
         if row is None:
             return _not_found()
         try:
@@ -239,8 +278,7 @@ class Browser:
             return PlainTextResponse(f"{error}.", 404)
         return MediaResponse(media, request.headers.get("range", ""), self._threads)
 
-    async def _row(self, request: Request) -> SourceRow | None:
-        id_ = request.path_params["id"]
+    async def _row(self, id_: str) -> SourceRow | None:
         return await self._in_thread(self._find_row, id_) if _ID.fullmatch(id_) else None
 
     def _find_row(self, id_: str) -> SourceRow | None:

@@ -71,6 +71,12 @@ class MediaFiles:
         descriptor, status = self._open(row)
         return OpenMedia(descriptor, status.st_size, media_type)
 
+    def checked_path(self, row: SourceRow) -> Path:
+        """Return the path of a source that is still what the run has read. Raises MediaRefused otherwise."""
+        descriptor, _ = self._open(row)
+        os.close(descriptor)
+        return Path(os.fsdecode(path_bytes(row.path)))
+
     def check(self, row: SourceRow) -> str:
         """Return why the file of a source cannot be read, as a sentence; empty if it can."""
         try:

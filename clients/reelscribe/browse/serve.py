@@ -41,13 +41,14 @@ class Cache(NamedTuple):
     """Why it is not in the output folder, as a sentence; empty if it is."""
 
 
-def browse(out: Path, port: int, ready: Callable[[str], None]) -> None:
+def browse(out: Path, port: int, ready: Callable[[str], None], *, transcode: bool = False) -> None:
     """Serve the pages of a folder of results on 127.0.0.1 until the process is interrupted.
 
     Args:
         out: The folder of a run, which may be going on.
         port: The port; 0 for any that is free.
         ready: Called with the address as soon as the server answers.
+        transcode: Whether to make previews of what browsers cannot play.
 
     Raises:
         UsageError: The folder is none of a run, or the port is taken.
@@ -65,7 +66,8 @@ def browse(out: Path, port: int, ready: Callable[[str], None]) -> None:
         run = RunFollower(out)
         run.look()
         stack.enter_context(_kept_up_to_date(index, run))
-        browser = Browser(out, index, run, notices=(cache.notice,) if cache.notice else ())
+        notices = (cache.notice,) if cache.notice else ()
+        browser = Browser(out, index, run, cache.folder, transcode=transcode, notices=notices)
         stack.callback(browser.close)
         token, port = secrets.token_urlsafe(24), listening.getsockname()[1]
         config = uvicorn.Config(

@@ -23,6 +23,10 @@ def browse(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port on 127.0.0.1; 0 chooses one that is free.")
     ] = 0,
+    transcode: Annotated[
+        bool,
+        typer.Option("--transcode", help="Make small previews of what browsers cannot play, when it is opened."),
+    ] = False,
 ) -> None:
     """Show the results of a run as pages for a browser on this machine, also while it lasts, until Ctrl-C.
 
@@ -33,7 +37,7 @@ def browse(
 
         with suppress(KeyboardInterrupt):
             typer.echo(f"Reading {printable(str(out))} ...", err=True)
-            serve(out, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."))
+            serve(out, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."), transcode=transcode)
 
 
 def export(

@@ -23,8 +23,9 @@ from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.meter import Meter, Snapshot
+from reelscribe.reporting.notebook import usual_progress
 from reelscribe.reporting.outlook import Outlook
-from reelscribe.reporting.progress import Progress, Silent
+from reelscribe.reporting.progress import Progress
 from reelscribe.reporting.summary import summary_lines
 from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
@@ -91,7 +92,7 @@ class BulkRun:
             tracks: What the run makes of each source, at least one track. The clients of their models must stay open
                 until the run has ended.
             out: Folder for annotations.jsonl and the ledger; it is created if it is missing.
-            progress: Shows the progress of the run; by default nothing is shown.
+            progress: Shows the progress of the run; by default, a notebook shows it, and other programs show nothing.
             on_record: Called with the record of each source that is done, in the order of the sources; None to call
                 nothing. It has the results of this run's models, which are read from the ledger; this is possible until
                 the run ends.
@@ -101,7 +102,7 @@ class BulkRun:
                 described; None for one of each shot or, if shots are not known, 12; 0 for none.
         """
         self._tracks, self._out = tracks, out
-        self._progress = progress or Silent()
+        self._progress = progress or usual_progress()
         self._on_record = on_record
         self._exclude, self._limit = exclude, limit
         self._thumbnails = thumbnails

@@ -114,7 +114,7 @@ def _copy(
     video, sound = video_of(container), next(iter(container.streams.audio), None)
     copies: dict[int, _Pictures | _Sound] = {}
     if video and first:
-        video.thread_type = "AUTO"  # somebody waits for it
+        video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
         copies[video.index] = _Pictures(preview, *first)
     if sound and sound.codec_context:
         copies[sound.index] = _Sound(preview, sound)
@@ -128,7 +128,9 @@ def _copy(
         if time.monotonic() - told > 1:
             told = time.monotonic()
             send()
-    for copy in copies.values():
+    for index, copy in copies.items():
+        for frame in _held_back(container.streams[index]):
+            preview.mux(copy.encoded(frame))
         preview.mux(copy.stream.encode(None))
 
 
@@ -137,6 +139,17 @@ def _decoded(packet: Any) -> list[Any]:
         frames: list[Any] = packet.decode()
     except av.FFmpegError:
         return []  # a damaged packet costs its own frames
+    return frames
+
+
+def _held_back(stream: Any) -> list[Any]:
+    """Return the frames that a decoder gives when there are no more packets."""
+    try:
+        frames: list[Any] = stream.codec_context.decode(None)
+    except av.FFmpegError:
+        return []
+    for frame in frames:
+        frame.time_base = stream.time_base  # no packet has told it
     return frames
 
 

@@ -46,7 +46,7 @@ def pictures_video(container: av.container.InputContainer) -> VideoStream:
     video = video_of(container)
     if video is None:
         raise NoPictures("expected a video stream with pictures")
-    video.thread_type = "AUTO"  # somebody waits for it
+    video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
     return video
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
@@ -33,7 +34,9 @@ DOCS_OF_SHARD = 2**32
 """Numbers of sources for each shard."""
 
 _BYTES_OF_SHARD = 2**23  # a shorter file is read sooner than a process starts
-_ROWS_AT_ONCE = 1000
+_ROWS_AT_ONCE = 500
+_STOP_NAME = "stop"
+"""Name of the file with which the parent ends its processes early."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,12 @@ def build(annotations: Path, size: int, folder: Path) -> Built:
     if shards == 1:
         built = [build_one(0)]
     else:
-        with ProcessPoolExecutor(shards, mp_context=get_context("spawn")) as processes:
-            built = list(processes.map(build_one, range(shards)))
+        with ProcessPoolExecutor(shards, mp_context=get_context("spawn"), initializer=_ignore_interrupts) as processes:
+            try:
+                built = list(processes.map(build_one, range(shards)))
+            except BaseException:
+                (folder / _STOP_NAME).touch()
+                raise
     _merge_sources(folder, shards)
     return Built(
         shards,
@@ -146,6 +153,7 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
     first = shard * DOCS_OF_SHARD
     docs, bad_lines, example = 0, 0, ""
     rows: list[SourceRow] = []
+    stop = folder / _STOP_NAME
 
     def texts() -> Iterator[tuple[int, str]]:
         nonlocal docs, bad_lines, example
@@ -162,6 +170,8 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
             if len(rows) == _ROWS_AT_ONCE:
                 save_sources(sources, rows)
                 rows.clear()
+                if stop.exists():
+                    return
             yield from indexed.indexed()
 
     with (
@@ -179,6 +189,11 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
         end_building(words)
         words.execute("COMMIT")
     return _Shard(docs, bad_lines, example)
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _merge_sources(folder: Path, shards: int) -> None:

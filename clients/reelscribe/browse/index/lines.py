@@ -107,6 +107,8 @@ class SourceRow(NamedTuple):
     sha256: str | None
     bytes: int | None
     missing: int
+    video: int
+    """Whether it was opened as a video."""
     seconds: float | None
     state: str
     error_type: str
@@ -229,6 +231,7 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         sha256=source.sha256,
         bytes=_integer(source.bytes),
         missing=int(source.missing),
+        video=int(record.media is not None),
         seconds=media or audio,
         state="error" if error else "ok",
         error_type=error.type[:_MESSAGE_CHARACTERS] if error else "",

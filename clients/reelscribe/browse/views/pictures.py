@@ -1,40 +1,111 @@
-"""The thumbnails of sources as pages need them."""
+"""The thumbnails of sources as pages need them: those of the run, or else ones that are made when somebody looks."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
+from threading import BoundedSemaphore, Event, Lock
 
 from reelscribe.browse.index.lines import SourceRow
-from reelscribe.errors import UsageError
+from reelscribe.browse.media import MediaFiles, MediaRefused
+from reelscribe.errors import MediaError, OutputError, UsageError
+from reelscribe.thumbnails.maker import make_thumbnails
+from reelscribe.thumbnails.pictures import USUAL_COUNT, even_times
 from reelscribe.thumbnails.store import ThumbnailStore
+
+MOST_MADE_BYTES = 2**30
+"""Largest size of all thumbnails that are made for pages, in bytes, about."""
+
+_AT_ONCE = 2
+_MOST_WAITING = 64
 
 
 class Pictures:
-    """Finds thumbnails of sources. Any thread may use it."""
+    """Finds and makes thumbnails of sources. Any thread may use it."""
 
-    def __init__(self, out: Path) -> None:
-        """Use the thumbnails in a folder of results."""
-        self._store = ThumbnailStore(out)
+    def __init__(self, out: Path, cache: Path, files: MediaFiles) -> None:
+        """Prepare to find thumbnails.
+
+        Args:
+            out: The folder of results, whose thumbnails come first.
+            cache: A folder for those that are made here.
+            files: Opens sources.
+        """
+        self._of_run, self._made = ThumbnailStore(out), ThumbnailStore(cache, most_bytes=MOST_MADE_BYTES)
+        self._files = files
+        self._ended = Event()
+        self._decoding, self._waiting = BoundedSemaphore(_AT_ONCE), BoundedSemaphore(_MOST_WAITING)
+        self._lock = Lock()
+        self._busy: dict[str, Lock] = {}
+        """A lock for each source of which thumbnails are being made, by its digest."""
+        self._without: set[str] = set()
+        """The digests of sources of which none can be made."""
 
     def times(self, row: SourceRow) -> list[float]:
-        """Return the times of the thumbnails of a source, ascending, in seconds."""
+        """Return the times of the thumbnails of a source, ascending, in seconds.
+
+        If it has none yet, these are the times of those that `webp` will make.
+        """
         try:
-            return self._store.times(row.sha256) if row.sha256 else []
+            sha256 = row.sha256 or ""
+            known = sha256 and (self._of_run.times(sha256) or self._made.times(sha256))
         except UsageError:  # a record may say anything
             return []
+        can_be_made = row.video and row.seconds and sha256 and sha256 not in self._without and not row.missing
+        return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
     def of_card(self, row: SourceRow) -> float | None:
         """Return the time of the thumbnail that stands for a source: one a third into it, after titles."""
         return time_of_card(self.times(row))
 
     def webp(self, row: SourceRow, seconds: float) -> bytes | None:
-        """Return a thumbnail of exactly this time; None if there is none."""
+        """Return the thumbnail nearest to a time, which may have to be made first; None if there is none."""
+        if row.sha256 and self.times(row) and not self._made.times(row.sha256):
+            self._make(row)
+        return self.known_webp(row, seconds)
+
+    def known_webp(self, row: SourceRow, seconds: float) -> bytes | None:
+        """Return the thumbnail nearest to a time; None if none has been made yet."""
+        time = nearest(self.times(row), seconds)
+        return None if time is None else self._read(row.sha256 or "", time)
+
+    def close(self) -> None:
+        """Give up what is being made."""
+        self._ended.set()
+
+    def _read(self, sha256: str, seconds: float) -> bytes | None:
         try:
-            return self._store.read(row.sha256, seconds) if row.sha256 else None
+            return self._of_run.read(sha256, seconds) or self._made.read(sha256, seconds)
         except UsageError:
             return None
+
+    def _make(self, row: SourceRow) -> None:
+        """Make all thumbnails of a source, unless another thread has just done so, or too many wait."""
+        assert row.sha256
+        if not self._waiting.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                busy = self._busy.setdefault(row.sha256, Lock())
+            with busy, self._decoding:
+                if not self._made.times(row.sha256) and row.sha256 not in self._without:
+                    self._decode(row)
+        finally:
+            self._waiting.release()
+            with self._lock:
+                self._busy.pop(row.sha256, None)
+
+    def _decode(self, row: SourceRow) -> None:
+        assert row.sha256
+        try:
+            path = self._files.checked_path(row)
+            for seconds, webp in make_thumbnails(path, cancelled=self._ended):
+                self._made.write(row.sha256, seconds, webp)
+        except (MediaError, MediaRefused, OutputError, UsageError):
+            pass
+        if not self._made.times(row.sha256):
+            self._without.add(row.sha256)
 
 
 def time_of_card(times: Sequence[float]) -> float | None:
