@@ -118,7 +118,13 @@
 
   document.getElementById("copy-link").addEventListener("click", () => {
     const time = player.time();
-    reelscribe.copy(`${location.href.split("#")[0]}#t=${time.toFixed(3)}`, `Link to ${inWords(time)} copied.`);
+    const address = new URL(location.href);
+    address.hash = `t=${time.toFixed(3)}`;
+    // A server needs the time to choose the section of a long source.
+    if (address.searchParams.has("t") || document.querySelector(".sections")) {
+      address.searchParams.set("t", time.toFixed(3));
+    }
+    reelscribe.copy(address.href, `Link to ${inWords(time)} copied.`);
   });
 
   function followAddress() {
