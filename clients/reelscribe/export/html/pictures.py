@@ -10,7 +10,6 @@ from pathlib import Path
 
 from reelscribe.browse.index.lines import SourceRow, path_bytes
 from reelscribe.browse.media import MediaFiles
-from reelscribe.browse.views.pictures import Pictures
 from reelscribe.errors import MediaError, OutputError, UsageError
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.links import THUMBNAILS, thumbnail_name
@@ -34,7 +33,7 @@ class ExportedPictures:
             files: The sources.
         """
         self._folder, self._root, self._files = folder, root, files
-        self._known, self._store = Pictures(run), ThumbnailStore(run)
+        self._store = ThumbnailStore(run)
         self.written = self.sources_without = self.sources_made = 0
         """Numbers of thumbnails, of sources with video that have none, and of those for which they were made."""
 
@@ -60,21 +59,25 @@ class ExportedPictures:
         return times
 
     def _thumbnails(self, row: SourceRow, *, video: bool) -> Iterator[tuple[float, bytes]]:
-        if times := self._known.times(row):
-            for seconds in times:
-                if webp := self._known.webp(row, seconds):
-                    yield seconds, webp
-        elif video and not self._files.check(row):
-            yield from self._made(row)
+        sha256 = row.sha256 or ""
+        try:
+            times = self._store.times(sha256)
+        except UsageError:  # a record may have no digest
+            return
+        for seconds in times:
+            if webp := self._store.read(sha256, seconds):
+                yield seconds, webp
+        if video and not times and not self._files.check(row):
+            yield from self._made(row, sha256)
 
-    def _made(self, row: SourceRow) -> list[tuple[float, bytes]]:
+    def _made(self, row: SourceRow, sha256: str) -> list[tuple[float, bytes]]:
         """Make thumbnails of a source, and keep them in the folder of the run for the next time."""
         made = []
         with suppress(MediaError):
             for seconds, webp in make_thumbnails(Path(os.fsdecode(path_bytes(row.path)))):
                 made.append((seconds, webp))
                 with suppress(OutputError, UsageError):
-                    self._store.write(row.sha256 or "", seconds, webp)
+                    self._store.write(sha256, seconds, webp)
         self.sources_made += bool(made)
         return made
 

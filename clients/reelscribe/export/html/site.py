@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
-from reelscribe.browse.media import MediaFiles, MediaRefused, playback
+from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
 from reelscribe.browse.records import Record, UnreadableRecord, read_record
 from reelscribe.browse.views.pictures import nearest
 from reelscribe.browse.views.source import source_view, used_settings
@@ -160,10 +160,9 @@ class _SourcePages:
         return f"open {self._folder.path / ROOT / 'index.html'} in a browser; {', '.join(parts)}"
 
     def _playback(self, row: SourceRow, record: Record) -> Playback:
-        played = playback(row, record, self._files, previews=False)
+        played = playback_of_format(row, record, previews=False)
         if played.player == "none":
-            # Advice about commands is of no use to somebody who was given the pages.
-            return played if self._files.check(row) else replace(played, reason=_CANNOT_PLAY)
+            return replace(played, reason=_CANNOT_PLAY)  # commands are of no use to somebody who was given the pages
         try:
             self._links.media_of[row.id] = self._media.address(row)
         except MediaRefused as error:
