@@ -152,7 +152,7 @@ class _SourcePages:
         if pictures.sources_without:
             parts.append(f"{count(pictures.sources_without, 'video')} without any")
         if media.copied:
-            parts.append(f"{count(media.copied, 'file')} of media copied ({media.copied_bytes / 1e6:,.1f} MB)")
+            parts.append(f"{count(media.copied, 'file')} of media copied ({_in_bytes(media.copied_bytes)})")
         if media.kept:
             parts.append(f"{count(media.kept, 'copy').replace('copys', 'copies')} of an earlier export kept")
         if self._removed:
@@ -179,6 +179,10 @@ class _SourcePages:
     def _write(self, name: str, text: str) -> None:
         with self._folder.file(f"{ROOT}/{name}") as partial_path:
             partial_path.write_text(text, encoding="utf-8")
+
+
+def _in_bytes(number: int) -> str:
+    return f"{number / 1e6:,.1f} MB" if number >= 1e6 else count(number, "byte")
 
 
 def _texts(view: SourceView) -> Iterator[IndexedText]:
