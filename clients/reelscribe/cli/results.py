@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli.options.run import FORMATS, MEDIA, Cues, one_of, output_option
+from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, MEDIA, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.words import count
 
@@ -46,9 +46,9 @@ def export(
         list[str],
         output_option(
             "--format",
-            metavar="|".join(FORMATS),
+            metavar="FORMAT",
             autocompletion=lambda: FORMATS,
-            help="A format to write. May be repeated.",
+            help=f"A format to write: {FORMAT_NAMES}. May be repeated.",
         ),
     ],
     cues: Cues = "auto",
