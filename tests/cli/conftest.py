@@ -22,9 +22,12 @@ def started(monkeypatch) -> dict[str, Any]:
         else:
             yield track
 
-    def run_command(run, cluster, cues, tracks):
+    def run_command(run, cluster, cues, tracks, thumbnails=0):
         last.update(
-            run=run, cues=cues, **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)}
+            run=run,
+            cues=cues,
+            thumbnails=thumbnails,
+            **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)},
         )
 
     monkeypatch.setattr(runs, "run_command", run_command)

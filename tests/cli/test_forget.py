@@ -15,7 +15,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 async def fill(out: Path) -> None:
     async with Ledger(out) as ledger:
         for name in ("/v/a.mp4", "/v/b.mp4"):
-            await ledger.save_source(Source(name, 5, name), {})
+            await ledger.save_source(Source(name, 5, "ab" * 32), {})
         await ledger.mark_missing()
 
 

@@ -116,3 +116,11 @@ def test_with_json_log_an_option_that_is_wrong_is_told_as_json_too(wrong, named)
 def test_options_that_only_clips_have_mean_clips(option):
     assert ClipOptions(**option).wanted
     assert not ClipOptions(clip_seconds_max=60.0).wanted
+
+
+@pytest.mark.parametrize("command", ["caption", "annotate"])
+@pytest.mark.parametrize(("given", "thumbnails"), [((), None), (("--thumbnails", "0"), 0), (("--thumbnails", "5"), 5)])
+def test_the_number_of_thumbnails_reaches_the_run(started, command, given, thumbnails):
+    result = CliRunner().invoke(app, [command, "a.mp4", "--out", "out", "--server", "http://127.0.0.1:1", *given])
+    assert result.exit_code == 0, result.output
+    assert started["thumbnails"] == thumbnails

@@ -1,5 +1,6 @@
 """An output folder between runs: files that are brought up to date, and sources that are forgotten."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.batches import SavedFrameBatch
 from reelscribe.results.folder import current_annotations, forget
 from reelscribe.results.ledger import Ledger
+from reelscribe.thumbnails.store import ThumbnailStore
 
 OLD_LEDGER = Path(__file__).parents[1] / "data" / "ledger-half-done" / "ledger.sqlite"
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 1}}
@@ -22,9 +24,15 @@ async def save(out: Path, *paths: str) -> None:
     """Save sources that are done, each with the content and the caption of its path."""
     async with Ledger(out) as ledger:
         for path in paths:
-            job = await ledger.job(path, await ledger.settings_id(SETTINGS))
+            sha256 = sha256_of(path)
+            job = await ledger.job(sha256, await ledger.settings_id(SETTINGS))
             await ledger.save_batch(job.id, SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, path)]))
-            await ledger.save_source(Source(path, 5, path), {"captions": job})
+            await ledger.save_source(Source(path, 5, sha256), {"captions": job})
+
+
+def sha256_of(path: str) -> str:
+    """The digest of a source whose content is its path."""
+    return hashlib.sha256(path.encode()).hexdigest()
 
 
 def paths_in(annotations: Path) -> list[str]:
@@ -122,3 +130,13 @@ async def test_what_cannot_be_forgotten_is_an_error_and_changes_nothing(tmp_path
         await forget(tmp_path, ["/v/a.mp4"])
     with current_annotations(tmp_path) as annotations:
         assert paths_in(annotations) == ["/v/a.mp4"]
+
+
+async def test_the_thumbnails_of_forgotten_sources_are_deleted(tmp_path):
+    await save(tmp_path, "/v/a.mp4", "/v/b.mp4")
+    store = ThumbnailStore(tmp_path)
+    for path in ("/v/a.mp4", "/v/b.mp4"):
+        store.write(sha256_of(path), 1.0, b"picture")
+    await forget(tmp_path, ["/v/a.mp4"])
+    assert store.times(sha256_of("/v/a.mp4")) == []
+    assert store.times(sha256_of("/v/b.mp4")) == [1.0]

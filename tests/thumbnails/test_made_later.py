@@ -4,6 +4,7 @@ import io
 import os
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import av
 import pytest
@@ -20,6 +21,12 @@ def pictures(path, *times):
     """(time, grey level in the middle) of the thumbnails of a file."""
     found = make_thumbnails(path, times or None)
     return [(time, Image.open(io.BytesIO(webp)).convert("L").getpixel((32, 24))) for time, webp in found]
+
+
+@pytest.fixture(autouse=True)
+def modules_of_tests(monkeypatch):
+    """Children find `support.bad_child`."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
 
 
 @pytest.fixture

@@ -94,6 +94,6 @@ def test_hostile_text_is_shown_as_text_and_shortened(tmp_path):
     assert len(shown.text) < 1000
 
 
-def test_a_million_captions_are_twelve_lines(tmp_path):
+def test_of_very_many_captions_twelve_are_shown(tmp_path):
     shown = Shown(record(tmp_path / "gone.mp4", captions_at(*map(float, range(10**5)))))
     assert shown.text.count("at ") == 12

@@ -127,3 +127,12 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path):
     store = ThumbnailStore(tmp_path / "missing")
     with pytest.raises(OutputError, match="a thumbnail cannot be written: No such file"):
         store.write(SHA256, 1.0, b"")
+
+
+def test_a_source_can_be_forgotten(store):
+    store.write(SHA256, 1.0, b"1")
+    store.write(OTHER, 1.0, b"1")
+    store.forget(SHA256)
+    store.forget("ef" * 32)
+    assert (store.times(SHA256), store.times(OTHER)) == ([], [1.0])
+    assert not store.path(SHA256, 1.0).parent.exists()

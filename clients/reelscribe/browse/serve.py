@@ -7,7 +7,7 @@ import secrets
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -41,14 +41,34 @@ class Cache(NamedTuple):
     """Why it is not in the output folder, as a sentence; empty if it is."""
 
 
-def browse(out: Path, port: int, ready: Callable[[str], None], *, transcode: bool = False) -> None:
-    """Serve the pages of a folder of results on 127.0.0.1 until the process is interrupted.
+class Serving:
+    """A server that is ready to run."""
+
+    def __init__(self, server: uvicorn.Server, listening: socket.socket, token: str) -> None:
+        self._server, self._listening = server, listening
+        self.address = f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/"
+        """The address of the library, with the secret part."""
+
+    def run(self) -> None:
+        """Answer requests until the process is interrupted, or `stop` is called by another thread."""
+        self._server.run(sockets=[self._listening])
+
+    def stop(self) -> None:
+        """Let `run` return soon."""
+        self._server.should_exit = True
+
+
+@contextmanager
+def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Serving]:
+    """Prepare a server of the pages of a folder of results on 127.0.0.1, and keep its index up to date.
 
     Args:
         out: The folder of a run, which may be going on.
         port: The port; 0 for any that is free.
-        ready: Called with the address as soon as the server answers.
         transcode: Whether to make previews of what browsers cannot play.
+
+    Yields:
+        The server, which listens already and answers as soon as it runs.
 
     Raises:
         UsageError: The folder is none of a run, or the port is taken.
@@ -69,9 +89,9 @@ def browse(out: Path, port: int, ready: Callable[[str], None], *, transcode: boo
         notices = (cache.notice,) if cache.notice else ()
         browser = Browser(out, index, run, cache.folder, transcode=transcode, notices=notices)
         stack.callback(browser.close)
-        token, port = secrets.token_urlsafe(24), listening.getsockname()[1]
+        token = secrets.token_urlsafe(24)
         config = uvicorn.Config(
-            browser.app(token, port),
+            browser.app(token, listening.getsockname()[1]),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -82,8 +102,7 @@ def browse(out: Path, port: int, ready: Callable[[str], None], *, transcode: boo
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
         )
-        ready(f"http://127.0.0.1:{port}/{token}/")
-        uvicorn.Server(config).run(sockets=[listening])
+        yield Serving(uvicorn.Server(config), listening, token)
 
 
 @contextmanager
@@ -120,6 +139,7 @@ def _listening(port: int) -> Iterator[socket.socket]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen()
         except OSError as error:
             raise UsageError(f"--port {port}: {error.strerror}; choose another one, or 0 for any") from None
         yield listening

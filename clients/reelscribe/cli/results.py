@@ -33,11 +33,14 @@ def browse(
     The address has a secret part, so that only those can open it who know it. Nothing can be changed through it.
     """
     with errors_as_one_line():
-        from reelscribe.browse.serve import browse as serve
+        from reelscribe.browse.serve import serving
 
         with suppress(KeyboardInterrupt):
-            typer.echo(f"Reading {printable(str(out))} ...", err=True)
-            serve(out, port, lambda address: typer.echo(f"{address}\nCtrl-C ends it."), transcode=transcode)
+            typer.echo(f"reading {printable(str(out))}", err=True)
+            with serving(out, port, transcode=transcode) as server:
+                typer.echo(server.address)
+                typer.echo("Open this address in a browser on this machine; Ctrl-C ends it.", err=True)
+                server.run()
 
 
 def export(

@@ -1,7 +1,8 @@
-"""Displays for the progress of a run on a console: two lines that stay, lines of a log, JSON, or errors only."""
+"""Displays for the progress of a run: two lines that stay, lines of a log, JSON, errors only, or a notebook cell."""
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -185,6 +186,31 @@ class _Figures:
         return line
 
 
+class NotebookLines(ErrorLines):
+    """Shows one line with the figures of the run, which stays in one place of the output of a notebook's cell."""
+
+    def __init__(self) -> None:
+        super().__init__(Console(force_jupyter=True))
+        self._handle: Any = None
+
+    def announce(self, outlook: Outlook) -> None:
+        """Show what the run has before it."""
+        self._console.print(str(outlook), markup=False, highlight=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show the figures in place of earlier ones."""
+        from IPython import display
+
+        show: Any = display.display  # it has no type hints
+        # A table of rich knows how to show itself in a notebook.
+        figures = Table.grid()
+        figures.add_row(Text(describe(snapshot)))
+        if self._handle is None:
+            self._handle = show(figures, display_id=True)
+        else:
+            self._handle.update(figures)
+
+
 class JsonLines(Progress):
     """Shows one JSON object a line, for programs: {"event": "progress" | "source" | ..., "time": ..., ...}."""
 
@@ -210,6 +236,12 @@ class JsonLines(Progress):
     def event(self, event: str, **values: Any) -> None:
         """Show that something happened."""
         self._console.out(json_event(event, **values), highlight=False)
+
+
+def usual_progress() -> Progress:
+    """Return how a run that a program starts shows its progress: as a notebook does in its kernel, else not at all."""
+    ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return NotebookLines() if hasattr(ipython, "kernel") else Silent()
 
 
 def describe(snapshot: Snapshot) -> str:

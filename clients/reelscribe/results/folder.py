@@ -18,6 +18,7 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import open_ledger, output_errors, path_key
+from reelscribe.thumbnails.store import ThumbnailStore
 
 
 @contextmanager
@@ -79,8 +80,16 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
                 forgotten = [source for source in known if source.path in chosen]
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
+                    _forget_thumbnails(out, forgotten, reader.sources())
                     write_results(out, reader.records())
     return forgotten
+
+
+def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterable[KnownSource]) -> None:
+    """Delete the thumbnails of forgotten sources, unless a copy of one is left."""
+    store, kept = ThumbnailStore(out), {source.sha256 for source in left}
+    for sha256 in {source.sha256 for source in forgotten if source.sha256} - kept:
+        store.forget(sha256)
 
 
 def _gone(known: Iterable[KnownSource]) -> set[bytes]:

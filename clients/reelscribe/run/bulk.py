@@ -23,9 +23,8 @@ from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.meter import Meter, Snapshot
-from reelscribe.reporting.notebook import usual_progress
 from reelscribe.reporting.outlook import Outlook
-from reelscribe.reporting.progress import Progress
+from reelscribe.reporting.progress import Progress, usual_progress
 from reelscribe.reporting.summary import summary_lines
 from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger

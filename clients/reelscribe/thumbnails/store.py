@@ -177,6 +177,26 @@ class ThumbnailStore:
             raise OutputError(f"{self._out / NAME}: a thumbnail cannot be written: {error.strerror}") from None
         self._used[prefix] += len(webp)
 
+    def forget(self, sha256: str) -> None:
+        """Delete the thumbnails of a source, if it has any.
+
+        Args:
+            sha256: Digest of the source's bytes, 64 hexadecimal digits in lower case.
+
+        Raises:
+            UsageError: It is no such digest.
+            OutputError: The disk refuses.
+        """
+        prefix, name = _parts(sha256)
+        try:
+            with suppress(FileNotFoundError), _opened(self._out, [NAME, prefix]) as parent:
+                with self._folder(sha256) as folder:
+                    for file in os.listdir(folder):
+                        os.unlink(file, dir_fd=folder)
+                os.rmdir(name, dir_fd=parent)
+        except OSError as error:
+            raise OutputError(f"{self._out / NAME}: thumbnails cannot be deleted: {error.strerror}") from None
+
     def _folder(self, sha256: str) -> AbstractContextManager[int]:
         return _opened(self._out, [NAME, *_parts(sha256)])
 

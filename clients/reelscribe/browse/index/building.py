@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ def build(annotations: Path, size: int, folder: Path) -> Built:
     if shards == 1:
         built = [build_one(0)]
     else:
-        with ProcessPoolExecutor(shards, mp_context=get_context("spawn"), initializer=_ignore_interrupts) as processes:
+        with ProcessPoolExecutor(shards, mp_context=get_context("spawn"), initializer=_begin_process) as processes:
             try:
                 built = list(processes.map(build_one, range(shards)))
             except BaseException:
@@ -191,9 +192,10 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
     return _Shard(docs, bad_lines, example)
 
 
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent."""
+def _begin_process() -> None:
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the parent. Collect no garbage: there is none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
 
 
 def _merge_sources(folder: Path, shards: int) -> None:

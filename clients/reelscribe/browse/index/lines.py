@@ -254,7 +254,10 @@ def _integer(value: int | None) -> int | None:
 
 def _joined(names: list[str]) -> str:
     """Join short names, such as codes of languages. What has a space would be taken for two."""
-    if not names:
+    different = set(names)
+    if not different:
         return ""
-    known = [name for name, _ in Counter(names).most_common(_MOST_NAMES) if len(name.split()) == 1 and len(name) <= 40]
+    # Counting is slow, and most sources have one language and one flag.
+    ordered = [*different] if len(different) == 1 else [name for name, _ in Counter(names).most_common(_MOST_NAMES)]
+    known = [name for name in ordered if len(name.split()) == 1 and len(name) <= 40]
     return f" {' '.join(known)} " if known else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -67,28 +68,24 @@ def count_values(reader: Reader) -> ValueCounts:
     return counts
 
 
-def count_sources(reader: Reader, query: LibraryQuery) -> int:
-    """Return how many sources fit the filters of a query."""
-    where, values = _where(query)
-    statement = f"SELECT count(*) FROM sources INDEXED BY by_path WHERE {where}"  # noqa: S608 - the text is our own
-    (number,) = reader.library.execute(statement, values).fetchone()
-    return int(number)
-
-
-def find_sources(reader: Reader, query: LibraryQuery, first: int, most: int) -> list[SourceRow]:
-    """Return some of the sources that fit a query, in its order.
+def find_sources(reader: Reader, query: LibraryQuery, most: int | None = None) -> array[int]:
+    """Return the numbers of the sources that fit a query, in its order.
 
     Args:
         reader: An open reader.
         query: The filters and the order; its page does not count.
-        first: Number of the first one to return, from 0.
-        most: Largest number of them.
+        most: Largest number of them; None for all.
     """
     where, values = _where(query)
     statement = f"""
-        SELECT doc FROM sources INDEXED BY by_path WHERE {where} ORDER BY {_ORDERS[query.sort]} LIMIT ? OFFSET ?
+        SELECT doc FROM sources INDEXED BY by_path WHERE {where} ORDER BY {_ORDERS[query.sort]} LIMIT ?
     """  # noqa: S608 - the text is our own
-    docs = [doc for (doc,) in reader.library.execute(statement, [*values, most, first])]
+    rows = reader.library.execute(statement, [*values, -1 if most is None else most])
+    return array("q", (doc for (doc,) in rows))
+
+
+def rows_in_order(reader: Reader, docs: Sequence[int]) -> list[SourceRow]:
+    """Return the rows of sources in the order of their numbers; those that are gone are left out."""
     rows = source_rows(reader, docs)
     return [rows[doc] for doc in docs if doc in rows]
 

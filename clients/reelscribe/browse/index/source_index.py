@@ -84,6 +84,8 @@ class SourceIndex:
         self._ledger_stamp: tuple[int, ...] = ()
         self._problems: dict[str, str] = {}
         self._wanted = Event()
+        self._damaged = False
+        """Whether the index cannot be read any more, and is built anew by the next refresh."""
         self.generation = 0
         """Grows whenever sources have changed."""
         self.docs: frozenset[int] = frozenset()
@@ -119,8 +121,12 @@ class SourceIndex:
         What cannot be read or written is told by `notices`, and tried again the next time.
         """
         before = self.generation
+        if self._damaged:
+            self._try("index", self._folder, self._rebuild)
         self._try("annotations", self._annotations, self._follow_annotations)
         self._try("ledger", self._ledger, self._follow_ledger)
+        if self.generation != before and not self._select("SELECT 1 FROM sources WHERE file = ? LIMIT 1", JOURNAL):
+            os.ftruncate(self._journal, 0)
         return self.generation != before
 
     def refresh_soon(self) -> None:
@@ -137,8 +143,7 @@ class SourceIndex:
             self._problems.pop(name, None)
             follow()
         except sqlite3.DatabaseError as error:
-            if type(error) is sqlite3.DatabaseError:  # the index is damaged
-                self._rebuild()
+            self._damaged = type(error) is sqlite3.DatabaseError
             self._problems[name] = f"The index cannot be brought up to date: {error}."
         except (OSError, OutputError) as error:
             self._problems[name] = f"{path.name} cannot be read: {error}."
@@ -202,6 +207,7 @@ class SourceIndex:
         self._texts = [open_database(folder / texts_name(shard), write=True) for shard in range(state.shards)]
         self._state = state
         self._finished, self._ledger_stamp = {}, ()
+        self._damaged = False
         self._changed()
 
     def _rebuild(self) -> None:
@@ -290,8 +296,6 @@ class SourceIndex:
             _save_state(library, state)
         self._state = state
         self._finished, self._ledger_stamp = {}, ()
-        if not self._select("SELECT 1 FROM sources WHERE file = ? LIMIT 1", JOURNAL):
-            os.ftruncate(self._journal, 0)
         self._changed()
 
     def _follow_ledger(self) -> None:
@@ -305,9 +309,13 @@ class SourceIndex:
         with LedgerReader(self._out) as ledger:
             changed = self._forget_and_find_changed(ledger)
             for first in range(0, len(changed), _SOURCES_AT_ONCE):
+                if len(changed) > _FEW_LINES:
+                    rest = count(len(changed) - first, "source")
+                    self._problems["ledger"] = f"The index is not complete yet: {rest} are still to be read."
                 some = changed[first : first + _SOURCES_AT_ONCE]
                 self._take_records(ledger, [source for source, _ in some])
                 self._finished |= dict(some)
+        self._problems.pop("ledger", None)
         self._ledger_stamp = stamp
 
     def _forget_and_find_changed(self, ledger: LedgerReader) -> list[tuple[bytes, int]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
 from functools import lru_cache
 
 from reelscribe.browse.index.lines import SourceRow
-from reelscribe.browse.index.queries import DURATIONS, ValueCounts, count_sources, count_values, find_sources
+from reelscribe.browse.index.queries import DURATIONS, ValueCounts, count_values, find_sources, rows_in_order
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.pages.queries import LibraryQuery
@@ -26,8 +27,8 @@ class LibraryPage:
 
     def __init__(self, index: SourceIndex, pictures: Pictures) -> None:
         self._index, self._pictures = index, pictures
-        # Counts hold until sources change, so they are kept by the generation of the index.
-        self._counted = lru_cache(maxsize=64)(self._count)
+        # What is found holds until sources change, so it is kept by the generation of the index.
+        self._found = lru_cache(maxsize=16)(self._find)
         self._values = lru_cache(maxsize=1)(self._count_values)
 
     def view(self, site: Site, query: LibraryQuery) -> LibraryView:
@@ -39,18 +40,17 @@ class LibraryPage:
         """
         generation = self._index.generation
         values = self._values(generation)
-        filters = LibraryQuery(query.state, query.language, query.error, query.flag, query.duration)
-        total = values.sources if filters == LibraryQuery() else self._counted(generation, filters)
-        pages = max(1, -(-total // CARDS_A_PAGE))
+        docs = self._found(generation, query.on_page(1))
+        pages = max(1, -(-len(docs) // CARDS_A_PAGE))
         query = query.on_page(min(query.page, pages))
         with self._index.reader() as reader:
-            rows = find_sources(reader, query, (query.page - 1) * CARDS_A_PAGE, CARDS_A_PAGE)
+            rows = rows_in_order(reader, docs[(query.page - 1) * CARDS_A_PAGE : query.page * CARDS_A_PAGE])
         labels = dict(zip(DURATIONS, _DURATION_LABELS, strict=True))
         return LibraryView(
             site,
             query,
             cards=tuple(card_of(row, self._pictures.of_card(row)) for row in rows),
-            total=total,
+            total=len(docs),
             all_sources=values.sources,
             pages=pages,
             states=tuple(Choice(value, label, values.states[value]) for value, label in _STATES.items()),
@@ -68,9 +68,9 @@ class LibraryPage:
         """Return how many sources have an error of each type."""
         return self._values(self._index.generation).errors
 
-    def _count(self, _: int, filters: LibraryQuery) -> int:
+    def _find(self, _: int, query: LibraryQuery) -> array[int]:
         with self._index.reader() as reader:
-            return count_sources(reader, filters)
+            return find_sources(reader, query)
 
     def _count_values(self, _: int) -> ValueCounts:
         with self._index.reader() as reader:

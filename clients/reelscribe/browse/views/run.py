@@ -9,7 +9,7 @@ from threading import Lock
 
 from reelscribe import errors
 from reelscribe._files import writer_of
-from reelscribe.browse.index.queries import find_sources
+from reelscribe.browse.index.queries import find_sources, rows_in_order
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.views.library import LibraryPage, card_of
 from reelscribe.errors import OutputError, ReelscribeError
@@ -155,7 +155,7 @@ class RunPage:
         with self._index.reader() as reader:
             for reason, number in self._library.errors().most_common(_MOST_REASONS):
                 if number:
-                    rows = find_sources(reader, LibraryQuery(error=reason), 0, _EXAMPLES)
+                    rows = rows_in_order(reader, find_sources(reader, LibraryQuery(error=reason), _EXAMPLES))
                     cards = [card_of(row, None) for row in rows]
                     examples = tuple(FailureExample(card.id, card.name, card.error) for card in cards)
                     groups.append(FailureGroup(reason, number, meaning_of(reason), examples))

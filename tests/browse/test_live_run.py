@@ -1,0 +1,144 @@
+"""A run that goes on while its pages are open, what it tells of failures, and pictures that are made for pages."""
+
+import asyncio
+import re
+import sys
+
+import aiohttp
+import pytest
+
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.decode.sampling import Sampling
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import CaptionOptions
+from support.browsing import browsing, write_annotations
+from support.fake_torchserve import FakeTorchServe, captions
+from support.patience import PATIENCE
+from support.videos import write
+
+
+async def caption(out, *paths) -> None:
+    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1)))
+        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
+
+
+async def page(client, address: str) -> str:
+    async with client.get(address) as response:
+        assert response.status == 200
+        return await response.text()
+
+
+async def until(condition) -> None:
+    """Wait until pages show something."""
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 - nothing else tells when the server has seen a file
+            await asyncio.sleep(0.05)
+
+
+async def test_the_library_grows_with_the_run_and_failures_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/bin/reelscribe", "caption", "my videos", "--out", "out"])
+    write(tmp_path / "first.mp4", "libx264", [50] * 20)
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    await caption(tmp_path / "out", tmp_path / "first.mp4")
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path / "out") as address:
+            assert "1 source" in await page(client, address)
+            await caption(tmp_path / "out", tmp_path / "first.mp4", tmp_path / "broken.mp4")
+
+            async def has_grown() -> bool:
+                return "2 sources" in await page(client, address) and "MediaError" in await page(
+                    client, f"{address}run"
+                )
+
+            await until(has_grown)
+            text = await page(client, f"{address}run")
+    assert "done: 1 of 2 sources failed" in text
+    assert "reelscribe caption &#39;my videos&#39; --out out --retry-failed" in text
+    assert "A source cannot be read" in text
+
+
+async def test_a_run_that_goes_on_is_told_on_every_page(tmp_path):
+    write(tmp_path / "first.mp4", "libx264", [50] * 20)
+    await caption(tmp_path / "out", tmp_path / "first.mp4")
+    answered = asyncio.Event()
+
+    async def slow(request):
+        await answered.wait()
+        return await captions(request)
+
+    write(tmp_path / "second.mp4", "libx264", [90] * 20)
+    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        server.answer = slow
+        run = BulkRun([CaptionTrack(client, CaptionOptions())], tmp_path / "out")
+        task = asyncio.create_task(run.run([str(tmp_path / "first.mp4"), str(tmp_path / "second.mp4")]))
+        async with aiohttp.ClientSession() as browser:
+            with browsing(tmp_path / "out") as address:
+
+                async def is_told() -> bool:
+                    return "A run is going on" in await page(browser, address)
+
+                await until(is_told)
+                assert "running, process" in await page(browser, f"{address}run")
+                answered.set()
+                await task
+                await until(lambda: _ended(browser, address))
+
+
+async def _ended(browser, address) -> bool:
+    return "done: all sources succeeded" in await page(browser, f"{address}run")
+
+
+async def test_thumbnails_and_previews_are_made_when_somebody_looks(tmp_path):
+    write(tmp_path / "first.mp4", "libx264", [50] * 100)
+    write(tmp_path / "old.avi", "mpeg4", [50] * 100)
+    await caption(tmp_path / "out", tmp_path / "first.mp4", tmp_path / "old.avi")
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path / "out", transcode=True) as address:
+            text = await page(client, address)
+            thumbnails = re.findall(r"thumbnail/[0-9a-f]{16}/[0-9]+\.webp", text)
+            assert len(thumbnails) == 2
+            for name in thumbnails:
+                async with client.get(address + name) as response:
+                    assert response.content_type == "image/webp"
+            ids = [re.search("[0-9a-f]{16}", name)[0] for name in thumbnails]
+            assert "<video" in await page(client, f"{address}source/{ids[0]}")
+            assert f"preview/{ids[1]}.webm" in await page(client, f"{address}source/{ids[1]}")
+            async with client.get(f"{address}preview/{ids[1]}.webm", headers={"Range": "bytes=0-3"}) as response:
+                assert (response.status, await response.read()) == (206, b"\x1aE\xdf\xa3")
+    assert not (tmp_path / "out/thumbnails").exists()  # what is made for pages goes into the cache
+
+
+async def test_without_previews_the_reason_and_the_option_are_told(tmp_path):
+    write(tmp_path / "old.avi", "mpeg4", [50] * 100)
+    await caption(tmp_path / "out", tmp_path / "old.avi")
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path / "out") as address:
+            (id_,) = set(re.findall(r"source/([0-9a-f]{16})", await page(client, address)))
+            text = await page(client, f"{address}source/{id_}")
+            async with client.get(f"{address}preview/{id_}.webm") as response:
+                assert response.status == 404
+    assert "Browsers cannot play .avi files with mpeg4" in text
+    assert "--transcode" in text
+
+
+async def test_a_record_that_says_anything_is_shown_all_the_same(tmp_path):
+    source = {"path": "x", "absolute_path": "/nowhere/<i>x\u202e.mp4", "sha256": "../../etc", "bytes": 3}
+    write_annotations(tmp_path / "out", {"source": source})
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path / "out") as address:
+            library = await page(client, address)
+            (id_,) = set(re.findall(r"source/([0-9a-f]{16})", library))
+            assert "&lt;i&gt;x\ufffd.mp4" in library
+            assert "cannot be read: No such file" in await page(client, f"{address}source/{id_}")
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty"])
+def test_a_folder_without_a_run_is_refused(tmp_path, name):
+    from reelscribe.errors import UsageError
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="expected the folder of a run"), browsing(tmp_path / name):
+        pass
