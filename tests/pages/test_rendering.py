@@ -171,6 +171,13 @@ def test_a_page_asks_for_what_is_new_only_where_there_may_be_something_new():
     assert live(FILES.library(LIBRARY)) == []
 
 
+def test_a_file_that_nobody_can_watch_says_why_and_has_no_player():
+    page = SERVED.source(replace(EMPTY, card=CARDS[4], retry="reelscribe caption x --retry-failed"))
+    assert "cannot be opened: expected a media file" in page
+    assert "reelscribe caption x --retry-failed" in page
+    assert not {"player.js", "follow.js"} & {value.rpartition("/")[2] for value in Page(page).values("src")}
+
+
 def test_filters_that_are_set_are_chosen_and_kept_even_if_no_source_has_them():
     page = SERVED.library(replace(LIBRARY, query=LibraryQuery(state="error", language="xx", sort="longest")))
     chosen = [

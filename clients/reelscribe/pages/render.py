@@ -91,8 +91,10 @@ class Renderer:
             view: What it shows.
         """
         live = self._pause(running=True) if view.card.state == "open" else 0
-        lanes = timeline_bars(view)
-        return self._page("source", view, "../", live=live, lanes=lanes, film=film_strip(view))
+        # A source that is in progress may get what is not there yet.
+        watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails) or view.card.state == "open"
+        drawings = {"lanes": timeline_bars(view), "film": film_strip(view)}
+        return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
 
     def run(self, view: RunView) -> str:
         """Return the page of the run.
