@@ -11,6 +11,7 @@ from pyarrow import parquet
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import FORMATS, export
 from support.clip_records import clip, clips_record, with_shots
+from support.exported_pages import page_id
 from support.exporting import (
     annotations,
     both,
@@ -109,7 +110,8 @@ def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, 
         export(tmp_path / "a.jsonl", tmp_path / "out", [kind])
     assert len(str(error.value)) < 500
     assert files(tmp_path / "out").keys() <= {
-        *("vtt/a.mp4.vtt", "srt/a.mp4.srt", "chapters/a.mp4.ffmetadata", "chapters/a.mp4.chapters.txt")
+        *("vtt/a.mp4.vtt", "srt/a.mp4.srt", "chapters/a.mp4.ffmetadata", "chapters/a.mp4.chapters.txt"),
+        f"html/source/{page_id(os.path.abspath('a.mp4'))}.html",
     }
 
 
@@ -179,7 +181,7 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, chapters, got 'xml'"),
+        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, chapters, html, got 'xml'"),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:

@@ -137,6 +137,17 @@ def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: boo
     """
     if problem := files.check(row):
         return Playback("none", f"The file cannot be played: {problem}")
+    return playback_of_format(row, record, previews=previews)
+
+
+def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Playback:
+    """Decide how a source is played whose file is there.
+
+    Args:
+        row: Its row in the index.
+        record: Its record.
+        previews: Whether previews are made of what browsers cannot play.
+    """
     suffix = Path(row.path).suffix.lower()
     media_type = _TYPES.get(suffix)
     video = record.media.video_codec if record.media else ""

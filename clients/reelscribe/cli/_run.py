@@ -89,7 +89,9 @@ def run_command(
     if exporting:
         of_kind: CueSource = next((source for source in CUE_SOURCES if [source] == kinds), "auto")
         shown = chosen or of_kind
-        _report_export(options, progress, export(options.out / NAME, options.out, formats, shown))
+        lines: list[str] = []
+        exported = export(options.out / NAME, options.out, formats, shown, tell=lines.append)
+        _report_export(options, progress, exported, lines)
     if summary.interrupted:
         raise KeyboardInterrupt
     if summary.failed:
@@ -117,14 +119,15 @@ def _report(options: RunOptions, progress: Progress, summary: Summary, *, export
         Console(highlight=False).print(table)
 
 
-def _report_export(options: RunOptions, progress: Progress, exported: Sequence[Path]) -> None:
-    """Print which files the run has exported."""
+def _report_export(options: RunOptions, progress: Progress, exported: Sequence[Path], lines: Sequence[str]) -> None:
+    """Print which files the run has exported, and lines about them."""
     from reelscribe.reporting.progress import JsonLines
 
     if isinstance(progress, JsonLines):
         progress.event("export", exported=[str(path) for path in exported])
     elif not options.quiet:
-        typer.echo(printable(describe_written(exported, options.out)))
+        for line in (describe_written(exported, options.out), *lines):
+            typer.echo(printable(line))
 
 
 async def _run(

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli.options.run import FORMATS, Cues, one_of, output_option
+from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, MEDIA, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.reporting.words import count
 
@@ -49,27 +49,46 @@ def export(
         list[str],
         output_option(
             "--format",
-            metavar="|".join(FORMATS),
+            metavar="FORMAT",
             autocompletion=lambda: FORMATS,
-            help="A format to write. May be repeated.",
+            help=f"A format to write: {FORMAT_NAMES}. May be repeated.",
         ),
     ],
     cues: Cues = "auto",
+    media: Annotated[
+        str,
+        output_option(
+            "--media",
+            metavar="|".join(MEDIA),
+            autocompletion=lambda: MEDIA,
+            help="What the players of html pages open: the sources where they are, copies of them beside the pages, or"
+            " nothing.",
+        ),
+    ] = "link",
     to: Annotated[
         Path | None,
         output_option("--to", metavar="FOLDER", help="Folder to write to; the default is the folder of the run."),
     ] = None,
 ) -> None:
-    """Export the results of a run as subtitles, tables or chapters, also while it lasts."""
+    """Export the results of a run as subtitles, tables, chapters or pages for a browser, also while it lasts."""
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
+        from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions
         from reelscribe.results.folder import current_annotations
 
         folder = to or out
+        shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
+        lines: list[str] = []
         with current_annotations(out) as annotations:
+<<<<<<< HEAD
             written = export_annotations(annotations, folder, formats, one_of(cues, CUE_SOURCES, "--cues"))
         typer.echo(printable(describe_written(written, folder)))
+=======
+            written = export_annotations(annotations, folder, formats, shown, site, lines.append)
+        for line in (describe_written(written, folder), *lines):
+            typer.echo(line)
+>>>>>>> static
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from reelscribe._files import atomic_file
@@ -15,16 +17,18 @@ class ExportFolder:
 
     def __init__(self, path: Path) -> None:
         """Export into the folder `path`, which is created with the first file."""
-        self._path = path
+        self.path = path
+        """The folder."""
         self.written: list[Path] = []
         """The complete files, in the order in which they were completed."""
 
     @contextmanager
-    def file(self, name: str) -> Iterator[Path]:
+    def file(self, name: str, *, listed: bool = True) -> Iterator[Path]:
         """Write a file that appears under its name only when it is complete.
 
         Args:
             name: Name of the file below the folder; folders in it are created.
+            listed: Whether `written` gets it, which would be long with millions of files.
 
         Yields:
             The path to write to, `<name>.partial`, which is removed if the block fails.
@@ -32,11 +36,62 @@ class ExportFolder:
         Raises:
             UsageError: The file cannot be written, or the block raised an OSError.
         """
-        path = self._path / name
+        path = self.path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_file(path) as partial:
                 yield partial
         except OSError as error:
             raise UsageError(f"export: {path.parent} cannot be written to: {error.strerror or error}") from None
-        self.written.append(path)
+        if listed:
+            self.written.append(path)
+
+    def remove(self, name: str, pattern: re.Pattern[str], current: Container[str]) -> int:
+        """Remove files of earlier exports that no page refers to any more.
+
+        Args:
+            name: Name of a folder below the folder, which may be missing.
+            pattern: The names that exports give to files there; others are not touched.
+            current: The names of files that stay.
+
+        Returns:
+            The number of files that were removed.
+
+        Raises:
+            UsageError: A file cannot be removed.
+        """
+        path = self.path / name
+        if path.is_symlink() or not path.is_dir():
+            return 0
+        with os.scandir(path) as entries:
+            old = [each.name for each in entries if pattern.fullmatch(each.name) and each.name not in current]
+        try:
+            for each in old:
+                (path / each).unlink()
+        except OSError as error:
+            raise UsageError(f"export: a file cannot be removed from {path}: {error.strerror or error}") from None
+        return len(old)
+
+    def remove_folders(
+        self, name: str, pattern: re.Pattern[str], current: Container[str], files: re.Pattern[str]
+    ) -> None:
+        """Remove folders of earlier exports with their files. A folder with anything else stays.
+
+        Args:
+            name: Name of a folder below the folder, which may be missing.
+            pattern: The names that exports give to folders there; others are not touched.
+            current: The names of folders that stay.
+            files: The names that exports give to files in these folders.
+
+        Raises:
+            UsageError: A file cannot be removed.
+        """
+        path = self.path / name
+        if path.is_symlink() or not path.is_dir():
+            return
+        with os.scandir(path) as entries:
+            old = [each.name for each in entries if pattern.fullmatch(each.name) and each.name not in current]
+        for each in old:
+            self.remove(f"{name}/{each}", files, ())
+            with suppress(OSError):  # the user has put something there
+                (path / each).rmdir()

@@ -19,6 +19,7 @@ from reelscribe.errors import UsageError, brief
 from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.cues import CueSource
 from reelscribe.export.folder import ExportFolder
+from reelscribe.export.html.options import SiteOptions
 from reelscribe.export.names import common_folder_of
 from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.subtitles import subrip, subtitle_writer, webvtt
@@ -52,12 +53,31 @@ class _TableFormat:
     """The extra of reelscribe that installs the package."""
 
 
-_FORMATS: Mapping[str, _SourceFormat | _TableFormat] = {
+@dataclass(frozen=True)
+class _SiteFormat:
+    """A format that needs all sources together, and reads them itself."""
+
+    writer: Callable[[ExportFolder, Path, SiteOptions, Callable[[str], None]], None]
+    """Takes the folder of the export, annotations.jsonl, choices, and what is told in lines what was done."""
+    library: str | None = None
+    """The package that it needs; None if it needs none."""
+    extra: str | None = None
+    """The extra of reelscribe that installs the package."""
+
+
+def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, tell: Callable[[str], None]) -> None:
+    from reelscribe.export.html.site import write_site
+
+    write_site(folder, annotations, options, tell)
+
+
+_FORMATS: Mapping[str, _SourceFormat | _TableFormat | _SiteFormat] = {
     "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), True, "pysubs2", "client"),
     "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), True, "pysubs2", "client"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, "pyarrow", "parquet"),
     "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
+    "html": _SiteFormat(_write_site, "jinja2", "client"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
 """The names of all formats. Those of subtitles and tables are also the suffixes of their files."""
@@ -65,7 +85,14 @@ CUE_SOURCES: tuple[CueSource, ...] = get_args(CueSource)
 """The annotations that the cues of subtitles can be made from."""
 
 
-def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource = "auto") -> list[Path]:
+def export(
+    annotations: Path,
+    out: Path,
+    formats: Sequence[str],
+    cues: CueSource = "auto",
+    site: SiteOptions | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
     """Export the annotations of a run.
 
     A file is called `<name>.partial` until it is whole; then it replaces an older file.
@@ -74,10 +101,12 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource
         annotations: Path of annotations.jsonl.
         out: Folder to write to; it is created if it is missing.
         formats: Names from `FORMATS`.
-        cues: The annotations that subtitles are made from. Tables hold all of them.
+        cues: The annotations that subtitles are made from. Tables and pages hold all of them.
+        site: Choices about pages; None for those of a run whose folder has the annotations.
+        tell: Is told in whole lines what was done besides writing the files that are returned.
 
     Returns:
-        The files that were written.
+        The files that were written, without the thumbnails of pages.
 
     Raises:
         UsageError: A format or `cues` is unknown, a library is missing, no record has the annotations that `cues`
@@ -87,27 +116,13 @@ def export(annotations: Path, out: Path, formats: Sequence[str], cues: CueSource
     if cues not in CUE_SOURCES:
         raise UsageError(f"export: expected cues out of {', '.join(CUE_SOURCES)}, got {brief(cues)}")
     _check_file(annotations)
-    models = read_models(annotations)
     folder = ExportFolder(out)
-    chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
-    common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
-    writers = [each.writer(folder, common_folder, cues) for each in chosen]
-    with ExitStack() as stack:
-        tables: dict[TableName, list[WriteSource]] = {}
-
-        def open_tables(name: TableName) -> None:
-            tables[name] = [stack.enter_context(table) for table in _table_writers(name, folder, formats)]
-
-        open_tables("sources")
-        for source in read_lines(annotations, partial(annotated_source, models=models)):
-            for kind in source.kinds:
-                if kind not in tables:
-                    open_tables(kind)
-            for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
-                write(source)
-            del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        if any(each.has_cues for each in chosen) and cues not in ("auto", "both", *tables):
-            raise _no_cues(annotations, cues)
+    kinds = {type(each) for name, each in _FORMATS.items() if name in formats}
+    if kinds & {_SourceFormat, _TableFormat}:
+        _export_each(annotations, folder, formats, cues)
+    for name, each in _FORMATS.items():
+        if name in formats and isinstance(each, _SiteFormat):
+            each.writer(folder, annotations, site or SiteOptions(annotations.parent), tell)
     return folder.written
 
 
@@ -134,6 +149,30 @@ def _check_file(annotations: Path) -> None:
     if not annotations.is_file():  # a pipe would not do: subtitles need to read the file twice
         reason = "is no regular file" if annotations.exists() else "does not exist"
         raise UsageError(f"export: {annotations} {reason}; expected the annotations.jsonl of a run that is done")
+
+
+def _export_each(annotations: Path, folder: ExportFolder, formats: Sequence[str], cues: CueSource) -> None:
+    """Write the formats to which sources are added one after the other."""
+    models = read_models(annotations)
+    chosen = [each for name, each in _FORMATS.items() if name in formats and isinstance(each, _SourceFormat)]
+    common_folder = common_folder_of(read_lines(annotations, source_path)) if chosen else ""
+    writers = [each.writer(folder, common_folder, cues) for each in chosen]
+    with ExitStack() as stack:
+        tables: dict[TableName, list[WriteSource]] = {}
+
+        def open_tables(name: TableName) -> None:
+            tables[name] = [stack.enter_context(table) for table in _table_writers(name, folder, formats)]
+
+        open_tables("sources")
+        for source in read_lines(annotations, partial(annotated_source, models=models)):
+            for kind in source.kinds:
+                if kind not in tables:
+                    open_tables(kind)
+            for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
+                write(source)
+            del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
+        if any(each.has_cues for each in chosen) and cues not in ("auto", "both", *tables):
+            raise _no_cues(annotations, cues)
 
 
 def _table_writers(

@@ -65,6 +65,7 @@ class Renderer:
             counted=counted,
             text_kinds=TEXT_KINDS,
             query_of_error=lambda error: LibraryQuery(error=error),
+            query_of_state=lambda state: LibraryQuery(state=state),
         )
 
     def library(self, view: LibraryView) -> str:

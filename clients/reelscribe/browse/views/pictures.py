@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock
 
@@ -56,8 +57,7 @@ class Pictures:
 
     def of_card(self, row: SourceRow) -> float | None:
         """Return the time of the thumbnail that stands for a source: one a third into it, after titles."""
-        times = self.times(row)
-        return times[len(times) // 3] if times else None
+        return time_of_card(self.times(row))
 
     def webp(self, row: SourceRow, seconds: float) -> bytes | None:
         """Return the thumbnail nearest to a time, which may have to be made first; None if there is none."""
@@ -106,6 +106,11 @@ class Pictures:
             pass
         if not self._made.times(row.sha256):
             self._without.add(row.sha256)
+
+
+def time_of_card(times: Sequence[float]) -> float | None:
+    """Return which of the thumbnails of a source stands for it: one a third into it, after titles; None for none."""
+    return times[len(times) // 3] if times else None
 
 
 def nearest(times: list[float], seconds: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.media import MediaFiles, playback
 from reelscribe.browse.records import Caption, Record, Text, UnreadableRecord, read_record
 from reelscribe.browse.views.library import card_of
-from reelscribe.browse.views.pictures import Pictures
+from reelscribe.browse.views.pictures import Pictures, time_of_card
 from reelscribe.errors import OutputError
-from reelscribe.pages.views import Fact, Line, Section, Settings, Site, SourceView, Track, TrackKind, Word
+from reelscribe.pages.views import Fact, Line, Playback, Section, Settings, Site, SourceView, Track, TrackKind, Word
 from reelscribe.results.annotations import SETTINGS_NAME
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
@@ -62,41 +62,16 @@ class SourcePage:
         return None
 
     def _view(self, site: Site, row: SourceRow, record: Record, seconds: float, retry: str) -> SourceView:
-        tracks = tracks_of(record)
-        start = record.start_seconds
-        ends = [line.end for track in tracks for line in track.lines]
-        ends += [record.media.end_seconds] if record.media else []
-        ends += [record.audio.start_seconds + record.audio.seconds] if record.audio else []
-        sections = sections_of(tracks, start, max([start, *ends]), seconds)
-        if shown := next((section for section in sections if section.shown), None):
-            tracks = [_only(track, shown, last=shown is sections[-1]) for track in tracks]
-        times = self._pictures.times(row)
-        return SourceView(
+        return source_view(
             site,
-            card_of(row, self._pictures.of_card(row)),
-            path=record.source.path,
+            row,
+            record,
+            seconds=seconds,
             playback=playback(row, record, self._files, previews=self._previews),
-            start=start,
-            end=max([start, *ends]),
-            tracks=tuple(tracks),
-            thumbnails=tuple(times),
-            facts=tuple(_facts(record)),
-            settings=tuple(self._settings(record)),
-            retry=retry if row.failures or row.state == "error" else "",
-            sections=tuple(sections),
+            thumbnails=self._pictures.times(row),
+            settings=used_settings(record, self._known_settings()),
+            retry=retry,
         )
-
-    def _settings(self, record: Record) -> Iterator[Settings]:
-        known = self._known_settings()
-        ids: dict[TrackKind, str | None] = {
-            "transcript": record.speech_settings,
-            "captions": record.caption_settings,
-            "clips": record.clip_settings,
-            "shots": record.shot_settings,
-        }
-        for kind, id_ in ids.items():
-            if id_ is not None and id_ in known:
-                yield settings_of(kind, known[id_])
 
     def _known_settings(self) -> Mapping[str, Any]:
         """Return what run.json has under `settings`, from the ledger if there is one."""
@@ -111,6 +86,71 @@ class SourcePage:
                 return settings if isinstance(settings, dict) else {}
         except (OutputError, OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
+
+
+def source_view(
+    site: Site,
+    row: SourceRow,
+    record: Record,
+    *,
+    seconds: float,
+    playback: Playback,
+    thumbnails: Sequence[float],
+    settings: Iterable[Settings],
+    retry: str,
+) -> SourceView:
+    """Return what the page of a source shows of its record.
+
+    Args:
+        site: What all pages have in common.
+        row: What the index has of the source.
+        record: Its record.
+        seconds: A time of the section to show, if the source has several.
+        playback: How it is played.
+        thumbnails: Times of its thumbnails, ascending.
+        settings: What made its annotations.
+        retry: How sources that failed are tried again.
+    """
+    tracks = tracks_of(record)
+    start = record.start_seconds
+    ends = [line.end for track in tracks for line in track.lines]
+    ends += [record.media.end_seconds] if record.media else []
+    ends += [record.audio.start_seconds + record.audio.seconds] if record.audio else []
+    sections = sections_of(tracks, start, max([start, *ends]), seconds)
+    if shown := next((section for section in sections if section.shown), None):
+        tracks = [_only(track, shown, last=shown is sections[-1]) for track in tracks]
+    return SourceView(
+        site,
+        card_of(row, time_of_card(thumbnails)),
+        path=record.source.path,
+        playback=playback,
+        start=start,
+        end=max([start, *ends]),
+        tracks=tuple(tracks),
+        thumbnails=tuple(thumbnails),
+        facts=tuple(_facts(record)),
+        settings=tuple(settings),
+        retry=retry if row.failures or row.state == "error" else "",
+        sections=tuple(sections),
+    )
+
+
+def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings]:
+    """Yield what made the annotations of a record.
+
+    Args:
+        record: The record.
+        known: What run.json has under `settings`.
+    """
+    ids: dict[TrackKind, str | None] = {
+        "transcript": record.speech_settings,
+        "captions": record.caption_settings,
+        "clips": record.clip_settings,
+        "shots": record.shot_settings,
+    }
+    for kind, id_ in ids.items():
+        if id_ is not None and id_ in known:
+            yield settings_of(kind, known[id_])
 
 
 def tracks_of(record: Record) -> list[Track]:

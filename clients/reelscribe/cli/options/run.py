@@ -15,7 +15,9 @@ from reelscribe.errors import UsageError
 T = TypeVar("T")
 
 CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "csv", "parquet", "chapters")
+FORMATS = ("vtt", "srt", "csv", "parquet", "chapters", "html")
+FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+MEDIA = ("link", "copy", "none")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)
@@ -53,9 +55,9 @@ class RunOptions:
         list[str] | None,
         output_option(
             "--format",
-            metavar="|".join(FORMATS),
+            metavar="FORMAT",
             autocompletion=lambda: FORMATS,
-            help="Also export to this format. May be repeated.",
+            help=f"Also export to this format: {FORMAT_NAMES}. May be repeated.",
         ),
     ] = None
     dry_run: Annotated[bool, source_option("--dry-run", help="Say what the run would do, and end.")] = False

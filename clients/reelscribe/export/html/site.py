@@ -1,0 +1,194 @@
+"""Writes the pages of a folder of results: `html/index.html` is the library, from which a browser reaches the others.
+
+Records are read one at a time. The pages of sources come first, then the search index, and the library last, so that
+an export that breaks off leaves no library that promises more than is there, or else the one of an earlier export.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
+from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
+from reelscribe.browse.records import Record, UnreadableRecord, read_record
+from reelscribe.browse.views.pictures import nearest
+from reelscribe.browse.views.source import source_view, used_settings
+from reelscribe.export.folder import ExportFolder
+from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
+from reelscribe.export.html.library import CardFile
+from reelscribe.export.html.links import SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
+from reelscribe.export.html.media import ExportedMedia
+from reelscribe.export.html.options import SiteOptions
+from reelscribe.export.html.pictures import THUMBNAIL_NAME, ExportedPictures
+from reelscribe.export.html.sharing import Shared
+from reelscribe.export.names import common_folder_of
+from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
+from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
+from reelscribe.pages.render import STATIC as STATIC_FILES
+from reelscribe.pages.render import Renderer
+from reelscribe.pages.views import Playback, SearchView, Site, SourceView
+from reelscribe.reporting.words import count
+from reelscribe.results.annotations import SETTINGS_NAME
+
+ROOT = "html"
+"""Name of the folder of the site."""
+
+_SOURCE_PAGE = re.compile(r"[0-9a-f]{16}(-[0-9]+)?\.html")
+_SOURCE_ID = re.compile(r"[0-9a-f]{16}")
+_LIBRARY_PAGE = re.compile(r"(library|failed)(-[0-9]+)?\.html")
+_CANNOT_PLAY = "Browsers cannot play this file. Its texts and thumbnails are here."
+
+
+def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, tell: Callable[[str], None]) -> None:
+    """Write the pages of all sources, the search and the library.
+
+    Args:
+        folder: The folder of the export.
+        annotations: Path of annotations.jsonl, with run.json beside it.
+        options: Choices.
+        tell: Is told in whole lines what was done.
+
+    Raises:
+        UsageError: A line is not a record, or a file cannot be read or written.
+    """
+    models = read_models(annotations)
+    settings = json.loads(annotations.with_name(SETTINGS_NAME).read_bytes())["settings"]
+    common_folder = common_folder_of(read_lines(annotations, source_path))
+    with SearchIndex(folder, ROOT) as index, CardFile() as cards:
+        pages = _SourcePages(folder, options, settings, common_folder, index, cards)
+        for row, record in read_lines(annotations, partial(_parsed, models=models)):
+            pages.write(row, record)
+            del record  # it may take hundreds of megabytes, so that it must not stay while the next one is read
+        index.finish()
+        pages.finish()
+    tell(pages.summary())
+
+
+def _parsed(line: bytes, models: Mapping[str, Any]) -> tuple[SourceRow, Record]:
+    """Parse a line after the same checks as for all other formats."""
+    annotated_source(line, models)
+    try:
+        return read_line(line, doc=0, file=0, start=0).row, read_record(line)
+    except (BadLine, UnreadableRecord) as error:
+        raise ValueError(str(error)) from None
+
+
+class _SourcePages:
+    """Writes the pages of one source after the other, and what belongs to all of them at the end."""
+
+    def __init__(
+        self,
+        folder: ExportFolder,
+        options: SiteOptions,
+        settings: Mapping[str, Any],
+        common_folder: str,
+        index: SearchIndex,
+        cards: CardFile,
+    ) -> None:
+        self._folder, self._settings, self._index, self._cards = folder, settings, index, cards
+        self._common_folder = common_folder
+        self._site = Site(os.path.basename(os.path.abspath(options.run)))
+        self._files = MediaFiles(options.run)
+        self._media = ExportedMedia(folder, ROOT, self._files, options.media)
+        self._pictures = ExportedPictures(folder, ROOT, options.run, self._files)
+        self._links = FileLinks()
+        self._renderer = Renderer(self._links)
+        self._names: set[str] = set()
+        self._sources: set[str] = set()
+
+    def write(self, row: SourceRow, record: Record) -> None:
+        """Write the pages of a source and what they refer to."""
+        shared = Shared(row.path, record.source.path, self._common_folder)
+        times = self._pictures.write(row, video=record.media is not None)
+        view = partial(
+            source_view,
+            self._site,
+            row,
+            record,
+            playback=self._playback(row, record),
+            thumbnails=times,
+            settings=list(used_settings(record, self._settings)),
+            retry="",
+        )
+        first = shared.view(view(seconds=record.start_seconds))
+        self._sources.add(row.id)
+        self._cards.add(first.card)
+        self._links.sections_of.pop(row.id, None)
+        if first.sections:
+            self._links.sections_of[row.id] = [section.start for section in first.sections]
+        self._write_page(first, 1)
+        for number, section in enumerate(first.sections[1:], 2):
+            self._write_page(shared.view(view(seconds=section.start)), number)
+
+    def finish(self) -> None:
+        """Write what the pages have in common, and remove what no page refers to any more."""
+        for path in sorted(STATIC_FILES.iterdir()):
+            with self._folder.file(f"{ROOT}/{STATIC}/{path.name}") as partial_path:
+                partial_path.write_bytes(path.read_bytes())
+        self._write("search.html", self._renderer.search(SearchView(self._site, SearchQuery())))
+        written = set()
+        for query in (LibraryQuery(state="error"), LibraryQuery()):
+            # index.html comes last: all that it leads to is there by then.
+            for view in self._cards.views(self._site, query):
+                written.add(self._links.library(view.query))
+                self._write(self._links.library(view.query), self._renderer.library(view))
+        self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
+        self._folder.remove(ROOT, _LIBRARY_PAGE, written)
+        self._folder.remove_folders(f"{ROOT}/{THUMBNAILS}", _SOURCE_ID, self._sources, THUMBNAIL_NAME)
+
+    def summary(self) -> str:
+        """Return in one line what was written beside the pages, and what misses."""
+        pictures, media = self._pictures, self._media
+        parts = [count(pictures.written, "thumbnail")]
+        if pictures.sources_made:
+            parts.append(f"made for {count(pictures.sources_made, 'source')} that had none")
+        if pictures.sources_without:
+            parts.append(f"{count(pictures.sources_without, 'video')} without any")
+        if media.copied:
+            parts.append(f"{count(media.copied, 'file')} of media copied ({_in_bytes(media.copied_bytes)})")
+        if media.kept:
+            parts.append(f"{count(media.kept, 'copy').replace('copys', 'copies')} of an earlier export kept")
+        if self._removed:
+            parts.append(f"{count(self._removed, 'page')} of sources removed that are no longer in the results")
+        return f"open {self._folder.path / ROOT / 'index.html'} in a browser; {', '.join(parts)}"
+
+    def _playback(self, row: SourceRow, record: Record) -> Playback:
+        played = playback_of_format(row, record, previews=False)
+        if played.player == "none":
+            return replace(played, reason=_CANNOT_PLAY)  # commands are of no use to somebody who was given the pages
+        try:
+            self._links.media_of[row.id] = self._media.address(row)
+        except MediaRefused as error:
+            return Playback("none", f"{error}.")
+        return played
+
+    def _write_page(self, view: SourceView, number: int) -> None:
+        address = page_address(view.card.id, number)
+        self._names.add(os.path.basename(address))
+        self._write(address, self._renderer.source(view))
+        page = IndexedPage(address, f"{THUMBNAILS}/{view.card.id}", view.card.name, view.card.missing)
+        self._index.add(page, _texts(view))
+
+    def _write(self, name: str, text: str) -> None:
+        with self._folder.file(f"{ROOT}/{name}") as partial_path:
+            partial_path.write_text(text, encoding="utf-8")
+
+
+def _in_bytes(number: int) -> str:
+    return f"{number / 1e6:,.1f} MB" if number >= 1e6 else count(number, "byte")
+
+
+def _texts(view: SourceView) -> Iterator[IndexedText]:
+    times = list(view.thumbnails)
+    tracks = {track.kind: track.lines for track in view.tracks}
+    for kind in TEXT_KINDS:
+        for line in tracks.get(kind, ()):
+            if not line.failed:
+                yield IndexedText(kind, line.start, nearest(times, line.start), line.text)
