@@ -81,14 +81,9 @@ def export(
         shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
         lines: list[str] = []
         with current_annotations(out) as annotations:
-<<<<<<< HEAD
-            written = export_annotations(annotations, folder, formats, one_of(cues, CUE_SOURCES, "--cues"))
-        typer.echo(printable(describe_written(written, folder)))
-=======
             written = export_annotations(annotations, folder, formats, shown, site, lines.append)
         for line in (describe_written(written, folder), *lines):
-            typer.echo(line)
->>>>>>> static
+            typer.echo(printable(line))
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:
