@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from reelscribe.contract.fields import check_types, read_count
-from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult
+from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
 from reelscribe.results.batches import (
@@ -117,22 +117,10 @@ class LedgerReader:
         """Yield what all sources that runs have finished are, without reading their results, in the order of paths."""
         last = b""
         while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
-            jobs: dict[bytes, dict[Kind, tuple[str, SourceError | None]]] = {}
-            for path, kind, settings, error in self._select(_FIND_OUTCOMES, last, rows[-1][0]):
-                outcome = _model_settings(settings).id, SourceError(*json.loads(error)) if error else None
-                jobs.setdefault(path, {})[kind] = outcome
-            for path, name, size, sha256, error, missing in rows:
-                found = jobs.get(path, {})
-                unreadable = SourceError(*json.loads(error)) if error else None
-                yield FinishedSource(
-                    path=path,
-                    name=os.fsdecode(name),
-                    bytes=size,
-                    sha256=sha256,
-                    missing=bool(missing),
-                    error=unreadable or error_of({kind: outcome[1] for kind, outcome in found.items()}),
-                    settings={kind: outcome[0] for kind, outcome in found.items()},
-                )
+            outcomes = self._select(_FIND_OUTCOMES, last, rows[-1][0])
+            with row_errors(self._path):
+                finished = _finished_sources(rows, outcomes)
+            yield from finished
             last = rows[-1][0]
 
     def records(self) -> Iterator[Record]:
@@ -272,3 +260,23 @@ def _model_settings(text: str) -> ModelSettings:
     model = Model(*settings.pop("model"))
     check_types(model)
     return ModelSettings(text, model, settings)
+
+
+def _finished_sources(rows: Iterable[Any], outcomes: Iterable[Any]) -> list[FinishedSource]:
+    """Return sources by their rows, and the rows of what came of each kind: path, kind, settings and error."""
+    kinds: dict[bytes, dict[Kind, tuple[str, SourceError | None]]] = {}
+    for path, kind, settings, error in outcomes:
+        kinds.setdefault(path, {})[kind] = _model_settings(settings).id, source_error_from_json(error)
+    return [
+        FinishedSource(
+            path=path,
+            name=os.fsdecode(name),
+            bytes=size,
+            sha256=sha256,
+            missing=bool(missing),
+            error=source_error_from_json(error)
+            or error_of({kind: each[1] for kind, each in kinds.get(path, {}).items()}),
+            settings={kind: each[0] for kind, each in kinds.get(path, {}).items()},
+        )
+        for path, name, size, sha256, error, missing in rows
+    ]
