@@ -21,7 +21,7 @@ from tests.support.example_views import (
 
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, shown
-from reelscribe.pages.views import Line, Playback, Site, SourceView, Track
+from reelscribe.pages.views import Line, Playback, Site, SourceView, Track, Word
 
 VOID = {
     "area",
@@ -151,6 +151,13 @@ def test_a_text_of_ten_megabytes_is_cut_and_says_so():
     assert shown("x" * MOST_CHARACTERS) == "x" * MOST_CHARACTERS
 
 
+def test_a_line_of_a_million_words_is_shown_without_their_times():
+    words = (Word(0.0, 1.0, "a"),) * 1_000_000
+    page = SERVED.source(replace(SOURCE, tracks=(Track("transcript", (Line(0.0, 1.0, "aaa", words=words),), 1),)))
+    assert len(page) < 100_000
+    assert "data-word" not in page
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (12.9, "0:12"), (3723, "1:02:03"), (-5, "-0:05"), (-0.4, "0:00")]
 )
@@ -169,6 +176,13 @@ def test_a_page_asks_for_what_is_new_only_where_there_may_be_something_new():
     assert live(SERVED.source(replace(SOURCE, card=CARDS[1]))) == ["3"]
     assert live(SERVED.run(DONE_RUN)) == ["20"]
     assert live(FILES.library(LIBRARY)) == []
+
+
+def test_a_file_that_nobody_can_watch_says_why_and_has_no_player():
+    page = SERVED.source(replace(EMPTY, card=CARDS[4], retry="reelscribe caption x --retry-failed"))
+    assert "cannot be opened: expected a media file" in page
+    assert "reelscribe caption x --retry-failed" in page
+    assert not {"player.js", "follow.js"} & {value.rpartition("/")[2] for value in Page(page).values("src")}
 
 
 def test_filters_that_are_set_are_chosen_and_kept_even_if_no_source_has_them():

@@ -21,6 +21,9 @@ STATIC = Path(__file__).parent / "static"
 MOST_CHARACTERS = 10_000
 """Longest text on a page, in characters. What is longer is cut, and says so: a page with it all would not scroll."""
 
+MOST_WORDS = 2000
+"""Largest number of words of a line that are marked as they are said; people say no more in one segment."""
+
 RUNNING_SECONDS, RESTING_SECONDS = 3, 20
 """Seconds after which a page asks for what is new: while a run is going on, and otherwise."""
 
@@ -64,6 +67,7 @@ class Renderer:
             labels=LABELS,
             counted=counted,
             text_kinds=TEXT_KINDS,
+            most_words=MOST_WORDS,
             query_of_error=lambda error: LibraryQuery(error=error),
         )
 
@@ -90,8 +94,10 @@ class Renderer:
             view: What it shows.
         """
         live = self._pause(running=True) if view.card.state == "open" else 0
-        lanes = timeline_bars(view)
-        return self._page("source", view, "../", live=live, lanes=lanes, film=film_strip(view))
+        # A source that is in progress may get what is not there yet.
+        watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails) or view.card.state == "open"
+        drawings = {"lanes": timeline_bars(view), "film": film_strip(view)}
+        return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
 
     def run(self, view: RunView) -> str:
         """Return the page of the run.

@@ -25,6 +25,8 @@
     return (seconds <= -1 ? "-" : "") + (hours ? `${hours}:${two(minutes)}` : `${minutes}`) + `:${two(rest)}`;
   }
 
+  const place = (time) => `${Math.min(Math.max(((time - start) / (end - start)) * 100, 0), 100)}%`;
+
   const player = {
     time: () => (wanted === null && works() ? media.currentTime + offset : clock),
 
@@ -48,7 +50,7 @@
     const time = player.time();
     const words = inWords(time);
     document.getElementById("now").textContent = words;
-    playhead.style.left = `${Math.min(Math.max(((time - start) / (end - start)) * 100, 0), 100)}%`;
+    playhead.style.left = place(time);
     timeline.setAttribute("aria-valuenow", time.toFixed(3));
     timeline.setAttribute("aria-valuetext", words);
     for (const listener of listeners) listener(time);
@@ -104,8 +106,8 @@
   }, { capture: true });
 
   const timeAt = (event) => {
-    const place = area.getBoundingClientRect();
-    return start + ((event.clientX - place.left) / Math.max(place.width, 1)) * (end - start);
+    const frame = area.getBoundingClientRect();
+    return start + ((event.clientX - frame.left) / Math.max(frame.width, 1)) * (end - start);
   };
   timeline.addEventListener("pointerdown", (event) => {
     if (event.button !== 0 || event.clientX < area.getBoundingClientRect().left) return;
@@ -114,7 +116,13 @@
   });
   timeline.addEventListener("pointermove", (event) => {
     if (timeline.hasPointerCapture(event.pointerId)) player.seek(timeAt(event));
+    const peek = document.getElementById("peek");
+    const time = Math.min(Math.max(timeAt(event), start), end);
+    peek.hidden = event.clientX < area.getBoundingClientRect().left;
+    peek.textContent = inWords(time);
+    peek.style.left = place(time);
   });
+  timeline.addEventListener("pointerleave", () => { document.getElementById("peek").hidden = true; });
 
   document.getElementById("copy-link").addEventListener("click", () => {
     const time = player.time();
