@@ -134,7 +134,8 @@ async def test_a_record_that_says_anything_is_shown_all_the_same(tmp_path):
         with browsing(tmp_path / "out") as address:
             library = await page(client, address)
             (id_,) = set(re.findall(r"source/([0-9a-f]{16})", library))
-            assert "&lt;i&gt;x\ufffd.mp4" in library
+            assert "&lt;i&gt;x" in library
+            assert "\u202e" not in library
             assert "cannot be read: No such file" in await page(client, f"{address}source/{id_}")
 
 
