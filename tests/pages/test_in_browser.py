@@ -1,7 +1,7 @@
 """Chromium shows the pages from files: they can be used with keys alone, and nothing violates WCAG AA."""
 
 import pytest
-from tests.support.browser import violations
+from tests.support.browser import find_chromium, violations
 from tests.support.example_views import OLD, SPOKEN, TALK
 
 NAMES = ["library", "search", "run", f"source/{SPOKEN}", f"source/{OLD}", f"source/{TALK}"]
@@ -163,3 +163,9 @@ def test_the_whole_card_leads_to_its_source(open_page):
     page = open_page("library")
     click_middle(page, f"#card-{SPOKEN} .counts")
     page.wait_for_url(f"**/source/{SPOKEN}.html")
+
+
+def test_a_machine_without_chromium_is_told_what_to_install(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(AssertionError, match="found none: on Debian, run apt-get install"):
+        find_chromium()

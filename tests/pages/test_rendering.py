@@ -21,7 +21,7 @@ from tests.support.example_views import (
 
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, shown
-from reelscribe.pages.views import Line, Playback, Site, SourceView, Track
+from reelscribe.pages.views import Line, Playback, Site, SourceView, Track, Word
 
 VOID = {
     "area",
@@ -149,6 +149,13 @@ def test_a_text_of_ten_megabytes_is_cut_and_says_so():
     assert "(cut; the whole text has 10,500,000 characters)" in page
     assert label("x" * 50, 5) == "xxxxx…"
     assert shown("x" * MOST_CHARACTERS) == "x" * MOST_CHARACTERS
+
+
+def test_a_line_of_a_million_words_is_shown_without_their_times():
+    words = (Word(0.0, 1.0, "a"),) * 1_000_000
+    page = SERVED.source(replace(SOURCE, tracks=(Track("transcript", (Line(0.0, 1.0, "aaa", words=words),), 1),)))
+    assert len(page) < 100_000
+    assert "data-word" not in page
 
 
 @pytest.mark.parametrize(

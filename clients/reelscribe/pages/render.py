@@ -21,6 +21,9 @@ STATIC = Path(__file__).parent / "static"
 MOST_CHARACTERS = 10_000
 """Longest text on a page, in characters. What is longer is cut, and says so: a page with it all would not scroll."""
 
+MOST_WORDS = 2000
+"""Largest number of words of a line that are marked as they are said; people say no more in one segment."""
+
 RUNNING_SECONDS, RESTING_SECONDS = 3, 20
 """Seconds after which a page asks for what is new: while a run is going on, and otherwise."""
 
@@ -64,6 +67,7 @@ class Renderer:
             labels=LABELS,
             counted=counted,
             text_kinds=TEXT_KINDS,
+            most_words=MOST_WORDS,
             query_of_error=lambda error: LibraryQuery(error=error),
             query_of_state=lambda state: LibraryQuery(state=state),
         )
