@@ -2,7 +2,10 @@
 
 import asyncio
 import re
+import signal
+import subprocess
 import sys
+import urllib.request
 
 import aiohttp
 import pytest
@@ -14,6 +17,7 @@ from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
 from support.browsing import browsing, write_annotations
+from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 from support.patience import PATIENCE
 from support.videos import write
@@ -142,3 +146,15 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="expected the folder of a run"), browsing(tmp_path / name):
         pass
+
+
+def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path):
+    write_annotations(tmp_path, record("a.mp4", "words"))
+    command = [sys.executable, "-m", "reelscribe.cli", "browse", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().strip()
+        with urllib.request.urlopen(address) as response:
+            assert b"a.mp4" in response.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+        assert "Traceback" not in process.stderr.read()
