@@ -35,7 +35,8 @@ DOCS_OF_SHARD = 2**32
 """Numbers of sources for each shard."""
 
 _BYTES_OF_SHARD = 2**23  # a shorter file is read sooner than a process starts
-_ROWS_AT_ONCE = 500
+_TEXTS_AT_ONCE = 2000
+_LONG_LINE = 2**20
 _STOP_NAME = "stop"
 """Name of the file with which the parent ends its processes early."""
 
@@ -154,10 +155,17 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
     first = shard * DOCS_OF_SHARD
     docs, bad_lines, example = 0, 0, ""
     rows: list[SourceRow] = []
+    texts: list[tuple[int, str]] = []
     stop = folder / _STOP_NAME
-
-    def texts() -> Iterator[tuple[int, str]]:
-        nonlocal docs, bad_lines, example
+    with (
+        annotations.open("rb", buffering=2**20) as file,
+        closing(new_database(folder / texts_name(shard))) as words,
+        closing(new_database(folder / _rows_name(shard))) as sources,
+    ):
+        make_texts(words)
+        make_sources(sources)
+        words.execute("BEGIN")
+        sources.execute("BEGIN")
         for line in iter_lines(file, limits[shard], limits[shard + 1]):
             try:
                 indexed = line.read(first + docs)
@@ -168,23 +176,14 @@ def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int)
                 continue
             docs += 1
             rows.append(indexed.row)
-            if len(rows) == _ROWS_AT_ONCE:
+            texts += indexed.indexed()
+            if len(texts) >= _TEXTS_AT_ONCE or len(rows) >= _TEXTS_AT_ONCE or line.size > _LONG_LINE:
+                save_texts(words, texts)
                 save_sources(sources, rows)
-                rows.clear()
+                texts, rows = [], []
                 if stop.exists():
-                    return
-            yield from indexed.indexed()
-
-    with (
-        annotations.open("rb", buffering=2**20) as file,
-        closing(new_database(folder / texts_name(shard))) as words,
-        closing(new_database(folder / _rows_name(shard))) as sources,
-    ):
-        make_texts(words)
-        make_sources(sources)
-        words.execute("BEGIN")
-        sources.execute("BEGIN")
-        save_texts(words, texts())
+                    break
+        save_texts(words, texts)
         save_sources(sources, rows)
         sources.execute("COMMIT")
         end_building(words)
