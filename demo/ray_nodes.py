@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -99,7 +100,7 @@ class RayCluster:
 
     def servers(self) -> list[psutil.Process]:
         """The frontends of the servers on the nodes."""
-        return [process for process in self.work() if _command(process).split(" ")[0].endswith("/java")]
+        return [process for process in self.work() if _program(process) == "java"]
 
     def _is_work(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
@@ -118,6 +119,12 @@ class RayCluster:
 def _command(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
+    return ""
+
+
+def _program(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return Path(process.exe()).name
     return ""
 
 

@@ -64,12 +64,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> SharedSer
     return SharedServersScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+TERMINAL_VARIABLES = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""What rich reads besides TERM."""
+
+
 @pytest.fixture(autouse=True)
-def no_options_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and variables with options of whoever runs the tests do not reach the commands that tests run."""
+def nothing_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options and the terminal of whoever runs the tests reach neither the tests nor the commands that they run."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no options"))
-    for variable in ("REELSCRIBE_SERVER", "REELSCRIBE_KEY_FILE"):
+    for variable in ("REELSCRIBE_SERVER", "REELSCRIBE_KEY_FILE", *TERMINAL_VARIABLES):
         monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
 
 
 @pytest.fixture(scope="session")

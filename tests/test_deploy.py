@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import sys
 from configparser import ConfigParser
 from dataclasses import replace
 from pathlib import Path
@@ -109,12 +108,11 @@ def test_the_image_copies_files_that_exist_and_does_not_run_as_root():
     assert f"\n{extra} = [\n" in (ROOT / "pyproject.toml").read_text()
 
 
-FAKE_REELSCRIBE = f"""#!{sys.executable}
-import sys, time
-print(*sys.argv[1:], flush=True)
-if "start" in sys.argv:
-    time.sleep({PATIENCE})
-    print("ready")
+FAKE_REELSCRIBE = f"""#!/bin/sh
+printf '%s\\n' "$*"
+if [ "$2" = start ]; then
+    exec sleep {PATIENCE}
+fi
 """
 
 

@@ -86,7 +86,8 @@ def test_the_head_does_no_work_and_the_gpu_nodes_come_and_go_with_it():
 def test_ray_start_has_every_parameter():
     for group in GROUPS:
         words = [f"--{name}={value}" for name, value in group["rayStartParams"].items()]
-        ray_cli.commands["start"].make_context("start", words)
+        context = ray_cli.commands["start"].make_context("start", words)
+        assert context.params.keys() >= {name.replace("-", "_") for name in group["rayStartParams"]}
 
 
 def test_pods_mount_claims_that_exist_and_only_the_head_may_write():

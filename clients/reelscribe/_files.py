@@ -51,8 +51,12 @@ class FolderLock:
         out = self._path.parent
         try:
             out.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("a+")
+            self._file = open(self._path, "a+", opener=_open_no_link)
         except OSError as error:
+            if self._path.is_symlink():
+                raise OutputError(
+                    f"{self._path}: a symbolic link; expected a file or nothing there; remove it"
+                ) from None
             raise OutputError(f"{out}: not a folder that can be written to: {error}") from None
         try:
             locked = try_lock(self._file)
@@ -80,10 +84,15 @@ class FolderLock:
 def writer_of(out: Path) -> str | None:
     """Return who holds the `FolderLock` of a folder; None if nobody does, or the lock file is missing or unreadable."""
     try:
-        with _lock_path(out).open() as file:
+        with open(_lock_path(out), opener=_open_no_link) as file:
             return None if try_lock(file, shared=True) else file.read() or "run"
     except OSError:
         return None
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    """Open a file for `open`; never one that a symbolic link names, and without waiting if it is a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock_path(out: Path) -> Path:
@@ -95,7 +104,8 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Write a file that appears under its own name only when it is complete.
 
     The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
-    exception, that file is renamed to `path`, where it replaces an older file.
+    exception, that file is renamed to `path`, where it replaces an older file. Neither name is followed if it is a
+    symbolic link: the link is replaced, and the file that it names stays as it is.
 
     Args:
         path: Where the complete file goes, in a folder that exists.
@@ -107,6 +117,8 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
+        if partial.is_symlink():
+            partial.unlink()
         yield partial
         if durable:
             with partial.open("rb") as file:

@@ -231,8 +231,14 @@ def brief(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 
-def printable(text: str) -> str:
-    """Return a text with escapes for what a terminal could not show or would obey, as file names may hold anything."""
+def printable(text: str, kept: str = "") -> str:
+    """Return a text with escapes for what a terminal could not show or would obey, as file names may hold anything.
+
+    Args:
+        text: Any text.
+        kept: Characters that stay as they are, such as a line feed where the text may have several lines.
+    """
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
+        char if char.isprintable() or char in kept else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
     )

@@ -108,7 +108,8 @@ def test_those_that_were_not_used_for_the_longest_time_are_removed_but_none_that
 
 
 def test_a_folder_that_others_may_have_prepared_is_refused(folder, tmp_path):
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o755)
     with pytest.raises(StartupError, match=r"expected a folder of this user alone, got .* with mode 755"):
         ArchiveCache(folder)
     (tmp_path / "mine").mkdir(mode=0o700)

@@ -1,6 +1,7 @@
 """`--help` is readable at every width, and the shell and the man page know the same."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -77,8 +78,9 @@ def test_short_names():
 def complete(*words: str) -> list[str]:
     """What bash offers for a command line whose last word is not finished."""
     script = CliRunner().invoke(app, ["completion", "bash"]).output
+    python = shlex.quote(sys.executable)
     line = f"""
-        reelscribe() {{ {sys.executable} -c "from reelscribe.cli import app; app(prog_name='reelscribe')" "$@"; }}
+        reelscribe() {{ {python} -c "from reelscribe.cli import app; app(prog_name='reelscribe')" "$@"; }}
         env() {{ local -x "${{@:1:$#-1}}"; "${{@: -1}}"; }}  # so that the function above is the program
         {script}
         COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}

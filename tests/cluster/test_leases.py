@@ -48,9 +48,19 @@ def test_what_a_node_gives_back_is_leased_again():
     book = book_of("1", "2", "3")
     book.take("a", 3)
     book.give_back("a", ["2", "never leased"])
-    assert (book.count("a"), book.has_more, taken(book, "b")) == (2, True, ["2"])
+    assert (book.count("a"), taken(book, "b")) == (2, ["2"])
     book.give_back_all("a")
     assert taken(book, "b") == ["1", "3"]
+
+
+def test_half_of_what_waits_moves_to_a_node_that_has_nothing():
+    book = book_of("1", "2", "3", "4", "5", "6")
+    book.take("a", 5)
+    assert book.surplus({"a": 2, "b": 2}) == ("a", 2)
+    assert book.surplus({"a": 5, "b": 2}) is None  # nothing waits
+    assert book.surplus({"a": 2}) is None  # all have something to do
+    book.give_back("a", ["1"])
+    assert book.surplus({"a": 2, "b": 2}) is None  # there is something to lease
 
 
 def test_the_sources_of_a_lost_node_are_leased_again_before_new_ones():
@@ -153,7 +163,7 @@ def test_what_a_node_says_about_a_source_that_is_not_leased_to_it_changes_nothin
     book.unseen("b", path, "why")
     book.give_back("b", [path])
     assert book.holds("a", "1")
-    assert not book.has_more
+    assert not taken(book, "b")
 
 
 def test_a_suspect_goes_to_a_node_that_was_not_lost_with_it():

@@ -39,8 +39,10 @@ async def test_calls_are_queued_at_once_and_in_order_awaited_or_not():
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_dropped():
     driver = Driver()
-    driver.link.job(CONTENT, 5).cancel()
+    job = driver.link.job(CONTENT, 5)
+    job.cancel()
     driver.answer(DONE)
+    assert job.cancelled()
 
 
 async def test_the_digest_that_came_with_a_lease_counts_while_the_file_is_unchanged():

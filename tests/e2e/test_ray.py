@@ -86,7 +86,7 @@ def results_in(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("nodes", [1, 4] if RUNS else [1])
+@pytest.mark.parametrize("nodes", [1, 2, 4] if RUNS else [1])
 def test_records_do_not_depend_on_the_number_of_nodes(running, library, expected, tmp_path, nodes):
     with ray_cluster(nodes, **MISBEHAVING) as cluster, over(cluster, running, library, tmp_path / "out") as run:
         complete(run, tmp_path / "out")

@@ -151,3 +151,11 @@ async def test_names_and_archives_are_encoded(server, client):
         await client.register("../a&b=c.mar")
     assert "GET /models/a%20b%3Fc%23d%252F" in server.requests
     assert "url=..%2Fa%26b%3Dc.mar" in server.requests[-1]
+
+
+@pytest.mark.parametrize("names", [0, 100])
+async def test_a_list_of_models_without_end_is_refused(server, client, names):
+    page = {"models": [{"modelName": "captioner"}] * names, "nextPageToken": "1"}
+    server.answer = lambda: web.json_response(page)
+    with pytest.raises(ServerError, match=r"a list of models without an end, .*is it a TorchServe"):
+        await client.models()

@@ -21,6 +21,7 @@ from reelscribe.reporting.progress import (
     Silent,
     TerminalLines,
     describe,
+    display_for,
     time_left_in_words,
 )
 from support.snapshots import BAD, FRAMES, GOOD, NODES, ON_NODES, OUTLOOK, SNAPSHOT, SOUND
@@ -167,6 +168,17 @@ def test_while_a_server_is_gone_the_line_says_since_when_and_until_when(monkeypa
     gone = replace(SNAPSHOT, outage=Outage("refused", since=50_580.0, until=51_480.0))
     assert drawn(80, gone)[1] == "no server since 14:03: waiting until 14:18"
     assert drawn(40, gone)[1] == "no server 14:03, waiting to 14:18"
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "term", "display"),
+    [(True, "xterm", TerminalLines), (True, "dumb", Lines), (True, "", TerminalLines), (False, "xterm", Lines)],
+)
+def test_lines_stay_where_the_terminal_can_draw_them_anew(is_terminal, term, display, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    file = StringIO()
+    file.isatty = lambda: is_terminal
+    assert type(display_for(Console(file=file))) is display
 
 
 def test_a_terminal_shows_the_plan_and_failures_above_the_lines():

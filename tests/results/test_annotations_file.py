@@ -1,6 +1,7 @@
 """The files of results in an output folder: the records, their settings, and the list of failures."""
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -121,9 +122,13 @@ def test_a_missing_folder_is_named(tmp_path: Path):
 
 def test_a_full_disk_is_an_output_error_and_the_older_file_is_kept(tmp_path: Path):
     (tmp_path / "annotations.jsonl").write_text("older\n")
-    (tmp_path / "annotations.jsonl.partial").symlink_to("/dev/full")
-    with pytest.raises(OutputError, match=r"annotations.jsonl: cannot be written: .*No space left"):
-        write_results(tmp_path, [RECORD])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"annotations.jsonl: cannot be written: .*File too large"):
+            write_results(tmp_path, [RECORD])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert lines(tmp_path) == ["older"]
 
 

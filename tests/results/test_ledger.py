@@ -440,8 +440,9 @@ def adding(out: Path, limit: int) -> "subprocess.Popen[str]":
 async def all_saved(out: Path) -> set[int]:
     async with Ledger(out) as ledger:
         job = await job_of(ledger, "00ff", {"model": "m"})
-        await ledger.save_batch(job.id, SavedFrameBatch(10**6, 10**6 + 1, None))  # it can be written again
-    return {frame.frame_index for frame in frames(out, job.id)}
+        last = SavedFrameBatch(10**6, 10**6 + 1, captions=[Caption(10**6, 0.0, "last")])
+        await ledger.save_batch(job.id, last)  # it can be written again
+    return {frame.frame_index for frame in frames(out, job.id)} - {10**6}
 
 
 @pytest.mark.parametrize("lines", [1, 50, 333])
@@ -522,9 +523,13 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 to 5, got 99; choose another --out"):
+    with pytest.raises(
+        OutputError, match="expected a ledger of version 2 to 5, got 99; a newer version of reelscribe wrote it"
+    ):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(OutputError, match="expected a ledger of version 2 to 5, got 99; choose another --out"):
+    with pytest.raises(
+        OutputError, match="expected a ledger of version 2 to 5, got 99; a newer version of reelscribe wrote it"
+    ):
         LedgerReader(tmp_path).__enter__()
 
 

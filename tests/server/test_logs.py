@@ -113,6 +113,14 @@ def test_a_worker_that_was_scaled_down_is_none(instance):
     assert worker_histories(instance) == []
 
 
+def test_a_worker_that_was_scaled_down_before_is_no_reason(instance):
+    write(instance, change(STARTED), change("WORKER_STOPPED -> WORKER_SCALED_DOWN"))
+    since = log_end(instance)
+    error = "java.io.IOException: error=2, No such file or directory"  # its folder is gone
+    write(instance, error, change("WORKER_SCALED_DOWN -> WORKER_STOPPED"))
+    assert why_it_cannot_load(instance, "captioner", "1.0", since=since) is None
+
+
 def test_one_version_is_not_told_the_reason_of_another(instance):
     write(instance, change(STARTED, "captioner_2.0"), output("cannot load: OSError: x", "captioner_2.0"))
     assert why_it_cannot_load(instance, "captioner", "1.0") is None

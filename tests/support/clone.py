@@ -2,6 +2,7 @@
 
 import os
 import random
+import shlex
 import shutil
 import socket
 import subprocess
@@ -58,11 +59,12 @@ class Clone:
         self._add_programs()
 
     def _add_programs(self) -> None:
-        curl = shutil.which("curl") or Path(__file__).with_name("curl")
+        curl = shlex.quote(shutil.which("curl") or str(Path(__file__).with_name("curl")))
+        python = shlex.quote(sys.executable)
         programs = {
             **STAND_INS,
-            ".venv/bin/python": f'exec {sys.executable} "$@"',
-            ".venv/bin/reelscribe": f'exec {sys.executable} -m reelscribe.cli "$@"',
+            ".venv/bin/python": f'exec {python} "$@"',
+            ".venv/bin/reelscribe": f'exec {python} -m reelscribe.cli "$@"',
             "bin/reelscribe": 'exec .venv/bin/reelscribe "$@"',
             "bin/curl": f'exec {curl} "$@"',
         }

@@ -42,7 +42,7 @@ async def execute(media, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cell", "pictures"), [(RUN, 12), (CAPTION, 12), (ANNOTATE, 0)], ids=["record", "captions", "annotate"]
+    ("cell", "pictures"), [(RUN, 3), (CAPTION, 12), (ANNOTATE, 0)], ids=["record", "captions", "annotate"]
 )
 async def test_a_cell_shows_pictures_with_text_and_progress(execute, cell, pictures):
     html = await execute(cell)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -77,7 +76,7 @@ def run_command(
         if options.json_log:
             progress.announce(outlook)
         else:
-            typer.echo(outlook)
+            typer.echo(printable(str(outlook)))
         return
     try:
         with _metrics_served(progress, options.metrics_port) as display, log_messages(display.message):
@@ -201,7 +200,7 @@ async def _on_many_machines(
 def _progress(options: RunOptions) -> Progress:
     from rich.console import Console
 
-    from reelscribe.reporting.progress import ErrorLines, JsonLines, Lines, TerminalLines
+    from reelscribe.reporting.progress import ErrorLines, JsonLines, display_for
 
     if options.quiet and options.json_log:
         raise UsageError("--quiet and --json-log: expected one of them, got both")
@@ -210,7 +209,7 @@ def _progress(options: RunOptions) -> Progress:
         return JsonLines(console)
     if options.quiet:
         return ErrorLines(console)
-    return TerminalLines(console) if sys.stderr.isatty() else Lines(console)
+    return display_for(console)
 
 
 def _metrics_served(progress: Progress, port: int | None) -> AbstractContextManager[Progress]:

@@ -16,7 +16,7 @@ from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli.options.servers import server_option
 from reelscribe.cli.parser.commands import Command, group
 from reelscribe.cli.parser.flatten import flatten
-from reelscribe.errors import ServerError
+from reelscribe.errors import ServerError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.options import DIRECTORY
 
@@ -83,7 +83,7 @@ def list_models(server: ServerChoice, as_json: AsJson = False) -> None:
             typer.echo(json.dumps([asdict(model) for model in models], indent=2))
         else:
             for model in models:
-                typer.echo(f"{_title(model)}: {_workers(model)}")
+                typer.echo(printable(f"{_title(model)}: {_workers(model)}"))
 
 
 @app.command(cls=Command)
@@ -101,7 +101,7 @@ def describe(server: ServerChoice, model: Model, version: Version = None, as_jso
         if as_json:
             typer.echo(json.dumps({**asdict(described), "handler": handler}, indent=2))
         else:
-            typer.echo("\n".join([_title(described), *_details(described, handler)]))
+            typer.echo("\n".join(map(printable, [_title(described), *_details(described, handler)])))
 
 
 @app.command(cls=Command)
@@ -130,7 +130,7 @@ def register(
             made = await client.register(archive, workers=workers, seconds=seconds, why=why)
             return f"registered {_title(made)}: {_workers(made)}{await _where(client, made)}"
 
-        typer.echo(managed.run(request))
+        typer.echo(printable(managed.run(request)))
 
 
 @app.command("wait", cls=Command)
@@ -147,7 +147,7 @@ def wait_for(
             ready = await client.wait_ready(model, version, seconds=load_seconds, why=why)
             return f"{_title(ready)}: {_workers(ready)}{await _where(client, ready)}"
 
-        typer.echo(managed.run(request))
+        typer.echo(printable(managed.run(request)))
 
 
 @app.command(cls=Command)
@@ -175,7 +175,7 @@ def scale(
             scaled = await client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
             return f"{_title(scaled)}: {_workers(scaled)}{await _where(client, scaled)}"
 
-        typer.echo(managed.run(request))
+        typer.echo(printable(managed.run(request)))
 
 
 @app.command("set-default", cls=Command)
@@ -212,7 +212,7 @@ def unregister(
         removed = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
         # TorchServe unregisters a default version only if it is the last one.
         last = f"; it was the only version, and requests for {removed.name} fail now" if removed.is_default else ""
-        typer.echo(f"unregistered {removed.name} {removed.version}{last}")
+        typer.echo(printable(f"unregistered {removed.name} {removed.version}{last}"))
 
 
 @dataclass(frozen=True)

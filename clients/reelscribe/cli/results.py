@@ -83,7 +83,7 @@ def export(
         with current_annotations(out) as annotations:
             written = export_annotations(annotations, folder, formats, shown, site, lines.append)
         for line in (describe_written(written, folder), *lines):
-            typer.echo(line)
+            typer.echo(printable(line))
 
 
 def describe_written(paths: Sequence[Path], out: Path) -> str:
@@ -153,14 +153,18 @@ def status(
         from reelscribe._files import writer_of
         from reelscribe.reporting.status import RunStatus
         from reelscribe.results.known_files import earlier_run_state
+        from reelscribe.results.schema import NAME as LEDGER
+        from reelscribe.results.schema import row_errors
 
         saved = earlier_run_state(out)
         if saved is None:
             raise UsageError(f"{out}: expected the folder of a run, but no run there has saved anything; see --out")
-        run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
+        with row_errors(out / LEDGER):
+            run = RunStatus.from_run_state(saved, locked=writer_of(out) == "run")
+            table = run.table(out)
         if as_json:
             saved.pop("costs", None)
             typer.echo(json.dumps({**saved, "state": run.state, "reason": run.reason, "exit_status": run.exit_status}))
         else:
-            Console(highlight=False).print(run.table(out))
+            Console(highlight=False).print(table)
         raise typer.Exit(run.exit_status)

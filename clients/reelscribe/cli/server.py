@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from reelscribe.cli._logging import log_messages
 from reelscribe.cli.options.run import one_of
 from reelscribe.cli.parser.commands import Command, group
 from reelscribe.cli.parser.flatten import flatten
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
 
@@ -113,7 +114,7 @@ class GivenOptions:
 @flatten
 def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
     """Start TorchServe and wait until every worker is READY. If that fails, show the reason and stop it again."""
-    with errors_as_one_line(), log_messages(typer.echo):
+    with errors_as_one_line(), log_messages(_show_message):
         from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
@@ -133,7 +134,7 @@ def restart_server(
     ] = False,
 ) -> None:
     """Stop TorchServe if it runs, and start it with the options of its last start, apart from those given here."""
-    with errors_as_one_line(), log_messages(typer.echo):
+    with errors_as_one_line(), log_messages(_show_message):
         from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
@@ -171,7 +172,7 @@ def show_status(
         from reelscribe.server.state import state_of
 
         state = state_of(_started_in(directory))
-        typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(_described(state)))
+        typer.echo(json.dumps(asdict(state)) if as_json else "\n".join(map(printable, _described(state))))
         if state.state != "ready":
             raise typer.Exit(EXIT_STOPPED if state.state == "stopped" else EXIT_FAILED)
 
@@ -201,12 +202,28 @@ def show_logs(
         if not log.exists():
             raise UsageError(f"{log}: no such log")
         if follow:
-            with suppress(KeyboardInterrupt):
-                subprocess.run(["tail", "-n", str(lines), "-F", log], check=False)  # noqa: S607 - coreutils, from PATH
+            command = ["tail", "-n", str(lines), "-F", str(log)]
+            with (
+                suppress(KeyboardInterrupt),
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as tail,
+            ):
+                try:
+                    _show_lines(tail.stdout or ())
+                finally:
+                    tail.kill()
         else:
             with log.open(errors="replace") as file:
-                for line in deque(file, maxlen=lines):
-                    typer.echo(line.rstrip("\n"))
+                _show_lines(deque(file, maxlen=lines))
+
+
+def _show_message(text: str) -> None:
+    typer.echo(printable(text, kept="\n"))
+
+
+def _show_lines(lines: Iterable[str]) -> None:
+    """Print lines of a log, in which anybody who sends a request may write what a terminal would obey."""
+    for line in lines:
+        typer.echo(printable(line.rstrip("\n"), kept="\t"))
 
 
 def _started_in(directory: Path) -> Instance:

@@ -15,10 +15,11 @@ import stamina
 
 from reelscribe import wire
 from reelscribe._tasks import cancel_all
+from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, printable
 
 OUTAGE_SECONDS = 900.0
 """Default time, in seconds, for which a request waits for servers that are gone or busy. A restart with a large model
@@ -72,7 +73,7 @@ class Balancer(Generic[Description]):
             outage_seconds: Time for which a request waits for servers that are gone or busy, in seconds.
         """
         # Connections have no limit of their own, because requests in flight have one.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self._session = open_session(aiohttp.TCPConnector(limit=0))
         self._endpoints = [
             Endpoint(server, model, self._session, read_description, request_seconds=request_seconds)
             for server in servers
@@ -253,7 +254,7 @@ class Balancer(Generic[Description]):
                 continue
             if self.description is None or description.identity == self.description.identity:
                 break
-            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {description.name}")
+            endpoint.outage = ServerError(f"{endpoint.url}: it serves another model now, {printable(description.name)}")
         endpoint.outage = None
         _log.info("%s answers again", endpoint.url)
         self._recovered.set()
@@ -276,6 +277,6 @@ def _check_same_model(descriptions: Sequence[Description]) -> None:
     for other in others:
         if other.identity != first.identity:
             raise UsageError(
-                f"servers: expected the same model on all, got {first.name} {first.revision}"
-                f" and {other.name} {other.revision}, or other settings of it"
+                f"servers: expected the same model on all, got {printable(first.name)} {printable(first.revision)}"
+                f" and {printable(other.name)} {printable(other.revision)}, or other settings of it"
             )

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import aiohttp
 
-from reelscribe.errors import UsageError
+from reelscribe.client.answers import ask
+from reelscribe.errors import ServerError, UsageError
 
 RENEW_SECONDS = 60.0
 """Seconds before its expiration at which a token is renewed. A shorter-lived token is renewed after half its life."""
@@ -121,10 +122,9 @@ class Credentials:
         headers = {"Authorization": f"Bearer {self._keys['API']['key']}"}
         url = f"{self._management_url}/token?type={self._api}"
         # Errors are ignored: the old token may still be valid, and if it is not, the server's refusal says more.
-        with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError):
+        with suppress(aiohttp.ClientError, TimeoutError, OSError, UsageError, ServerError):
             # TorchServe writes the new token to its key file and not into the response.
-            async with session.get(url, headers=headers, timeout=RENEWAL_TIMEOUT) as response:
-                await response.read()
+            await ask(session, "GET", url, headers=headers, limits=RENEWAL_TIMEOUT)
             self.reload()
 
     def _next_renewal(self, keys: Mapping[str, Any]) -> float:

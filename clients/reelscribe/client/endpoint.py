@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +12,21 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 
 from reelscribe import wire
+from reelscribe.client.answers import REDIRECTS, RawAnswer, ask, parse_json
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
 from reelscribe.contract import shared_memory
 from reelscribe.contract.model import ModelDescription
-from reelscribe.errors import AccessRefused, MemoryNotShared, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import (
+    AccessRefused,
+    MemoryNotShared,
+    RequestRefused,
+    ServerError,
+    ServerUnreachable,
+    UsageError,
+    brief,
+    printable,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +55,9 @@ WORKER_DIED = frozenset({500, OUT_OF_MEMORY})
 
 TRANSIENT = frozenset({*WORKER_DIED, 502, QUEUE_FULL, 504})
 """Statuses of requests that may succeed later: the worker died, the queue was full, or a proxy got no answer."""
+
+MAX_MESSAGE = 1000
+"""Number of characters of a server's message that are kept."""
 
 Description = TypeVar("Description", bound=ModelDescription)
 
@@ -204,22 +217,21 @@ class Endpoint(Generic[Description]):
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
         upload = _Upload(body)
         try:
-            async with self._session.post(
-                self.url, data=upload, headers={**headers, **content}, timeout=timeout
-            ) as response:
-                text = await response.text(errors="replace")
-                received = time.monotonic()
+            response = await ask(
+                self._session, "POST", self.url, data=upload, headers={**headers, **content}, limits=timeout
+            )
+            received = time.monotonic()
         except TimeoutError:
             raise ServerUnreachable(f"{self.url}: no connection or no answer in time; is the server running?") from None
         except (aiohttp.ClientError, OSError) as error:
             raise unreachable(self.url, error) from error
         if response.status != 200:
             self._refused_token = token
-            raise self._refusal(response.status, text)
+            raise self._refusal(response)
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            raise ServerError(f"{self.url}: expected JSON, got {text[:200]!r}") from None
+            value = parse_json(response.content)
+        except ValueError:
+            raise ServerError(f"{self.url}: expected JSON, got {response.text[:200]!r}") from None
         compute = _seconds(response.headers.get(wire.COMPUTE_SECONDS_HEADER))
         queue = max(0.0, received - upload.sent - compute)
         answer = Answer(value, self.url, upload.sent - upload.began, queue, compute)
@@ -230,32 +242,39 @@ class Endpoint(Generic[Description]):
             return await self._credentials.fresh_token(self._session)
         return self._credentials
 
-    def _refusal(self, status: int, text: str) -> RequestRefused | AccessRefused:
+    def _refusal(self, response: RawAnswer) -> RequestRefused | AccessRefused:
         """Make the error for a response of our handler, or of TorchServe itself, that is not 200."""
+        status, text = response.status, response.text
         try:
-            response = json.loads(text)
-        except json.JSONDecodeError:
-            response = {}
-        response = response if isinstance(response, dict) else {}
-        error = response.get("error")
+            value = parse_json(text)
+        except ValueError:
+            value = {}
+        value = value if isinstance(value, dict) else {}
+        error = value.get("error")
         if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or ran out of memory
-            return RequestRefused(status, str(error.get("message")), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
-        message = str(response.get("message", " ".join(text.split())[:200]))
+            return RequestRefused(status, _message(error), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
+        message = _message(value) if "message" in value else printable(" ".join(text[:2000].split())[:200])
         if status in TRANSIENT:
             return RequestRefused(status, message)
         return AccessRefused(
-            f"{self.url}: status {status}: {message}; {self._advice(status, text)}",
+            f"{self.url}: status {status}: {message}; {self._advice(response)}",
             temporary=status in (400, 404),
             status=status,
         )
 
-    def _advice(self, status: int, text: str) -> str:
+    def _advice(self, response: RawAnswer) -> str:
         """Return what to do about a status with which TorchServe would refuse every request."""
+        status = response.status
+        if status in REDIRECTS:
+            return (
+                f"it redirects to {brief(response.headers.get('Location', ''))}, which is not followed, because that"
+                " server must not get the token; name the server's own address"
+            )
         if status == 400 and self._credentials:
             return "give the server's --key-file; keys expire, and a restart makes new ones"
         if status == 400:
             return "no token was given; name the server's key file with --key-file"
-        if status == 403 and HTTPS_ONLY in text:
+        if status == 403 and HTTPS_ONLY in response.text:
             return "write https://"
         if status == 404:
             return f"is the model {self._model!r} built and loaded?"
@@ -280,8 +299,16 @@ class _Upload:
 
 
 def _seconds(header: str | None) -> float:
-    """Parse a header. Return 0 if it is missing or not a number, because the value is only used for statistics."""
+    """Parse a header. Return 0 if it is missing or no duration, because the value is only used for statistics."""
     try:
-        return float(header or 0)
+        seconds = float(header or 0)
     except ValueError:
         return 0.0
+    return seconds if 0 <= seconds < math.inf else 0.0
+
+
+def _message(error: dict[str, Any]) -> str:
+    """Return the message of a refusal. It may be saved for each frame of a request, so it must not be long."""
+    message = error.get("message")
+    text = printable(message[:MAX_MESSAGE]) if isinstance(message, str) else brief(message)
+    return text + ("..." if isinstance(message, str) and len(message) > MAX_MESSAGE else "")

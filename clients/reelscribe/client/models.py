@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -20,10 +22,12 @@ from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize, fram
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import NothingAnswered, RequestRefused, ServerError
+from reelscribe.errors import NothingAnswered, RequestRefused, ServerError, brief
 
 T = TypeVar("T")
 Items = TypeVar("Items", bound="_Items")
+
+_SILENCE = "a second of silence"
 
 
 class _Items(Protocol):
@@ -205,7 +209,7 @@ class ModelClient(ABC, Generic[Description]):
         try:
             answers = operation.parse(answer.value, len(items))
         except (TypeError, KeyError, ValueError) as error:
-            raise ServerError(f"answer of {answer.url}: {error}, got {str(answer.value)[:200]}") from None
+            raise ServerError(f"answer of {answer.url}: {error}, got {reprlib.repr(answer.value)}") from None
         self.on_answer(answer)
         return answers
 
@@ -274,8 +278,14 @@ class SpeechClient(ModelClient[SpeechDescription]):
             return wire.pack({**settings, "chunks": list(chunks)})
 
         silence: Sequence[SampleArray] = [np.zeros(sample_rate, np.int16)]
-        operation = _Operation(pack, _parse_transcripts, silence, "a second of silence", permit)
+        operation = _Operation(pack, partial(_parse_transcripts, self._languages(options)), silence, _SILENCE, permit)
         return await self._run(chunks, operation)
+
+    def _languages(self, options: TranscriptionOptions | None) -> frozenset[str | None] | None:
+        """Return what an answer may name as its language; None for anything, before `describe`."""
+        known = self._balancer.description
+        asked = options.language if options else None
+        return frozenset({*known.languages, known.language, asked, None}) if known else None
 
     def _read_description(self, value: Any) -> SpeechDescription:
         return SpeechDescription.from_json(value)
@@ -338,7 +348,11 @@ def _parse_descriptions(value: Any, count: int) -> list[ClipDescription]:
     return [ClipDescription.from_json(description) for description in value]
 
 
-def _parse_transcripts(value: Any, count: int) -> list[ChunkTranscript]:
+def _parse_transcripts(languages: Collection[str | None] | None, value: Any, count: int) -> list[ChunkTranscript]:
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f"expected a list of {count} transcripts")
-    return [ChunkTranscript.from_json(transcript) for transcript in value]
+    transcripts = [ChunkTranscript.from_json(transcript) for transcript in value]
+    for transcript in transcripts:
+        if languages is not None and transcript.language not in languages:
+            raise ValueError(f"language: expected one that the model has described, not {brief(transcript.language)}")
+    return transcripts

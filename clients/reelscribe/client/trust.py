@@ -6,10 +6,12 @@ import os
 
 import aiohttp
 
-from reelscribe.errors import ServerUnreachable, UsageError
+from reelscribe.errors import ServerUnreachable, UsageError, printable
 
 HTTPS_ONLY = "only accepts HTTPS requests"
 """Text in TorchServe's response, of status 403, to a plain HTTP request at an HTTPS port."""
+
+_LONGEST_REASON = 300
 
 _CERTIFICATE_ADVICE = {
     10: "it has expired: give the server another one",
@@ -47,7 +49,8 @@ def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreach
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         number = error.os_error.errno or 0  # aiohttp's own message names its settings, too
         reason = os.strerror(number) if number > 0 else error.os_error.strerror or reason
-    return ServerUnreachable(f"{url}: {reason}; {_advice(error)}")
+    reason = printable(" ".join(reason[:2000].split()))  # an error of aiohttp may show what the server has sent
+    return ServerUnreachable(f"{url}: {reason[:_LONGEST_REASON]}; {_advice(error)}")
 
 
 def _advice(error: aiohttp.ClientError | OSError) -> str:

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from reelscribe._tasks import cancel_all
 from reelscribe._track_specs import TrackSpec
+from reelscribe.client.answers import open_session
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import ClusterMeter, NodeFigures
 from reelscribe.cluster.leases import LeaseBook, Pace
@@ -104,9 +102,8 @@ class ClusterRun:
         """End the run early: nodes save the answers to their requests in flight, and `run` returns."""
         self._stopped = True
         self._folder.stopping()
-        for session in self._sessions.values():
-            if session.is_ready:
-                session.send(messages.Stop())
+        for session in self._ready():
+            session.send(messages.Stop())
         self._wake.set()
 
     async def run(self, names: Sequence[str]) -> Summary:
@@ -133,7 +130,7 @@ class ClusterRun:
             self._listing = await stack.enter_async_context(Listing(sources, self._wake.set))
             self._book = LeaseBook(self._next_sources)
             await stack.enter_async_context(self._cluster)
-            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(aiohttp.ClientSession()))
+            self._tokens = CurrentTokens(self._specs, await stack.enter_async_context(open_session()))
             folder.begin(self._meter, self._progress)
             stack.enter_context(self._progress)
             stack.push_async_callback(self._end)
@@ -186,8 +183,8 @@ class ClusterRun:
         if not leased:
             return
         found = await self._folder.ledger.look_up([each.path for each in leased], self._settings)
-        if self._sessions.get(session.name) is not session:
-            return  # it was lost meanwhile, and its leases with it
+        if self._is_lost(session):
+            return  # and its leases with it
         leases = []
         for each, file in zip(leased, found, strict=True):
             jobs = {job: done for job, done in zip(self._settings, file.jobs, strict=True) if done} if file else {}
@@ -243,6 +240,12 @@ class ClusterRun:
             await session.node.end()
             self._abandon(session, error)
 
+    def _is_lost(self, session: NodeSession) -> bool:
+        return self._sessions.get(session.name) is not session
+
+    def _ready(self) -> list[NodeSession]:
+        return [session for session in self._sessions.values() if session.is_ready]
+
     def _forget(self, session: NodeSession, state: str) -> None:
         session.is_ready = False
         session.figures.state = state
@@ -266,8 +269,7 @@ class ClusterRun:
 
     def _usable(self) -> set[str]:
         """Return the names of the nodes that are ready, or are expected to be so soon."""
-        ready = {name for name, session in self._sessions.items() if session.is_ready}
-        return ready | self._coming.names()
+        return {session.name for session in self._ready()} | self._coming.names()
 
     def _hear(self, session: NodeSession, message: Message) -> None:
         match message:
@@ -302,8 +304,8 @@ class ClusterRun:
         assert self._first
         texts = [json.loads(text) for _, text in self._first.tracks]
         self._settings = [await self._folder.ledger.settings_id(settings) for settings in texts]
-        if self._sessions.get(session.name) is not session:
-            return  # it was lost meanwhile
+        if self._is_lost(session):
+            return
         session.is_ready = True
         self._coming.forget(session.name)
         session.figures.state = "ready"
@@ -315,8 +317,8 @@ class ClusterRun:
     async def _look_myself(self, session: NodeSession, path: str, why: str) -> None:
         """Find out whether a source that a node cannot see is there at all. It stays leased to the node until then."""
         _, why_unseen = await asyncio.to_thread(look, path)
-        if self._sessions.get(session.name) is not session:
-            return  # it was lost meanwhile, and its leases with it
+        if self._is_lost(session):
+            return  # and its leases with it
         self._book.unseen(session.name, path, why)
         if why_unseen:
             self._book.seen_nowhere(path)
@@ -359,17 +361,13 @@ class ClusterRun:
 
     def _level(self) -> None:
         """Ask the node with the most sources for some of them, if another one has none and nothing is left to lease."""
-        ready = [session for session in self._sessions.values() if session.is_ready]
-        if self._book.has_more or all(self._book.count(session.name) for session in ready):
-            return
-        busiest = max(ready, key=lambda session: self._book.count(session.name))
-        waiting = self._book.count(busiest.name) - busiest.decode_processes
-        if waiting > 0:
-            busiest.send(messages.GiveBack(math.ceil(waiting / 2)))
+        if surplus := self._book.surplus({session.name: session.decode_processes for session in self._ready()}):
+            node, sources = surplus
+            self._sessions[node].send(messages.GiveBack(sources))
 
     def _share_requests(self) -> None:
         """Share out the requests in flight, if the servers are the same for all nodes."""
-        ready = [session for session in self._sessions.values() if session.is_ready]
+        ready = self._ready()
         most = max((spec.most_requests for spec in self._specs), default=0)
         for session in ready if self._archives is None else ():
             session.send(messages.Share(max(1, most // len(ready))))

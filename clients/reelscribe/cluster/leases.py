@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,11 +77,6 @@ class LeaseBook:
         """Whether nothing is leased, and nothing is to be leased again."""
         return not self._again and not any(self._leased.values())
 
-    @property
-    def has_more(self) -> bool:
-        """Whether sources are to be leased again."""
-        return bool(self._again)
-
     def count(self, node: str) -> int:
         """Return how many sources a node works on."""
         return len(self._leased.get(node, ()))
@@ -121,6 +116,21 @@ class LeaseBook:
     def give_back_all(self, node: str) -> None:
         """Note that a node will do nothing more."""
         self._again.extend(self._leased.pop(node, {}).values())
+
+    def surplus(self, at_once: Mapping[str, int]) -> tuple[str, int] | None:
+        """Return the node with the most sources, and half of those that wait there, if another one has nothing to do.
+
+        Args:
+            at_once: How many sources each ready node can decode at once, by its name.
+
+        Returns:
+            The name of the node and the number of sources that it should give back; None if no node waits for any.
+        """
+        if self._again or all(map(self.count, at_once)):
+            return None
+        busiest = max(at_once, key=self.count)
+        waiting = self.count(busiest) - at_once[busiest]
+        return (busiest, math.ceil(waiting / 2)) if waiting > 0 else None
 
     def unseen(self, node: str, path: str, why: str) -> None:
         """Note that a node cannot see a source; another node may."""

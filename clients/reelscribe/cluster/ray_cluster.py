@@ -109,11 +109,12 @@ class RayNode:
 
     async def version(self) -> str:
         """Return the version of the node, as soon as Ray has placed its actor."""
-        answer = asyncio.create_task(_answered(self._actor.version.remote()))
-        done, _ = await asyncio.wait((answer,), timeout=PLACE_SECONDS)
-        if not done:
-            _log.warning("waiting for the cluster: node %s has not had room for %d CPUs", self.name, self._cpus)
-        version = str(await answer)
+        waiting = "waiting for the cluster: node %s has not had room for %d CPUs"
+        notice = asyncio.get_running_loop().call_later(PLACE_SECONDS, _log.warning, waiting, self.name, self._cpus)
+        try:
+            version = str(await _answered(self._actor.version.remote()))
+        finally:
+            notice.cancel()
         self._is_placed = True
         return version
 

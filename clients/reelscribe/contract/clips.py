@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
 from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.frames import FrameArray, InputSize, Resample
+from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.frames import MAX_SIDE, FrameArray, InputSize, Resample
 
 MAX_ASPECT = 200
 """Limit for the longer side of a frame divided by the other, as in `smart_resize` of the Qwen-VL models."""
@@ -67,6 +68,18 @@ class ClipBudget:
     """Largest number of frames of a clip."""
     resample: Resample = "bicubic"
     """Interpolation for scaling."""
+
+    def check(self) -> None:
+        """Raise TypeError if a field has another type, or a number that no budget has."""
+        check_types(self)
+        for name in ("factor", "resized_width", "resized_height"):
+            if getattr(self, name) is not None:
+                read_count(name, getattr(self, name), 1, MAX_SIDE)
+        for name in ("min_pixels", "max_pixels", "total_pixels", "frame_factor", "min_frames", "max_frames"):
+            if getattr(self, name) is not None:
+                read_count(name, getattr(self, name), 1)
+        if self.fps <= 0:
+            raise TypeError(f"fps: expected more than 0, got {self.fps}")
 
     def frame_count(self, available: int, seconds: float) -> int:
         """Choose how many frames of a clip are taken.
@@ -210,7 +223,5 @@ class ClipDescription:
             or value["status"] not in get_args(ClipStatus)
         ):
             raise TypeError('a description: expected an object with "text", "status", "tokens" and "avg_logprob"')
-        if type(value["tokens"]) is not int or value["tokens"] < 0:
-            raise TypeError(f"tokens: expected a whole number of 0 or more, got {value['tokens']!r}")
         average = read_confidence("avg_logprob", value["avg_logprob"])
-        return cls(value["text"], value["status"], value["tokens"], average)
+        return cls(value["text"], value["status"], read_count("tokens", value["tokens"]), average)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 DECIMALS = 4
 """Decimals of probabilities and of log-probabilities. Devices, and batches of other sizes, do not agree on more."""
+
+_LARGEST = sys.float_info.max
 
 
 def round_confidence(value: float) -> float | None:
@@ -33,8 +36,8 @@ def read_confidence(name: str, value: Any) -> float | None:
     """
     if value is None:
         return None
-    lowest, highest = (-math.inf, 0) if name.endswith("logprob") else (0, 1)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not lowest <= value <= highest:
+    lowest, highest = (-_LARGEST, 0) if name.endswith("logprob") else (0, 1)
+    # NaN fails every comparison.
+    if (type(value) not in (float, int) and not isinstance(value, float)) or not lowest <= value <= highest:
         raise TypeError(f"{name}: expected a number of at most {highest}, or null")
     return float(value)

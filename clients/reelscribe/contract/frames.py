@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.confidence import read_confidence
+from reelscribe.contract.fields import check_types, read_count
 from reelscribe.errors import UsageError, brief
 
 FrameArray = NDArray[np.uint8]
 """One frame, (H, W, 3), or several, (N, H, W, 3): uint8 RGB."""
 
+MAX_SIDE = 2**16
+"""Longest side that a model may ask for, in pixels."""
 
 Resample = Literal["bilinear", "bicubic"]
 """Interpolation with which the image processor of a model scales."""
@@ -63,6 +66,14 @@ class InputSize:
     shortest_edge: int | None = None
     """Length of the shortest edge before cropping, in pixels; None if frames are stretched."""
 
+    def check(self) -> None:
+        """Raise TypeError if a field has another type, or a number that no size has."""
+        check_types(self)
+        for name in ("width", "height"):
+            read_count(name, getattr(self, name), 1, MAX_SIDE)
+        if self.shortest_edge is not None:
+            read_count("shortest_edge", self.shortest_edge, 1, MAX_SIDE)
+
     @property
     def nbytes(self) -> int:
         """Bytes of one frame."""
@@ -102,6 +113,13 @@ class PixelBudget:
     """Largest number of pixels of a frame."""
     resample: Resample = "bicubic"
     """Interpolation for scaling."""
+
+    def check(self) -> None:
+        """Raise TypeError if a field has another type, or a number that no budget has."""
+        check_types(self)
+        read_count("factor", self.factor, 1, MAX_SIDE)
+        read_count("min_pixels", self.min_pixels, 1)
+        read_count("max_pixels", self.max_pixels, max(self.min_pixels, self.factor**2))
 
     @property
     def nbytes(self) -> int:
@@ -179,6 +197,6 @@ class FrameCaption:
             TypeError: The JSON is not the caption of a frame.
             KeyError: A field is missing.
         """
-        if not isinstance(value, dict) or not isinstance(value["text"], str):
+        if not isinstance(value, dict) or type(value["text"]) is not str:
             raise TypeError('a caption: expected an object with "text" and "avg_logprob"')
         return cls(value["text"], read_confidence("avg_logprob", value["avg_logprob"]))

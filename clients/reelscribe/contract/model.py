@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from reelscribe.contract.clips import ClipBudget
+from reelscribe.contract.fields import check_types, read_count, read_list, read_number
 from reelscribe.contract.frames import InputSize, PixelBudget, input_size_from_json
-from reelscribe.errors import ServerError
+from reelscribe.errors import ServerError, printable
+
+MAX_ITEM_BYTES = 64 * 2**20
+"""Largest frame or chunk that a model may ask for, in bytes: TorchServe takes requests of 50 MiB by default."""
+
+MAX_CLIP_BYTES = 2 * 2**30
+"""Largest size that a model may ask for of the frames of the shortest clips, in bytes. Long ones may be larger, as
+checkpoints allow clips that no server takes; whoever runs the client limits their length."""
+
+_LONGEST_NAME = 4096
 
 _NOT_IN_IDENTITY = {
     "device_batch",
@@ -127,20 +138,37 @@ class ModelDescription:
         for other in ModelDescription.__subclasses__():
             if other is not cls and isinstance(value, dict) and other.marker in value:
                 raise ServerError(
-                    f"describe: expected a {cls.kind} model, got the {other.kind} model {value.get('name')}; give the"
-                    " name of another one"
+                    f"describe: expected a {cls.kind} model, got the {other.kind} model"
+                    f" {printable(str(value.get('name'))[:_LONGEST_NAME])}; give the name of another one"
                 )
         try:
-            return cls(**cls._fields_from_json(value))
-        except (TypeError, KeyError, ValueError) as error:
+            description = cls(**cls._fields_from_json(value))
+            description.check()
+            _ = description.identity  # the hash of what is nested too deeply cannot be computed
+        except (TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
             raise ServerError(
-                f"describe: expected the description of a {cls.kind} handler, got {str(value)[:200]} ({error});"
+                f"describe: expected the description of a {cls.kind} handler, got {reprlib.repr(value)} ({error});"
                 f" is the model a reelscribe archive of this version, and one for {cls.kind}?"
             ) from None
+        return description
+
+    def check(self) -> None:
+        """Raise TypeError if a field has another type than is declared, or a number with which nothing can work.
+
+        A request would otherwise have no room for a single item, or the client no memory for one.
+        """
+        check_types(self)
+        for name in ("name", "revision"):
+            if len(getattr(self, name)) > _LONGEST_NAME:
+                raise TypeError(f"{name}: expected at most {_LONGEST_NAME} characters")
+        for name in ("device_batch", "workers", "stages", *self.limits):
+            read_count(name, getattr(self, name), 1, 2**31 - 1)
+        read_number("response_seconds", self.response_seconds, 0, 86_400)
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
-        return {**value, **{name: tuple(value[name]) for name in cls.tuple_fields if name in value}}
+        given = [name for name in cls.tuple_fields if name in value]
+        return {**value, **{name: tuple(read_list(name, value[name])) for name in given}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +198,12 @@ class CaptionerDescription(ModelDescription):
         value = asdict(self)
         value["frame"] = value.pop("input_size")
         return value
+
+    def check(self) -> None:
+        """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
+        super().check()
+        self.input_size.check()
+        read_count("frame", self.input_size.nbytes, 1, MAX_ITEM_BYTES)
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:
@@ -202,6 +236,13 @@ class SpeechDescription(ModelDescription):
     max_chunks: int
     """Largest number of chunks in one request."""
 
+    def check(self) -> None:
+        """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
+        super().check()
+        read_count("sample_rate", self.sample_rate, 1, 2**31 - 1)
+        samples = int(read_number("chunk_seconds", self.chunk_seconds) * self.sample_rate)
+        read_count("chunk_seconds times sample_rate", samples, 1, MAX_ITEM_BYTES // 2)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClipModelDescription(ModelDescription):
@@ -226,6 +267,12 @@ class ClipModelDescription(ModelDescription):
     """Largest number of clips in one request."""
     max_side: int
     """Longest allowed side of a frame, in pixels."""
+
+    def check(self) -> None:
+        """Raise TypeError for a field that is wrong; see `ModelDescription.check`."""
+        super().check()
+        self.budget.check()
+        read_count("budget", self.budget.most_bytes(0.0), 1, MAX_CLIP_BYTES)
 
     @classmethod
     def _fields_from_json(cls, value: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.confidence import read_confidence
+from reelscribe.contract.fields import read_list, read_number, read_text
+from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]
 """Mono audio: (N,) int16 samples, full scale from -32768 to 32767."""
@@ -103,19 +105,32 @@ class ChunkTranscript:
         Raises:
             TypeError: The JSON is not the transcript of a chunk. KeyError and ValueError say the same.
         """
-        segments = tuple(_segment(**segment) for segment in value["segments"])
-        if not isinstance(value["text"], str):
-            raise TypeError(f"text: expected a string, got {type(value['text']).__name__}")
-        return cls(**{**value, "segments": segments})
+        if not isinstance(value, dict):
+            raise TypeError(f"a transcript: expected an object, got {brief(value)}")
+        segments = tuple(_segment(**segment) for segment in read_list("segments", value["segments"]))
+        transcript = cls(**{**value, "segments": segments})
+        read_text("text", transcript.text)
+        if transcript.language is not None:
+            read_text("language", transcript.language)
+        read_confidence("no_speech_prob", transcript.no_speech_prob)
+        read_confidence("avg_logprob", transcript.avg_logprob)
+        for name in ("compression_ratio", "temperature"):
+            if getattr(transcript, name) is not None:
+                read_number(name, getattr(transcript, name), lowest=0)
+        return transcript
 
 
 def _segment(
     start: float, end: float, text: str, words: list[Any] | None, avg_logprob: float | None = None
 ) -> SpeechSegment:
     # Before there were confidences, saved batches had none.
-    timed = None if words is None else tuple(_word(**word) for word in words)
-    return SpeechSegment(float(start), float(end), str(text), timed, read_confidence("avg_logprob", avg_logprob))
+    timed = None if words is None else tuple(_word(**word) for word in read_list("words", words))
+    confidence = read_confidence("avg_logprob", avg_logprob)
+    return SpeechSegment(
+        read_number("start", start), read_number("end", end), read_text("text", text), timed, confidence
+    )
 
 
 def _word(start: float, end: float, text: str, probability: float | None = None) -> Word:
-    return Word(float(start), float(end), str(text), read_confidence("probability", probability))
+    confidence = read_confidence("probability", probability)
+    return Word(read_number("start", start), read_number("end", end), read_text("text", text), confidence)

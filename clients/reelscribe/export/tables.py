@@ -30,6 +30,7 @@ TableName = Literal["sources"] | Kind
 
 _MAX_GROUP_VALUES = 2**16  # rows and words in a row group of Parquet: many for fast reading, few for little memory
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,9 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value that no spreadsheet takes for a formula, without null characters, which end text in some readers.
+    """Return a value that no spreadsheet takes for a formula, and no terminal for a command.
+
+    Control characters become U+FFFD, except for tabs and line breaks; a null character would end text in some readers.
 
     Several texts become one, with spaces between them. A formula gets an apostrophe before it. So does a formula that
     has one already, so that removing one apostrophe always restores the text.
@@ -225,7 +228,7 @@ def _cell(value: Any) -> Any:
         value = " ".join(value)
     if not isinstance(value, str):
         return value
-    return ("'" if _FORMULA.match(value) else "") + value.replace("\0", "\ufffd")
+    return ("'" if _FORMULA.match(value) else "") + _CONTROL_CHARACTER.sub("\ufffd", value)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from reelscribe.client.answers import ask, open_session, parse_json
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import HTTPS_ONLY, unreachable
 from reelscribe.errors import (
@@ -64,12 +64,12 @@ class Answer:
     def error(self) -> tuple[str, str]:
         """Type and message of the exception in the body; for any other body, an empty type and the body's beginning."""
         try:
-            error = json.loads(self.text)
+            error = parse_json(self.text)
         except ValueError:
             error = None
         if not isinstance(error, dict):
             return "", " ".join(self.text.split())[:200]
-        return str(error.get("type", "")), str(error.get("message", error))
+        return str(error.get("type", ""))[:200], str(error.get("message", error))[:1000]
 
     @property
     def token_refused(self) -> bool:
@@ -113,7 +113,7 @@ class Api:
         """
         self.url = url.rstrip("/")
         self._credentials = credentials
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl_context or True))
+        self._session = open_session(aiohttp.TCPConnector(ssl=ssl_context or True))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -123,7 +123,7 @@ class Api:
         """Send a request and parse the JSON of its answer. The arguments and exceptions are those of `text`."""
         text = await self.text(method, path, seconds=seconds)
         try:
-            return json.loads(text)
+            return parse_json(text)
         except ValueError:
             raise ServerError(f"{self.url}{path}: expected JSON, got {text[:200]!r}; is it a TorchServe?") from None
 
@@ -178,14 +178,14 @@ class Api:
 
     async def _send(self, method: str, path: str, token: str | None, seconds: float) -> Answer:
         try:
-            async with self._session.request(
+            answer = await ask(
+                self._session,
                 method,
                 URL(f"{self.url}{path}", encoded=True),
                 headers={"Authorization": f"Bearer {token}"} if token else {},
-                timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
-                allow_redirects=False,  # TorchServe never redirects, and another server must not get the token
-            ) as response:
-                return Answer(response.status, await response.text(errors="replace"))
+                limits=aiohttp.ClientTimeout(total=seconds, sock_connect=10),
+            )
+            return Answer(answer.status, answer.text)
         except TimeoutError:
             raise ServerUnreachable(
                 f"{self.url}{path}: no answer within {seconds:.0f} s; is the server running, or very busy?"

@@ -23,6 +23,9 @@ REGISTER_SECONDS = 900.0
 DRAIN_SECONDS = 300.0
 """Default timeout, in seconds, for the requests in a version's queue to be answered before it is unregistered."""
 
+MAX_MODELS = 10_000
+"""Largest number of models of a server."""
+
 POLL_SECONDS = 0.25
 """Seconds between two requests for the state of workers. For workers on GPUs, TorchServe queries the GPUs each time,
 and its other clients wait meanwhile.
@@ -87,8 +90,10 @@ class ManagementClient:
         while page:
             with _expect_torchserve():
                 answer = await self._json("GET", "/models", {"limit": 100, "next_page_token": page})
-                names += [model["modelName"] for model in answer["models"]]
+                names += [str(model["modelName"]) for model in answer["models"]]
                 page = answer.get("nextPageToken")
+                if (page and not answer["models"]) or len(names) > MAX_MODELS:
+                    raise ValueError(f"a list of models without an end, or of more than {MAX_MODELS:,}")
         for name in names:
             with suppress(UnknownModel):  # it has been unregistered meanwhile
                 versions += await self.versions(name)
@@ -379,7 +384,7 @@ def _expect_torchserve() -> Iterator[None]:
     """Raise ServerError if an answer has another form than TorchServe's; any program may listen at the address."""
     try:
         yield
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ServerError(f"unexpected answer: {type(error).__name__}: {error}; is it a TorchServe?") from error
 
 

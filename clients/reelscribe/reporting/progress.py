@@ -92,7 +92,7 @@ class Lines(ErrorLines):
             self._print(describe(snapshot))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 class TerminalLines(ErrorLines):
@@ -112,7 +112,7 @@ class TerminalLines(ErrorLines):
     def announce(self, outlook: Outlook) -> None:
         """Show what the run has before it, above the two lines."""
         self._clear_wrapped_lines()
-        self._console.print(str(outlook), markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(str(outlook)), markup=False, highlight=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw the two lines."""
@@ -184,6 +184,12 @@ class _Figures:
             line.add_column(ratio=1 if cell is bar else None, no_wrap=True, overflow="ellipsis")
         line.add_row(*cells)
         return line
+
+
+def display_for(console: Console) -> Progress:
+    """Return the display that a console can show: a dumb terminal, as in an editor, cannot move its cursor."""
+    can_redraw = console.file.isatty() and not console.is_dumb_terminal
+    return TerminalLines(console) if can_redraw else Lines(console)
 
 
 class NotebookLines(ErrorLines):

@@ -30,6 +30,9 @@ FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# What a terminal obeys, what turns text around, and what some readers take for the end of a line: escaped, it is the
+# same text for every reader of JSON. The control characters below U+0020 are escaped anyway.
+_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
@@ -52,8 +55,13 @@ def escape_surrogates(text: str) -> str:
 
 
 def check_folder(out: Path) -> None:
-    """Raise OutputError if the files of results cannot be put into the folder `out`, which exists."""
+    """Raise OutputError if the files of results cannot be put into the folder `out`, which exists.
+
+    A symbolic link in their place would be replaced, so whoever made it would look at old results.
+    """
     for name in (NAME, SETTINGS_NAME, FAILURES_NAME):
+        if (out / name).is_symlink():
+            raise OutputError(f"{out / name}: a symbolic link; expected a file or nothing there; link the folder")
         if (out / name).is_dir():
             raise OutputError(f"{out / name}: a folder; expected a file or nothing there")
 
@@ -72,6 +80,7 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
     Raises:
         OutputError: A file cannot be written.
     """
+    check_folder(out)
     size = 0
     smallest: dict[str, _Line] = {}  # shows the type of a field; nothing is kept of other lines, which may be millions
     failures: list[bytes] = []
@@ -136,6 +145,7 @@ def _add_typed(name: str, value: Any, typed: set[str]) -> None:
 def _move_to_beginning(path: Path, lines: Sequence[_Line]) -> None:
     """Move some lines of a file, which are in order, to its beginning. The others keep their order."""
     ordered = path.with_name(f"{path.name}.ordered")
+    ordered.unlink(missing_ok=True)  # it may be a symbolic link
     try:
         with path.open("rb") as source, ordered.open("wb") as target:
             for line in lines:
@@ -185,8 +195,11 @@ def _write_small(path: Path, content: bytes) -> None:
 
 def _json(value: Any) -> str:
     text = _ENCODER.encode(value)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    text = _UNSEEN.sub(lambda char: f"\\u{ord(char[0]):04x}", text)
     # In JSON, a backslash that stands in the text as such is written twice.
-    return text if text.isascii() else _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
+    return _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 
 
 @contextmanager

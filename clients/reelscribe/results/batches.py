@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from reelscribe.contract.confidence import read_confidence
+from reelscribe.contract.fields import check_types, read_count, read_number, read_text
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,
@@ -90,19 +92,41 @@ class SavedFrameBatch(SavedBatch):
             results: What `results_to_json` returned.
         """
         captions, reused, failures = json.loads(results)
+        _check_count(stop - first, captions, reused, failures)
         return cls(
             first,
             stop,
             anchor,
             captions=[_caption(*row) for row in captions],
-            reused=[ReusedFrame(*row) for row in reused],
-            failures=[Failure(*row) for row in failures],
+            reused=[_reused_frame(*row) for row in reused],
+            failures=[_failure(*row) for row in failures],
         )
 
 
 def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None = None) -> Caption:
     """Return a saved caption. Ledgers of earlier versions have no `avg_logprob`."""
-    return Caption(frame_index, pts_seconds, text, avg_logprob=avg_logprob)
+    return Caption(
+        read_count("frame_index", frame_index),
+        read_number("pts_seconds", pts_seconds),
+        read_text("text", text),
+        avg_logprob=read_confidence("avg_logprob", avg_logprob),
+    )
+
+
+def _reused_frame(frame_index: int, pts_seconds: float, reused_from: int) -> ReusedFrame:
+    index, source = read_count("frame_index", frame_index), read_count("reused_from", reused_from)
+    return ReusedFrame(index, read_number("pts_seconds", pts_seconds), source)
+
+
+def _failure(frame_index: int, pts_seconds: float, error: str) -> Failure:
+    index, seconds = read_count("frame_index", frame_index), read_number("pts_seconds", pts_seconds)
+    return Failure(index, seconds, read_text("error", error))
+
+
+def _check_count(expected: int, *results: Sequence[Any]) -> None:
+    """Raise ValueError unless a batch has a result for each of its frames or clips."""
+    if sum(map(len, results)) != expected:
+        raise ValueError(f"a batch of {expected}: expected a result for each, got {sum(map(len, results))}")
 
 
 class FrameTimeline:
@@ -169,8 +193,14 @@ class SavedClipBatch(SavedBatch):
             results: What `results_to_json` returned.
         """
         described, _, failures = json.loads(results)
+        _check_count(stop - first, described, failures)
         clips = [DescribedClip(*row) for row in described]
-        return cls(first, stop, anchor, described=clips, failures=[ClipFailure(*row) for row in failures])
+        failed = [ClipFailure(*row) for row in failures]
+        for clip in (*clips, *failed):
+            check_types(clip)
+        for clip in clips:
+            read_confidence("avg_logprob", clip.avg_logprob)
+        return cls(first, stop, anchor, described=clips, failures=failed)
 
 
 def clip_results(batches: Iterable[SavedClipBatch]) -> Iterator[ClipResult]:
@@ -218,11 +248,16 @@ class SavedAudioBatch(SavedBatch):
             stop,
             anchor,
             transcripts=[
-                TimedTranscript(start, end, ChunkTranscript.from_json(value)) for start, end, value in transcripts
+                TimedTranscript(*_times(start, end), ChunkTranscript.from_json(value))
+                for start, end, value in transcripts
             ],
-            silences=[Silence(*row) for row in silences],
-            failures=[SpeechFailure(*row) for row in failures],
+            silences=[Silence(*_times(*row)) for row in silences],
+            failures=[SpeechFailure(*_times(start, end), read_text("error", error)) for start, end, error in failures],
         )
+
+
+def _times(start: float, end: float) -> tuple[float, float]:
+    return read_number("start", start), read_number("end", end)
 
 
 class AudioTimeline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,8 +80,8 @@ async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_
                 forgotten = [source for source in known if source.path in chosen]
                 if not dry_run:
                     await ledger.forget_sources(forgotten)
-                    _forget_thumbnails(out, forgotten, reader.sources())
                     write_results(out, reader.records())
+                    _forget_thumbnails(out, forgotten, reader.sources())
     return forgotten
 
 
@@ -89,7 +89,8 @@ def _forget_thumbnails(out: Path, forgotten: Iterable[KnownSource], left: Iterab
     """Delete the thumbnails of forgotten sources, unless a copy of one is left."""
     store, kept = ThumbnailStore(out), {source.sha256 for source in left}
     for sha256 in {source.sha256 for source in forgotten if source.sha256} - kept:
-        store.forget(sha256)
+        with suppress(UsageError):  # a ledger that somebody has edited may have something else than a digest
+            store.forget(sha256)
 
 
 def _gone(known: Iterable[KnownSource]) -> set[bytes]:

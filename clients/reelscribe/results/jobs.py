@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from reelscribe.contract.fields import check_types, read_count, read_number, read_text
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import AudioInfo, Section, Span, VideoInfo
 from reelscribe.results.schema import path_key
@@ -44,8 +45,15 @@ class SavedVideo:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
         shots = value.get("shots")
-        shots = None if shots is None else [Section(*shot) for shot in shots]
-        return cls(VideoInfo(**value["info"]), value["end_seconds"], value["cut"], shots)
+        saved = cls(
+            VideoInfo(**value["info"]),
+            read_number("end_seconds", value["end_seconds"]),
+            value["cut"],
+            None if shots is None else [_section(*shot) for shot in shots],
+        )
+        check_types(saved)
+        check_types(saved.info)
+        return saved
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,19 @@ class SavedAudio:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        return cls(AudioInfo(**value["info"]), value["cut"])
+        saved = cls(AudioInfo(**value["info"]), value["cut"])
+        check_types(saved)
+        check_types(saved.info)
+        return saved
+
+
+def _section(start_frame: int, end_frame: int, start_seconds: float, end_seconds: float) -> Section:
+    return Section(
+        read_count("start_frame", start_frame),
+        read_count("end_frame", end_frame),
+        read_number("start_seconds", start_seconds),
+        read_number("end_seconds", end_seconds),
+    )
 
 
 SavedSource = SavedVideo | SavedAudio
@@ -114,11 +134,19 @@ def job_from_row(
     return Job(
         number,
         opened=None if opened is None else saved_source_from_json(json.loads(opened)),
-        total=total,
+        total=None if total is None else read_count("total", total),
         done=bool(done),
-        error=None if error is None else SourceError(*json.loads(error)),
+        error=source_error_from_json(error),
         missing=missing_spans(saved, total),
     )
+
+
+def source_error_from_json(error: str | None) -> SourceError | None:
+    """Read the error of a job or of a source from the JSON that the ledger keeps; None if there is none."""
+    if error is None:
+        return None
+    kind, message = json.loads(error)
+    return SourceError(read_text("type", kind), read_text("message", message))
 
 
 def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | None) -> list[Span]:
@@ -134,9 +162,9 @@ def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | Non
     """
     spans, stop, anchor = list[Span](), 0, None
     for first, next_stop, next_anchor in saved:
-        if first > stop:
+        if read_count("first", first) > stop:
             spans.append(Span(stop, first, anchor))
-        stop, anchor = next_stop, next_anchor
+        stop, anchor = read_count("stop", next_stop, first), next_anchor
     if total is None or stop < total:
         spans.append(Span(stop, total, anchor))
     return spans

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reelscribe.contract.fields import check_types, read_number, read_text
 from reelscribe.contract.source import Header
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KINDS, Kind
@@ -20,6 +21,7 @@ from reelscribe.results.schema import (
     open_to_read,
     output_errors,
     path_key,
+    row_errors,
     settings_text,
     version_of,
 )
@@ -92,7 +94,7 @@ class KnownFiles:
         path = out / NAME
         if not path.exists():
             return
-        with output_errors(path, "read"), closing(open_to_read(path)) as database:
+        with output_errors(path, "read"), row_errors(path), closing(open_to_read(path)) as database:
             self._read(database, version_of(database, path), settings)
 
     def _read(self, database: sqlite3.Connection, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -102,9 +104,13 @@ class KnownFiles:
         if database.execute(_HAS_TABLE, ["results"]).fetchone() != (0,):
             self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
             self._newest = {kind: value for kind in KINDS for (value,) in database.execute(_NEWEST_SETTINGS, [kind])}
+            for value in self._newest.values():
+                dict(json.loads(value))
         if database.execute(_HAS_TABLE, ["headers"]).fetchone() != (0,):
             rows = database.execute(_HEADERS.format(**columns))
             self._headers = {key: (stat, Header(*header)) for key, stat, *header in rows}
+            for _, header in self._headers.values():
+                check_types(header)
         self._jobs = [dict(_jobs(database, value)) for value in settings]
 
     def digest(self, path: str, stat: str) -> str | None:
@@ -134,5 +140,7 @@ class KnownFiles:
 
 def _jobs(database: sqlite3.Connection, settings: Mapping[str, Any]) -> Iterator[tuple[str, KnownJob]]:
     for sha256, total, done, error, saved, searched in database.execute(_JOBS, [settings_text(settings)]):
-        error_type = json.loads(error)[0] if error else None
+        error_type = read_text("type", json.loads(error)[0]) if error else None
+        for number in (total, saved, searched):
+            read_number("number", number or 0)
         yield sha256, KnownJob(total, saved or 0, searched or 0.0, bool(done), error_type)

@@ -26,7 +26,7 @@ from reelscribe.errors import OutputError
 from reelscribe.results.batches import SavedAudioBatch, SavedBatch, audio_results
 from reelscribe.results.jobs import FoundFile, Job, SavedSource, job_from_row, look_up
 from reelscribe.results.records import Kind, KnownSource
-from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, settings_text
+from reelscribe.results.schema import FIND_SPANS, NAME, open_ledger, output_errors, path_key, row_errors, settings_text
 
 _FIND_DIGEST = "SELECT sha256 FROM files WHERE path = ? AND stat = ?"
 _SAVE_DIGEST = "INSERT OR REPLACE INTO files VALUES (?, ?, ?)"
@@ -311,13 +311,20 @@ class Ledger:
         """
         self._database.execute("BEGIN")
         try:
-            answers = [_answer(query) for query in queries]
+            answers = [self._answer(query) for query in queries]
             self._database.execute("COMMIT")
         except BaseException:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
             raise
         return answers
+
+    def _answer(self, query: Query) -> Any:
+        try:
+            with row_errors(self._path):
+                return query()
+        except OutputError as error:
+            return error
 
     def _execute_all(self, statements: Iterable[tuple[str, tuple[Any, ...]]]) -> None:
         for statement, values in statements:
@@ -346,13 +353,6 @@ class Ledger:
     def _utterances(self, job: int) -> list[Utterance]:
         batches = (SavedAudioBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
         return [result for result in audio_results(batches) if isinstance(result, Utterance)]
-
-
-def _answer(query: Query) -> Any:
-    try:
-        return query()
-    except (ValueError, TypeError, KeyError) as error:
-        return error
 
 
 def file_stat(path: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from reelscribe.contract.fields import check_types, read_count
 from reelscribe.contract.outcomes import AudioResult, ClipResult, FrameResult, SourceError
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError
@@ -23,7 +24,7 @@ from reelscribe.results.batches import (
     clip_results,
     frame_results,
 )
-from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row
+from reelscribe.results.jobs import Job, SavedAudio, SavedVideo, job_from_row, source_error_from_json
 from reelscribe.results.records import (
     CaptionResult,
     DescriptionResult,
@@ -37,7 +38,9 @@ from reelscribe.results.records import (
     TranscriptResult,
     error_of,
 )
-from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key
+from reelscribe.results.schema import FIND_SPANS, NAME, open_to_read, output_errors, path_key, row_errors
+
+Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch)
 
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
@@ -94,42 +97,49 @@ class LedgerReader:
 
     def frame_results(self, job: int) -> Iterator[FrameResult]:
         """Yield the result of each chosen frame of a captioner's job, in the order of the frames."""
-        return frame_results(SavedFrameBatch.from_json(*row) for row in self._batches(job))
+        return frame_results(self._parsed_batches(job, SavedFrameBatch.from_json))
 
     def audio_results(self, job: int) -> Iterator[AudioResult]:
         """Yield the results of the audio of a speech model's job, in the order of time."""
-        return audio_results(SavedAudioBatch.from_json(*row) for row in self._batches(job))
+        return audio_results(self._parsed_batches(job, SavedAudioBatch.from_json))
 
     def clip_results(self, job: int) -> Iterator[ClipResult]:
         """Yield the result of each clip of a clip model's job, in the order of the clips."""
-        return clip_results(SavedClipBatch.from_json(*row) for row in self._batches(job))
+        return clip_results(self._parsed_batches(job, SavedClipBatch.from_json))
 
     def sources(self) -> list[KnownSource]:
         """Return all sources that runs have finished, in the order of their absolute paths."""
         rows = self._select(_FIND_NAMES)
-        return [KnownSource(path, os.fsdecode(name), sha256, bool(missing)) for path, name, sha256, missing in rows]
+        with row_errors(self._path):
+            return [KnownSource(path, os.fsdecode(name), sha256, bool(missing)) for path, name, sha256, missing in rows]
 
     def finished(self) -> Iterator[FinishedSource]:
         """Yield what all sources that runs have finished are, without reading their results, in the order of paths."""
         last = b""
         while rows := self._select(_FIND_SOURCES, last, _SOURCES_READ_AT_ONCE):
-            jobs: dict[bytes, dict[Kind, tuple[str, SourceError | None]]] = {}
-            for path, kind, settings, error in self._select(_FIND_OUTCOMES, last, rows[-1][0]):
-                outcome = _model_settings(settings).id, SourceError(*json.loads(error)) if error else None
-                jobs.setdefault(path, {})[kind] = outcome
-            for path, name, size, sha256, error, missing in rows:
-                found = jobs.get(path, {})
-                unreadable = SourceError(*json.loads(error)) if error else None
-                yield FinishedSource(
-                    path=path,
-                    name=os.fsdecode(name),
-                    bytes=size,
-                    sha256=sha256,
-                    missing=bool(missing),
-                    error=unreadable or error_of({kind: outcome[1] for kind, outcome in found.items()}),
-                    settings={kind: outcome[0] for kind, outcome in found.items()},
-                )
+            with row_errors(self._path):
+                finished = self._finished(rows, self._select(_FIND_OUTCOMES, last, rows[-1][0]))
+            yield from finished
             last = rows[-1][0]
+
+    def _finished(self, sources: Sequence[Any], outcomes: Sequence[Any]) -> list[FinishedSource]:
+        jobs: dict[bytes, dict[Kind, tuple[str, SourceError | None]]] = {}
+        for path, kind, settings, error in outcomes:
+            jobs.setdefault(path, {})[kind] = _model_settings(settings).id, source_error_from_json(error)
+        finished = []
+        for path, name, size, sha256, error, missing in sources:
+            found = jobs.get(path, {})
+            source = FinishedSource(
+                path=path,
+                name=os.fsdecode(name),
+                bytes=size,
+                sha256=sha256,
+                missing=bool(missing),
+                error=source_error_from_json(error) or error_of({kind: outcome[1] for kind, outcome in found.items()}),
+                settings={kind: outcome[0] for kind, outcome in found.items()},
+            )
+            finished.append(source)
+        return finished
 
     def records(self) -> Iterator[Record]:
         """Yield the record of each source that runs have finished, in the order of the absolute paths."""
@@ -158,7 +168,8 @@ class LedgerReader:
     def run_state(self) -> dict[str, Any] | None:
         """Return the state that the latest run saved last; None if no run has saved any."""
         rows = self._select(_FIND_RUN_STATE)
-        return json.loads(rows[0][0]) if rows else None
+        with row_errors(self._path):
+            return dict(json.loads(rows[0][0])) if rows else None
 
     def record_of(self, source: Source, jobs: Iterable[tuple[Kind, str, Job]]) -> Record:
         """Return the record of a source whose jobs are known; only its results are read, when they are asked for.
@@ -184,13 +195,16 @@ class LedgerReader:
         self, key: bytes, name: bytes, size: int | None, sha256: str | None, error: str | None, missing: int
     ) -> Record:
         rows = self._select(_FIND_RESULTS, key, sha256)
-        jobs = [(kind, text, job_from_row(job, self._select(FIND_SPANS, job[0]))) for kind, text, *job in rows]
-        return replace(
-            self.record_of(Source(os.fsdecode(name), size, sha256 or ""), jobs),
-            unreadable=SourceError(*json.loads(error)) if error else None,
-            missing=bool(missing),
-            absolute_path=os.fsdecode(key),
-        )
+        with row_errors(self._path):
+            jobs = [(kind, text, job_from_row(job, self._select(FIND_SPANS, job[0]))) for kind, text, *job in rows]
+            source = Source(os.fsdecode(name), size, sha256 or "")
+            check_types(source)
+            return replace(
+                self.record_of(source, jobs),
+                unreadable=source_error_from_json(error),
+                missing=bool(missing),
+                absolute_path=os.fsdecode(key),
+            )
 
     def _caption_result(self, settings: str, job: Job) -> CaptionResult:
         video = job.opened if isinstance(job.opened, SavedVideo) else None
@@ -229,10 +243,17 @@ class LedgerReader:
         return TranscriptResult(
             model_settings,
             audio=job.opened.info if isinstance(job.opened, SavedAudio) else None,
-            decoded_seconds=samples / model_settings.settings["sample_rate"],
+            decoded_seconds=samples / read_count("sample_rate", model_settings.settings["sample_rate"], least=1),
             error=job.error,
             results=partial(self.audio_results, job.id),
         )
+
+    def _parsed_batches(self, job: int, parse: Callable[[int, int, int | None, str], Batch]) -> Iterator[Batch]:
+        """Yield the batches of a job, in order."""
+        for row in self._batches(job):
+            with row_errors(self._path):
+                batch = parse(*row)
+            yield batch
 
     def _batches(self, job: int) -> Iterator[tuple[int, int, int | None, str]]:
         """Yield first, stop, anchor and results of each batch, in order."""
@@ -253,5 +274,7 @@ class LedgerReader:
 @lru_cache
 def _model_settings(text: str) -> ModelSettings:
     """Return the model and the settings that `Ledger.settings_id` was given."""
-    settings = json.loads(text)
-    return ModelSettings(text, Model(*settings.pop("model")), settings)
+    settings = dict(json.loads(text))
+    model = Model(*settings.pop("model"))
+    check_types(model)
+    return ModelSettings(text, model, settings)

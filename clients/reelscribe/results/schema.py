@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from reelscribe.errors import OutputError
+from reelscribe.errors import OutputError, printable
 
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
@@ -40,6 +40,11 @@ STAT_WITHOUT_DEVICE = "rtrim(rtrim(stat, '0123456789'))"
 
 FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
+
+_EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
+
+_TABLES = {"files", "settings", "jobs", "parts", "run"}
+"""The tables that a ledger of every version has."""
 
 _log = logging.getLogger(__name__)
 
@@ -96,9 +101,11 @@ def open_ledger(path: Path) -> sqlite3.Connection:
         path: The ledger.
 
     Raises:
-        OutputError: It is of a version that this program does not know.
+        OutputError: It is a symbolic link, or `version_of` refuses it. Nothing was written to it.
         sqlite3.Error: It cannot be opened.
     """
+    if path.is_symlink():  # the lock is that of this folder, and another folder may have the same ledger
+        raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; link the folder instead")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         version = version_of(database, path)
@@ -131,7 +138,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         path: The ledger.
 
     Raises:
-        OutputError: It is of a version that this program does not know.
+        OutputError: `version_of` refuses it.
         sqlite3.Error: It cannot be read.
     """
     address = f"{path.absolute().as_uri()}?mode=ro"
@@ -161,10 +168,30 @@ def _set_aside(annotations: Path) -> None:
 
 
 def version_of(database: sqlite3.Connection, path: Path) -> int:
-    """Return the version of a ledger, which is 0 for a new one. Raises OutputError for one that is not known."""
+    """Return the version of a ledger, which is 0 for a new one.
+
+    Raises:
+        OutputError: It is of a newer version, of another program, or has triggers or views, which no version makes and
+            which would run when the ledger is written or read.
+    """
     (version,) = database.execute("PRAGMA user_version").fetchone()
+    (application,) = database.execute("PRAGMA application_id").fetchone()
+    found: dict[str, set[str]] = {"table": set(), "index": set(), "trigger": set(), "view": set()}
+    for kind, name in database.execute("SELECT type, name FROM sqlite_master"):
+        found[kind].add(name)
+    tables = found["table"]
+    if application or (version and not tables >= _TABLES) or (not version and tables):
+        raise OutputError(
+            f"{path}: expected a ledger of reelscribe, got a database of another program, which was left as it is;"
+            " choose another --out"
+        )
     if version not in (0, *range(2, VERSION + 1)):
-        raise OutputError(f"{path}: expected a ledger of version 2 to {VERSION}, got {version}; choose another --out")
+        advice = "a newer version of reelscribe wrote it: use that one, or " if version > VERSION else ""
+        raise OutputError(
+            f"{path}: expected a ledger of version 2 to {VERSION}, got {version}; {advice}choose another --out"
+        )
+    if others := found["trigger"] | found["view"]:
+        raise OutputError(f"{path}: it has a trigger or view, {min(others)!r}; remove it, or choose another --out")
     return int(version)
 
 
@@ -176,9 +203,23 @@ def output_errors(path: Path, action: Literal["read", "written"]) -> Iterator[No
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # SQLite raises it for a file that is damaged or no database
             advice = "choose another --out"
+        elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:  # JSON or a table that is not ours
+            advice = _EDITED
         else:
             advice = "what was saved before is kept; run the same command again to continue"
         raise OutputError(f"{path}: cannot be {action}: {error}; {advice}") from error
+
+
+@contextmanager
+def row_errors(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a row that no version of reelscribe wrote into an OutputError that says what to do."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        what = printable(" ".join(str(error)[:200].split()))
+        raise OutputError(
+            f"{path}: cannot be read: {type(error).__name__} in what is saved there: {what}; {_EDITED}"
+        ) from error
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:

@@ -30,6 +30,8 @@ from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind, Record
+from reelscribe.results.schema import NAME as LEDGER
+from reelscribe.results.schema import row_errors
 from reelscribe.run.annotating import Annotated, Annotator
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.plan import Outlooks, Plan, make_plan
@@ -211,9 +213,11 @@ class BulkRun:
     def _new_meter(self, plan: Plan) -> Meter:
         """Return a meter in which all tracks count, with what earlier runs have learned about the cost of sources."""
         meter = Meter(len(plan.sources), plan.before)
-        self._costs = (earlier_run_state(self._out) or {}).get("costs", {})
-        for track in self._tracks:
-            track.count_in(meter, Costs.from_json(self._costs.get(track.costs_key, {})))
+        with row_errors(self._out / LEDGER):
+            self._costs = dict((earlier_run_state(self._out) or {}).get("costs", {}))
+            known = [Costs.from_json(self._costs.get(track.costs_key, {})) for track in self._tracks]
+        for track, costs in zip(self._tracks, known, strict=True):
+            track.count_in(meter, costs)
         return meter
 
     async def _announce(self, outlooks: Outlooks, ledger: Ledger, meter: Meter) -> None:

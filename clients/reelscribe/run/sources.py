@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from reelscribe.contract.source import VIDEO_SUFFIXES
@@ -30,7 +30,7 @@ def find_sources(names: Iterable[str], suffixes: Collection[str] = VIDEO_SUFFIXE
     """
     paths: dict[str, str] = {}
     for name in names:
-        found = _find(name, suffixes)
+        found = list(_find(name, suffixes, sorted))
         if not found:
             raise UsageError(f"{name!r}: {_why_nothing(name, suffixes)}")
         for path in found:
@@ -54,7 +54,7 @@ def iter_sources(names: Iterable[str], suffixes: Collection[str], exclude: Colle
     """
     for name in names:
         found = False
-        for path in _iter_found(name, suffixes):
+        for path in _find(name, suffixes, iter):
             found = True
             if not any(_fits(path, pattern) for pattern in exclude):
                 yield path
@@ -78,23 +78,15 @@ def _fits(path: str, glob: str) -> bool:
     return fnmatchcase(path, glob) or fnmatchcase(os.path.basename(path), glob)
 
 
-def _find(name: str, suffixes: Collection[str]) -> list[str]:
+def _find(name: str, suffixes: Collection[str], order: Callable[[Iterator[str]], Iterable[str]]) -> Iterator[str]:
+    """Yield what a name stands for; `order` puts the files of a folder and the matches of a glob into their order."""
     if os.path.isdir(name):
-        return sorted(_media_below(name, suffixes))
-    if os.path.lexists(name):
-        return [name]
-    matches = sorted(glob.glob(name, recursive=True))
-    return [path for match in matches for path in ([match] if not os.path.isdir(match) else _find(match, suffixes))]
-
-
-def _iter_found(name: str, suffixes: Collection[str]) -> Iterator[str]:
-    if os.path.isdir(name):
-        yield from _media_below(name, suffixes)
+        yield from order(_media_below(name, suffixes))
     elif os.path.lexists(name):
         yield name
     else:
-        for match in glob.iglob(name, recursive=True):
-            yield from _media_below(match, suffixes) if os.path.isdir(match) else [match]
+        for match in order(glob.iglob(name, recursive=True)):
+            yield from order(_media_below(match, suffixes)) if os.path.isdir(match) else [match]
 
 
 def _why_nothing(name: str, suffixes: Collection[str]) -> str:

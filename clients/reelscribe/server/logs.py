@@ -97,8 +97,9 @@ class WorkerHistory:
             self.error = error[1].strip()
 
     def _change_state(self, old: str, new: str) -> None:
-        if self.state == "WORKER_SCALED_DOWN":
-            return  # while a removed worker ends, it passes through other states too
+        if "WORKER_SCALED_DOWN" in (self.state, old):  # while a removed worker ends, it passes through other states too
+            self.state = "WORKER_SCALED_DOWN"
+            return
         self.state = new
         if "WORKER_MODEL_LOADED" in (old, new):
             self.was_ready, self.failed = True, False

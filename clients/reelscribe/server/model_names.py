@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import WORKER_DIED, Endpoint, Server
 from reelscribe.contract.model import (
     CaptionerDescription,
@@ -115,7 +116,7 @@ async def _listed(managed: ManagedServer) -> Sequence[str] | None:
 
 
 async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]]:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         kinds = await asyncio.gather(*(_kind(server, name, session) for name in names))
     return list(zip(names, kinds, strict=True))
 
@@ -124,13 +125,7 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
     """Return what kind of model has a name, or why it does not tell; None if it is missing or none of reelscribe's."""
     endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
     try:
-        try:
-            description = await endpoint.describe()
-        except RequestRefused as refusal:
-            if refusal.status not in WORKER_DIED:
-                raise
-            description = await endpoint.describe()  # by the first request, TorchServe notices that an idle worker died
-        return type(description)
+        return type(await _describe(endpoint))
     except ServerUnreachable:
         raise
     except AccessRefused as error:
@@ -143,6 +138,15 @@ async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _K
         return refusal
     except ServerError:
         return None
+
+
+async def _describe(endpoint: Endpoint[ModelDescription]) -> ModelDescription:
+    try:
+        return await endpoint.describe()
+    except RequestRefused as refusal:
+        if refusal.status not in WORKER_DIED:
+            raise
+        return await endpoint.describe()  # by the first request, TorchServe notices that an idle worker died
 
 
 def _read_any(value: Any) -> ModelDescription:

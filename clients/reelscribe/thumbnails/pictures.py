@@ -25,7 +25,11 @@ EFFORT = 2
 files that are a few hundredths smaller."""
 
 USUAL_COUNT = 12
-"""Number of thumbnails of a source whose shots are not known."""
+"""Largest number of thumbnails of a source whose shots are not known, if nobody has chosen another one."""
+
+USUAL_SECONDS = 5.0
+"""Such a source has no more than one in so many seconds. In short files, encoding more of them takes a good part of the
+time of decoding."""
 
 
 def thumbnail_size(shown_size: tuple[int, int], longer_side: int = LONGER_SIDE) -> InputSize:
@@ -45,6 +49,11 @@ def to_webp(picture: FrameArray) -> bytes:
     file = BytesIO()
     Image.fromarray(picture).save(file, "WEBP", quality=QUALITY, method=EFFORT)
     return file.getvalue()
+
+
+def usual_count(duration: float) -> int:
+    """Return the number of thumbnails of a source whose shots are not known, by its duration in seconds."""
+    return min(USUAL_COUNT, max(1, math.ceil(duration / USUAL_SECONDS))) if duration < math.inf else USUAL_COUNT
 
 
 def even_times(duration: float, n: int, start: float = 0.0) -> list[float]:
@@ -67,13 +76,14 @@ def moments(most: int | None, shots: Sequence[Section], start: float, end: float
     """Return the presentation times in seconds, ascending, of which a source shall have thumbnails, if it can.
 
     Args:
-        most: Number of thumbnails; None for one of each shot or, if there are none, USUAL_COUNT.
+        most: Number of thumbnails; None for one of each shot or, if there are none, the usual number.
         shots: The shots, in order; none if they are not known.
         start: Presentation time at which the first frame appears, in seconds.
         end: Presentation time at which the last frame disappears, in seconds.
     """
     if most is not None or not shots:
-        return even_times(end - start, min(USUAL_COUNT if most is None else most, MOST_PICTURES), start)
+        count = usual_count(end - start) if most is None else most
+        return even_times(end - start, min(count, MOST_PICTURES), start)
     middles = [(shot.start_seconds + shot.end_seconds) / 2 for shot in shots]
     count = min(len(middles), MOST_PICTURES)
     return [middles[(2 * k + 1) * len(middles) // (2 * count)] for k in range(count)]

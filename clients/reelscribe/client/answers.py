@@ -1,0 +1,128 @@
+"""Send a request to a server that may lie, and read its answer in bounded memory.
+
+An answer is uncompressed, so that a small one never becomes a large one; it comes from the address that was asked and
+not from another one to which that redirects; and no more than MAX_ANSWER_BYTES of it are read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import aiohttp
+
+from reelscribe.errors import ServerError, brief
+
+MAX_ANSWER_BYTES = 16 * 2**20
+"""Largest answer that is read, in bytes. The largest of our handlers, with the times of all words, has 1 MB."""
+
+REDIRECTS = range(300, 400)
+"""Statuses of answers that name another address. They are not followed: that server must not get the token."""
+
+
+@dataclass(frozen=True)
+class RawAnswer:
+    """An answer as it came."""
+
+    status: int
+    """HTTP status."""
+    headers: Mapping[str, str]
+    """Its headers, whose names may be looked up in any case."""
+    content: bytes
+    """Its body, of at most MAX_ANSWER_BYTES."""
+
+    @property
+    def text(self) -> str:
+        """The body as text, for messages. It is UTF-8 whatever the server says: Python has codecs that are slow."""
+        return self.content.decode("utf-8", "replace")
+
+
+def open_session(connector: aiohttp.TCPConnector | None = None) -> aiohttp.ClientSession:
+    """Return an HTTP session that keeps no cookies, which would take memory and nobody needs."""
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: Any,
+    *,
+    headers: Mapping[str, str],
+    limits: aiohttp.ClientTimeout,
+    data: AsyncIterable[memoryview] | None = None,
+) -> RawAnswer:
+    """Send a request, and read its answer.
+
+    Args:
+        session: HTTP session for the request.
+        method: HTTP method.
+        url: The address, as aiohttp takes it.
+        headers: Headers of the request.
+        limits: Timeout of the request and its answer together.
+        data: The body; None for none.
+
+    Returns:
+        The answer, whatever its status.
+
+    Raises:
+        ServerError: The answer is compressed, or too large.
+        TimeoutError: There was no whole answer in time.
+        aiohttp.ClientError, OSError: There was no connection, or it ended before the end of the answer.
+    """
+    async with session.request(
+        method,
+        url,
+        data=data,
+        headers={**headers, "Accept-Encoding": "identity"},
+        timeout=limits,
+        allow_redirects=False,
+        auto_decompress=False,
+    ) as response:
+        try:
+            return RawAnswer(response.status, response.headers, await _read(response))
+        except ServerError:
+            response.close()  # what it still sends is not read
+            raise
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ServerError(
+            f"{response.url}: expected an answer that is not compressed, got Content-Encoding {brief(encoding)}; is it"
+            " a TorchServe, or does a proxy before it compress answers?"
+        )
+    content = bytearray()
+    if (response.content_length or 0) <= MAX_ANSWER_BYTES:
+        async for block in response.content.iter_any():
+            content += block
+            if len(content) > MAX_ANSWER_BYTES:
+                break
+        else:
+            return bytes(content)
+    raise ServerError(
+        f"{response.url}: expected an answer of at most {MAX_ANSWER_BYTES // 2**20} MiB, got a larger one;"
+        " is it a TorchServe?"
+    )
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON from a server.
+
+    Raises:
+        ValueError: It is not JSON, not UTF-8, or nested more deeply than Python can read; NaN and infinite numbers are
+            no JSON.
+    """
+    try:
+        return _DECODER.decode(content if isinstance(content, str) else content.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -1,0 +1,96 @@
+"""Check fields of JSON that another program wrote, a server or whoever edits a ledger, before they are used.
+
+Python's `json` reads numbers of any size and any kind of value anywhere; a wrong one would surface far from its cause,
+or never. Each function returns the value if it is as expected, and raises TypeError with a message that names the field
+if it is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from reelscribe.errors import brief
+
+LARGEST = 2**53
+"""Largest whole number that is expected anywhere; up to it, every program reads numbers of JSON exactly."""
+
+
+def read_text(name: str, value: Any) -> str:
+    """Return a text; raise TypeError for anything else."""
+    if type(value) is not str:
+        raise TypeError(f"{name}: expected a text, got {brief(value)}")
+    return value
+
+
+def read_list(name: str, value: Any) -> list[Any]:
+    """Return a list; raise TypeError for anything else."""
+    if type(value) not in (list, tuple):  # a dataclass that was taken apart has tuples
+        raise TypeError(f"{name}: expected a list, got {brief(value)}")
+    return list(value)
+
+
+def read_count(name: str, value: Any, least: int = 0, most: int = LARGEST) -> int:
+    """Return a whole number from `least` to `most`; raise TypeError for anything else, also for true and 1.0."""
+    if type(value) is not int or not least <= value <= most:
+        raise TypeError(f"{name}: expected a whole number from {least} to {most}, got {brief(value)}")
+    return value
+
+
+def read_number(name: str, value: Any, lowest: float = -1e12, highest: float = 1e12) -> float:
+    """Return a number from `lowest` to `highest` as a float; raise TypeError for anything else."""
+    # NaN fails every comparison. bool is a subclass of int, and numpy's floats are of float.
+    if not isinstance(value, (float, int)) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise TypeError(f"{name}: expected a number from {lowest:g} to {highest:g}, got {_shown(value)}")
+    return float(value)
+
+
+def check_types(value: Any) -> None:
+    """Check that each field of a dataclass has the type that it is declared with.
+
+    It knows texts, booleans, whole and other finite numbers, None, mappings, literals and tuples of these. Fields of
+    other types are left alone.
+
+    Args:
+        value: An instance of a dataclass.
+
+    Raises:
+        TypeError: A field has another type.
+    """
+    hints = _hints(type(value))
+    for field in fields(value):
+        if not _fits(getattr(value, field.name), hints[field.name]):
+            got = _shown(getattr(value, field.name))
+            raise TypeError(f"{field.name}: expected {field.type}, got {got}")
+
+
+_hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if kind is float:
+        return type(value) in (float, int) and -LARGEST <= value <= LARGEST
+    if kind is int:
+        return type(value) is int and -LARGEST <= value <= LARGEST
+    if kind in (str, bool, NoneType):
+        return type(value) is kind
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is Literal:
+        return type(value) is str and value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if origin is Mapping:
+        return isinstance(value, Mapping)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _shown(value: Any) -> str:
+    return repr(value) if type(value) is float and math.isfinite(value) else brief(value)
