@@ -116,7 +116,7 @@ def test_a_page_has_nothing_inline_and_nothing_from_elsewhere(page):
 
 
 def test_all_files_of_pages_exist(page):
-    addresses = [address for address in page.values("href", "src") if address.startswith(("static/", "../static/"))]
+    addresses = [address for address in page.values("href", "src") if address.startswith(("./static/", "../static/"))]
     assert {address.rpartition("/")[2] for address in addresses} <= {path.name for path in STATIC.iterdir()}
     assert addresses
 
