@@ -139,12 +139,15 @@ def test_an_older_export_loses_what_no_page_refers_to_but_not_what_a_user_has_pu
     first, second = (source_record(tmp_path / name, f"only {name}") for name in ("a.webm", "b.webm"))
     site, _ = exported_site(tmp_path / "out", [first, second], "copy")
     before = site_files(site)
-    (site / "source" / "notes.html").write_text("mine")
+    mine = [site / name for name in ("source/notes.html", "library.html")]
+    for path in mine:
+        path.write_text("mine")
     _, line = exported_site(tmp_path / "out", [first], "copy")
     gone = {name.split("/")[0] for name in before - site_files(site)}
     assert gone == {"source", "thumbnails", "index"}  # a copy may be the last one
     assert "1 page of sources removed that are no longer in the results" in line
-    assert (site / "source" / "notes.html").exists()
+    assert "1 file in html/media that no page plays" in line
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
     assert not any("only b.webm" in path.read_text() for path in site.rglob("*.js"))
 
 
