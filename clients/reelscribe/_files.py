@@ -104,8 +104,8 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Write a file that appears under its own name only when it is complete.
 
     The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
-    exception, that file is renamed to `path`, where it replaces an older file. What has either name before is removed and
-    never written through: of a symbolic or hard link, the file that has other names too stays as it is.
+    exception, that file is renamed to `path`, where it replaces an older file. What has either name before is never
+    written through: of a symbolic or hard link, the file that it leads to stays as it is.
 
     Args:
         path: Where the complete file goes, in a folder that exists.
