@@ -44,6 +44,7 @@ def test_each_source_has_a_page_and_all_that_pages_refer_to_is_in_the_folder(tmp
     site, _ = exported_site(tmp_path / "out", [source_record(path, "a star") for path in media], "copy")
     assert {f"source/{page_id(path)}.html" for path in media} < site_files(site)
     assert {"index.html", "search.html", "failed.html"} < site_files(site)
+    assert "static/live.js" not in site_files(site)  # it asks a server
     for page in site.rglob("*.html"):
         for file in files_of(page):
             assert file.is_file(), (page, file)
@@ -214,6 +215,13 @@ def test_a_choice_of_media_that_is_none_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "html", "--media", "all"])
     assert result.exit_code != 0
     assert "--media" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_choice_of_media_without_pages_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "csv", "--media", "copy"])
+    assert result.exit_code != 0
+    assert "--media copy: only pages have players; add --format html" in result.output
     assert list(tmp_path.iterdir()) == []
 
 

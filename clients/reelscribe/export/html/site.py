@@ -129,9 +129,6 @@ class _SourcePages:
 
     def finish(self) -> None:
         """Write what the pages have in common, and remove what no page refers to any more."""
-        for path in sorted(STATIC_FILES.iterdir()):
-            with self._folder.file(f"{ROOT}/{STATIC}/{path.name}") as partial_path:
-                partial_path.write_bytes(path.read_bytes())
         self._write("search.html", self._renderer.search(SearchView(self._site, SearchQuery())))
         written, home = set[str](), ""
         for query in (LibraryQuery(state="error"), LibraryQuery()):
@@ -141,6 +138,9 @@ class _SourcePages:
                 else:
                     written.add(self._links.library(view.query))
                     self._write(self._links.library(view.query), self._renderer.library(view))
+        for name in sorted(self._links.static_names):
+            with self._folder.file(f"{ROOT}/{STATIC}/{name}") as partial_path:
+                partial_path.write_bytes((STATIC_FILES / name).read_bytes())
         self._write("index.html", home)  # all that it leads to is there
         self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
         self._folder.remove(ROOT, _LIBRARY_PAGE, written)
