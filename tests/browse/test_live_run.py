@@ -59,7 +59,7 @@ async def test_the_library_grows_with_the_run_and_failures_are_told(tmp_path, mo
 
             await until(has_grown)
             text = await page(client, f"{address}run")
-    assert "done: 1 of 2 sources failed" in text
+    assert "Done: 1 of 2 sources failed" in text
     assert "reelscribe caption &#39;my videos&#39; --out out --retry-failed" in text
     assert "A source cannot be read" in text
 
@@ -85,7 +85,7 @@ async def test_a_run_that_goes_on_is_told_on_every_page(tmp_path):
                     return "A run is going on" in await page(browser, address)
 
                 await until(is_told)
-                assert "running, process" in await page(browser, f"{address}run")
+                assert "Running, process" in await page(browser, f"{address}run")
                 answered.set()
                 await task
                 await until(lambda: _ended(browser, address))
