@@ -20,11 +20,13 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
+REELSCRIBE = Path(sys.executable).with_name("reelscribe")
 SIZES = {"wide": (1280, 800), "narrow": (360, 800)}
 QUALITY = 80
 BROKEN_BYTES = 20_000
+FADING_MS = 1500  # until the ring is gone that Chromium draws while it loads
 
-SECONDS = 5.2
+SECONDS = 9.2
 """The time of spoken.mp4 that its page shows: a word is being said."""
 
 
@@ -35,19 +37,15 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "screenshots", help="folder of the screenshots")
     options = parser.parse_args()
     options.to.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="reelscribe-") as folder:
         work = Path(folder)
         copy_media(work / "videos")
-        command = ["annotate", "videos", "--out", "out", "--word-times", "--clips", "shots", "--model", "captioner"]
-        command += ["--clip-model", "clips", "--directory", str(options.directory.resolve())]
-        subprocess.run([*reelscribe(), *command], cwd=work, check=False)  # one file fails, as it should
+        (work / ".server").symlink_to(options.directory.resolve())  # so that commands on the pages have short paths
+        models = ["--model", "captioner", "--clip-model", "clips"]
+        command = [REELSCRIBE, "annotate", "videos", "--out", "out", "--word-times", "--clips", "shots", *models]
+        subprocess.run([*command, "--directory", ".server"], cwd=work, check=False)  # one file fails, as it should
         with browsing(work) as address:
             take_all(address, options.to)
-
-
-def reelscribe() -> list[str]:
-    """Return how the client is started."""
-    return [sys.executable, "-m", "reelscribe.cli"]
 
 
 def copy_media(to: Path) -> None:
@@ -60,7 +58,7 @@ def copy_media(to: Path) -> None:
 @contextmanager
 def browsing(work: Path) -> Iterator[str]:
     """Serve the pages of the folder `out`; the address is that of the library."""
-    command = [*reelscribe(), "browse", "out"]
+    command = [REELSCRIBE, "browse", "out"]
     with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
@@ -83,6 +81,7 @@ def take_all(address: str, to: Path) -> None:
                 source = page.get_attribute(".card a:has-text('spoken.mp4')", "href") or ""
                 page.goto(f"{address}{source}#t={SECONDS}", wait_until="networkidle")
                 page.wait_for_function("() => media.readyState === 4 && !media.seeking")
+                page.wait_for_timeout(FADING_MS)
                 take(page, to / f"source-{size}-{colors}.webp")
                 page.close()
         browser.close()
