@@ -12,6 +12,7 @@ until its first hits are there.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 from playwright.sync_api import Browser, sync_playwright
 
@@ -39,13 +41,15 @@ def make_results(out: Path, sources: int, words: int) -> Language:
     """Write records, settings and thumbnails as a run does, and return the language of the texts."""
     chance = random.Random(0)  # noqa: S311 - the records need a seed, not secrecy
     language = Language(chance)
-    picture = to_webp(texture(180, 320))
+    picture = to_webp(texture(320, 180).clip(0, 255).astype("uint8"))
     store = ThumbnailStore(out)
     with (out / "annotations.jsonl").open("w") as file:
-        for record in records(sources, words, language, chance):
-            file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        for k, record in enumerate(records(sources, words, language, chance)):
+            digest = hashlib.sha256(str(k).encode()).hexdigest()  # those of the records are all in one folder
+            source = cast(dict[str, object], record["source"])
+            file.write(json.dumps(record | {"source": source | {"sha256": digest}}, separators=(",", ":")) + "\n")
             for second in range(THUMBNAILS):
-                store.write(record["source"]["sha256"], 2.0 * second, picture)  # type: ignore[index]
+                store.write(digest, 2.0 * second, picture)
     model = {"model": {"name": "some/model", "revision": "1"}, "settings": {}}
     (out / "run.json").write_text(json.dumps({"settings": {SETTINGS: model}}))
     return language
@@ -93,11 +97,11 @@ def measure(arguments: argparse.Namespace, out: Path) -> list[Report]:
             milliseconds(browser, f"file://{site}/search.html", "#q")  # the first tab of a browser is slow
             for name, (path, there) in waits.items():
                 times = [milliseconds(browser, f"file://{site}/{path}", there) for _ in range(arguments.searches)]
-                pages.add(name, Spread(times), max(times))
+                pages.add(name, Spread(tuple(times)), max(times))
             for name, query in searches(language).items():
                 addresses = [query().replace("search?", "search.html?") for _ in range(arguments.searches)]
                 times = [milliseconds(browser, f"file://{site}/{address}", done) for address in addresses]
-                pages.add(f"search: {name}", Spread(times), max(times))
+                pages.add(f"search: {name}", Spread(tuple(times)), max(times))
         finally:
             browser.close()
     return [export, pages]

@@ -1,6 +1,7 @@
 """What all commands share: quick help, and errors that say what to do."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -36,6 +37,13 @@ def test_an_address_without_a_protocol_is_a_usage_error(tmp_path):
     result = CliRunner().invoke(app, ["caption", "a.mp4", "--out", str(tmp_path), "--server", "127.0.0.1:8080"])
     assert result.exit_code == 2
     assert "expected an address like http://127.0.0.1:8080, got '127.0.0.1:8080'" in result.stderr
+
+
+def test_paths_are_utf_8_in_every_locale(tmp_path):
+    ascii_locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "reelscribe.cli", "status", tmp_path / "Käse"]
+    done = subprocess.run(command, env=os.environ | ascii_locale, capture_output=True, encoding="utf-8", check=False)
+    assert done.stderr.startswith(f"reelscribe: {tmp_path}/Käse: expected the folder of a run")
 
 
 def test_a_missing_package_is_named_with_what_to_install():

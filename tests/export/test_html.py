@@ -4,10 +4,18 @@ import json
 import os
 
 import pytest
+from typer.testing import CliRunner
 
+from reelscribe._files import FolderLock
+from reelscribe.cli import app
+from reelscribe.contract.outcomes import Caption
+from reelscribe.contract.source import Source
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import export
-from support.exported_pages import exported_site, files_of, page_id, pieces, source_record, tags_of
+from reelscribe.results.batches import SavedFrameBatch
+from reelscribe.results.ledger import Ledger
+from reelscribe.thumbnails.store import ThumbnailStore
+from support.exported_pages import PICTURE, exported_site, files_of, page_id, pieces, source_record, tags_of
 from support.exporting import annotations, both, record, transcript_record
 from support.memory import peak_memory
 
@@ -183,6 +191,27 @@ def test_memory_does_not_grow_with_the_number_of_sources(tmp_path):
             export(path, tmp_path / "out", ["html"])
         peaks.append(peak())
     assert peaks[1] < 1.3 * peaks[0]
+
+
+async def test_pages_are_exported_while_a_run_is_writing(tmp_path):
+    sha256 = "ab" * 32
+    async with Ledger(tmp_path) as ledger:
+        job = await ledger.job(sha256, await ledger.settings_id({"model": ["some/model", "abc"]}))
+        await ledger.save_batch(job.id, SavedFrameBatch(0, 1, 0, captions=[Caption(0, 0.0, "a star")]))
+        await ledger.save_source(Source("/v/a.mp4", 5, sha256), {"captions": job})
+    ThumbnailStore(tmp_path).write(sha256, 0.0, PICTURE)
+    with FolderLock(tmp_path):
+        result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "html", "--media", "none"])
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1].startswith(f"open {tmp_path}/html/index.html in a browser; 1 thumbnail")
+    assert "a star" in (tmp_path / f"html/source/{page_id('/v/a.mp4')}.html").read_text()
+
+
+def test_a_choice_of_media_that_is_none_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "html", "--media", "all"])
+    assert result.exit_code != 0
+    assert "--media" in result.output
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_records_make_an_empty_library(tmp_path):

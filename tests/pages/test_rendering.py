@@ -116,8 +116,9 @@ def test_a_page_has_nothing_inline_and_nothing_from_elsewhere(page):
 
 
 def test_all_files_of_pages_exist(page):
-    names = {address.rpartition("/")[2] for address in page.values("href", "src") if "/static/" in address}
-    assert names <= {path.name for path in STATIC.iterdir()}
+    addresses = [address for address in page.values("href", "src") if address.startswith(("./static/", "../static/"))]
+    assert {address.rpartition("/")[2] for address in addresses} <= {path.name for path in STATIC.iterdir()}
+    assert addresses
 
 
 def test_hostile_texts_are_shown_as_text(page):

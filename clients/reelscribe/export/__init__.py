@@ -1,6 +1,6 @@
-"""Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, CSV and Parquet tables, and chapters.
+"""Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, CSV and Parquet tables, chapters, and pages.
 
 `formats.export` is the entry. It reads annotations.jsonl line by line (reader.py). For each source it writes
 subtitles (cues.py, subtitles.py) and chapters (chapters.py) under a name of its own (names.py), and adds rows to the
-tables (tables.py).
+tables (tables.py). Pages for a browser have a package of their own (html/), which reads the file itself.
 """

@@ -15,8 +15,8 @@ from reelscribe.errors import UsageError
 _PASSED = (
     # Locations of programs, libraries and the user's files.
     *("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON*"),
-    # Language, encoding and time zone.
-    *("LANG", "LANGUAGE", "LC_*", "TZ"),
+    # Time zone. The language and the encoding are those of _LOCALE.
+    "TZ",
     # GPUs and their libraries.
     *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "TRITON_*", "ROCR_*", "HIP_*"),
     # How torch and the libraries below it compute, and with how many threads.
@@ -30,6 +30,9 @@ _PASSED = (
     # reelscribe's own variables.
     "REELSCRIBE_*",
 )
+
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""Java and Python then agree about the bytes of paths, such as those of the sockets between them, in every locale."""
 
 _PROXY = re.compile(r"_proxy$", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"//[^/]*@")
@@ -53,7 +56,8 @@ def server_environment(environment: Mapping[str, str], passed: Iterable[str] = (
         raise UsageError(f"--pass-env: {missing[0]} is not in the environment")
     if settings := sorted(name for name in named if name.startswith("TS_")):
         raise UsageError(f"--pass-env: {settings[0]}: TorchServe's settings belong in its config.properties")
-    return {name: value for name, value in environment.items() if name in named or _is_passed(name, value)}
+    selected = {name: value for name, value in environment.items() if name in named or _is_passed(name, value)}
+    return _LOCALE | selected
 
 
 def _is_passed(name: str, value: str) -> bool:

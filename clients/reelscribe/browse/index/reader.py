@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from reelscribe.browse.index.lines import digest_of
 from reelscribe.browse.index.tables import JOURNAL_NAME, LIBRARY_NAME, open_database, texts_name
@@ -16,8 +19,7 @@ class RecordChanged(Exception):
 class Reader:
     """Open databases and files of an index, for one thread at a time."""
 
-    def __init__(self, folder: Path, shards: int, epoch: int, annotations: int) -> None:
-        self.epoch = epoch
+    def __init__(self, folder: Path, shards: int, annotations: int) -> None:
         self._files = (annotations, os.open(folder / JOURNAL_NAME, os.O_RDONLY))
         self.library = open_database(folder / LIBRARY_NAME)
         """The table of sources."""
@@ -47,3 +49,43 @@ class Reader:
             database.close()
         for file in self._files:
             os.close(file)
+
+
+class Readers:
+    """Open readers of an index, which threads borrow."""
+
+    def __init__(self) -> None:
+        """Begin without readers."""
+        self._idle: SimpleQueue[tuple[int, Reader]] = SimpleQueue()
+        self._epoch = 0
+
+    @contextmanager
+    def lend(self, open_reader: Callable[[], Reader]) -> Iterator[Reader]:
+        """Lend a reader to this thread.
+
+        Args:
+            open_reader: Opens a reader, if none is idle.
+        """
+        epoch, reader = self._epoch, None
+        with suppress(Empty):
+            while reader is None:
+                opened, idle = self._idle.get_nowait()
+                if opened == epoch:
+                    reader = idle
+                else:
+                    idle.close()
+        reader = reader or open_reader()
+        try:
+            yield reader
+        finally:
+            if epoch == self._epoch:
+                self._idle.put((epoch, reader))
+            else:
+                reader.close()
+
+    def expire(self) -> None:
+        """Close all readers, those that are lent when they come back: the index is another one now."""
+        self._epoch += 1
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait()[1].close()

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Self
 
 from reelscribe.browse.index.building import build, iter_lines
 from reelscribe.browse.index.lines import BadLine, IndexedLine, SourceRow, digest_of, fingerprint, read_line, source_id
-from reelscribe.browse.index.reader import Reader
+from reelscribe.browse.index.reader import Reader, Readers
 from reelscribe.browse.index.tables import (
     ANNOTATIONS,
     JOURNAL,
     JOURNAL_NAME,
     LIBRARY_NAME,
     VERSION,
+    IndexState,
+    load_state,
     open_database,
-    save_sources,
+    replace_sources,
+    save_state,
     save_texts,
     texts_name,
 )
@@ -45,22 +46,6 @@ _SOURCES_AT_ONCE = 50
 _MOVE = "UPDATE sources SET file = ?, start = ? WHERE doc = ? AND (start != ? OR file != ?)"
 
 
-@dataclass(frozen=True)
-class _State:
-    """What the index was made of."""
-
-    stamp: tuple[int, ...]
-    """What tells whether annotations.jsonl has changed; empty for no file."""
-    shards: int
-    next_doc: int
-    """Number of the next source."""
-    docs: int
-    """Number of sources whose texts are in the index, with those that are there no more."""
-    bad_lines: int
-    example: str
-    """Where the first line is that is not a record, and why; empty if there is none."""
-
-
 class SourceIndex:
     """The index of a folder of results. One thread calls `refresh`; any thread may read meanwhile.
 
@@ -76,9 +61,8 @@ class SourceIndex:
         """
         self._out, self._folder = out, folder
         self._annotations, self._ledger = out / ANNOTATIONS_NAME, out / LEDGER_NAME
-        self._readers: SimpleQueue[Reader] = SimpleQueue()
+        self._readers = Readers()
         self._lock = Lock()
-        self._epoch = 0
         self._file: int | None = None
         self._finished: dict[bytes, int] = {}
         self._ledger_stamp: tuple[int, ...] = ()
@@ -151,31 +135,17 @@ class SourceIndex:
     @contextmanager
     def reader(self) -> Iterator[Reader]:
         """Lend an open reader to this thread."""
-        try:
-            reader = self._readers.get_nowait()
-        except Empty:
-            reader = None
-        if reader and reader.epoch != self._epoch:
-            reader.close()
-            reader = None
-        if reader is None:
-            with self._lock:
-                assert self._file is not None
-                reader = Reader(self._folder / _NAME, self._state.shards, self._epoch, os.dup(self._file))
-        try:
+        with self._readers.lend(self._open_reader) as reader:
             yield reader
-        finally:
-            if reader.epoch == self._epoch:
-                self._readers.put(reader)
-            else:
-                reader.close()
+
+    def _open_reader(self) -> Reader:
+        with self._lock:
+            assert self._file is not None
+            return Reader(self._folder / _NAME, self._state.shards, os.dup(self._file))
 
     def close(self) -> None:
         """Close everything, also the readers that are lent when they come back."""
-        self._epoch += 1
-        with suppress(Empty):
-            while True:
-                self._readers.get_nowait().close()
+        self._readers.expire()
         if self._library:
             self._library.close()
             for texts in self._texts:
@@ -192,11 +162,10 @@ class SourceIndex:
         with closing(open_database(folder / LIBRARY_NAME)) as database:
             if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
                 raise ValueError("another version")
-            values = dict(database.execute("SELECT name, value FROM state"))
-        state = json.loads(values["state"])
-        self._use(_State(**{**state, "stamp": tuple(state["stamp"])}))
+            state = load_state(database)
+        self._use(state)
 
-    def _use(self, state: _State) -> None:
+    def _use(self, state: IndexState) -> None:
         """Open the databases of an index that is complete, to write to them."""
         self.close()
         folder = self._folder / _NAME
@@ -217,9 +186,9 @@ class SourceIndex:
         new.mkdir()
         stamp = _stamp(self._annotations)
         built = build(self._annotations if stamp else Path(os.devnull), stamp[1] if stamp else 0, new)
-        state = _State(stamp, built.shards, built.next_doc, built.docs, built.bad_lines, built.example)
+        state = IndexState(stamp, built.shards, built.next_doc, built.docs, built.bad_lines, built.example)
         with closing(open_database(new / LIBRARY_NAME, write=True)) as library:
-            _save_state(library, state)
+            save_state(library, state)
         with self._lock:
             self.close()
             shutil.rmtree(folder, ignore_errors=True)
@@ -281,7 +250,7 @@ class SourceIndex:
             with self._lock:
                 assert self._file is not None
                 os.dup2(file.fileno(), self._file)
-                self._epoch += 1
+                self._readers.expire()
         state = replace(self._state, stamp=stamp, bad_lines=bad_lines, example=example)
         gone = [
             doc
@@ -292,8 +261,8 @@ class SourceIndex:
             library.executemany("DELETE FROM sources WHERE doc = ?", zip(gone))
             moved = [(ANNOTATIONS, start, doc, start, ANNOTATIONS) for doc, start in lines.kept.items()]
             library.executemany(_MOVE, moved)
-            _replace_sources(library, new)
-            _save_state(library, state)
+            replace_sources(library, new)
+            save_state(library, state)
         self._state = state
         self._finished, self._ledger_stamp = {}, ()
         self._changed()
@@ -351,7 +320,7 @@ class SourceIndex:
 
         new = self._index_texts(indexed())
         with self._transaction() as library:
-            _replace_sources(library, new)
+            replace_sources(library, new)
         self._changed()
 
     def _index_texts(self, lines: Iterator[IndexedLine]) -> list[SourceRow]:
@@ -369,7 +338,7 @@ class SourceIndex:
             raise
         # A number is never used twice, also after a crash between the two databases.
         with self._transaction() as library:
-            _save_state(library, self._state)
+            save_state(library, self._state)
         texts.execute("COMMIT")
         return rows
 
@@ -419,17 +388,6 @@ def _fingerprint(source: FinishedSource) -> bytes:
     settings = [source.settings.get(kind) for kind in ("captions", "clips", "shots", "transcript")]
     facts = escape_surrogates(source.name), source.bytes, source.sha256 or None, source.missing
     return fingerprint(*facts, *(error or (None, None)), *settings)
-
-
-def _replace_sources(library: sqlite3.Connection, rows: Sequence[SourceRow]) -> None:
-    """Save rows in place of earlier ones of the same sources; of two rows of one source, the last one stays."""
-    latest = {row.id: row for row in rows}
-    library.executemany("DELETE FROM sources WHERE id = ?", [[id_] for id_ in latest])
-    save_sources(library, latest.values())
-
-
-def _save_state(library: sqlite3.Connection, state: _State) -> None:
-    library.execute("INSERT OR REPLACE INTO state VALUES ('state', ?)", [json.dumps(asdict(state))])
 
 
 def _write_all(file: int, content: bytes) -> int:

@@ -10,8 +10,10 @@ delete from a table that has no texts; an index with more old texts than new one
 
 from __future__ import annotations
 
+import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from reelscribe.browse.index.lines import SourceRow
@@ -47,6 +49,22 @@ CREATE VIRTUAL TABLE texts USING fts5 (words, content = '', columnsize = 0, deta
 _HASH_BYTES = 2**24
 
 
+@dataclass(frozen=True)
+class IndexState:
+    """What the index was made of."""
+
+    stamp: tuple[int, ...]
+    """What tells whether annotations.jsonl has changed; empty for no file."""
+    shards: int
+    next_doc: int
+    """Number of the next source."""
+    docs: int
+    """Number of sources whose texts are in the index, with those that are there no more."""
+    bad_lines: int
+    example: str
+    """Where the first line is that is not a record, and why; empty if there is none."""
+
+
 def texts_name(shard: int) -> str:
     """Return the name of the database of the texts of a shard."""
     return f"texts-{shard}.sqlite"
@@ -70,6 +88,25 @@ def make_sources(database: sqlite3.Connection) -> None:
 def save_sources(database: sqlite3.Connection, rows: Iterable[SourceRow]) -> None:
     """Save new rows of sources."""
     database.executemany(_SAVE, rows)
+
+
+def replace_sources(library: sqlite3.Connection, rows: Sequence[SourceRow]) -> None:
+    """Save rows in place of earlier ones of the same sources; of two rows of one source, the last one stays."""
+    latest = {row.id: row for row in rows}
+    library.executemany("DELETE FROM sources WHERE id = ?", [[id_] for id_ in latest])
+    save_sources(library, latest.values())
+
+
+def save_state(library: sqlite3.Connection, state: IndexState) -> None:
+    """Save what the index was made of in its library."""
+    library.execute("INSERT OR REPLACE INTO state VALUES ('state', ?)", [json.dumps(asdict(state))])
+
+
+def load_state(library: sqlite3.Connection) -> IndexState:
+    """Return what the index was made of. Raises ValueError, TypeError or KeyError if the library has no such state."""
+    values = dict(library.execute("SELECT name, value FROM state"))
+    state = json.loads(values["state"])
+    return IndexState(**{**state, "stamp": tuple(state["stamp"])})
 
 
 def make_library(database: sqlite3.Connection) -> None:

@@ -75,7 +75,7 @@ class ExportedMedia:
                 while block := _read(source, row):
                     digest.update(block)
                     size += copy.write(block)
-                if row.sha256 and digest.hexdigest() != row.sha256:
+                if digest.hexdigest() != row.sha256:
                     raise MediaRefused("The file was changed after the run, so it was not copied")
         self.copied += 1
         self.copied_bytes += size

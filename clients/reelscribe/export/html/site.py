@@ -133,12 +133,15 @@ class _SourcePages:
             with self._folder.file(f"{ROOT}/{STATIC}/{path.name}") as partial_path:
                 partial_path.write_bytes(path.read_bytes())
         self._write("search.html", self._renderer.search(SearchView(self._site, SearchQuery())))
-        written = set()
+        written, home = set[str](), ""
         for query in (LibraryQuery(state="error"), LibraryQuery()):
-            # index.html comes last: all that it leads to is there by then.
             for view in self._cards.views(self._site, query):
-                written.add(self._links.library(view.query))
-                self._write(self._links.library(view.query), self._renderer.library(view))
+                if view.query == LibraryQuery():
+                    home = self._renderer.library(view)
+                else:
+                    written.add(self._links.library(view.query))
+                    self._write(self._links.library(view.query), self._renderer.library(view))
+        self._write("index.html", home)  # all that it leads to is there
         self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
         self._folder.remove(ROOT, _LIBRARY_PAGE, written)
         self._folder.remove_folders(f"{ROOT}/{THUMBNAILS}", _SOURCE_ID, self._sources, THUMBNAIL_NAME)
