@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 ROOT = Path(__file__).parents[1]
-REELSCRIBE = Path(sys.executable).with_name("reelscribe")
+REELSCRIBE = str(Path(sys.executable).with_name("reelscribe"))
 SIZES = {"wide": (1280, 800), "narrow": (360, 800)}
 QUALITY = 80
 BROKEN_BYTES = 20_000
@@ -70,7 +70,7 @@ def browsing(work: Path) -> Iterator[str]:
 def take_all(address: str, to: Path) -> None:
     """Take the screenshots of all pages."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         for size, (width, height) in SIZES.items():
             for colors in ("light", "dark"):
                 page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colors)
