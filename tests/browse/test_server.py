@@ -15,6 +15,7 @@ from yarl import URL
 
 from reelscribe.browse.index.lines import source_id
 from support.browsing import browsing, record_of_file, segments, write_annotations
+from support.exporting import record
 
 MEDIA = bytes(range(256)) * 4000
 
@@ -93,6 +94,14 @@ async def test_hits_are_a_file_for_other_programs(client, address, library):
     }
     async with client.get(address + "search.csv?q=*") as response:
         assert response.status == 400
+
+
+async def test_a_list_of_hits_has_no_formulas(client, tmp_path):
+    write_annotations(tmp_path, record("a.mp4", "=HYPERLINK(1) \x1b[31m"))
+    with browsing(tmp_path) as address:
+        async with client.get(address + "search.csv?q=hyperlink") as response:
+            (row,) = csv.DictReader(io.StringIO(await response.text()))
+    assert row["text"] == "'=HYPERLINK(1) \ufffd[31m"
 
 
 @pytest.mark.parametrize(

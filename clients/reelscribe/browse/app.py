@@ -36,6 +36,7 @@ from reelscribe.errors import UsageError
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC, Renderer
 from reelscribe.pages.views import Hit, Site
+from reelscribe.results.cells import cell
 
 T = TypeVar("T")
 Found = dict[str, Any]
@@ -307,7 +308,7 @@ def _csv(found: list[Found]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, ["source", "kind", "start", "end", "text"])
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows({name: cell(value) for name, value in each.items()} for each in found)
     return file.getvalue()
 
 

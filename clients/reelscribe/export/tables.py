@@ -7,7 +7,6 @@ column means).
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.export.annotated import AnnotatedSource, Captions, Clips, ClipText, FlaggedCaption, Shots, Transcript
+from reelscribe.results.cells import cell
 from reelscribe.results.records import Kind
 
 WriteSource = Callable[[AnnotatedSource], None]
@@ -29,8 +29,6 @@ TableName = Literal["sources"] | Kind
 """The tables, by the names of their files."""
 
 _MAX_GROUP_VALUES = 2**16  # rows and words in a row group of Parquet: many for fast reading, few for little memory
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -211,24 +209,9 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
         writer.writerow(column.name for column in columns)
 
         def write(source: AnnotatedSource) -> None:
-            writer.writerows(map(_cell, row) for row in table.rows(source, columns))
+            writer.writerows(map(cell, row) for row in table.rows(source, columns))
 
         yield write
-
-
-def _cell(value: Any) -> Any:
-    """Return a value that no spreadsheet takes for a formula, and no terminal for a command.
-
-    Control characters become U+FFFD, except for tabs and line breaks; a null character would end text in some readers.
-
-    Several texts become one, with spaces between them. A formula gets an apostrophe before it. So does a formula that
-    has one already, so that removing one apostrophe always restores the text.
-    """
-    if isinstance(value, tuple):
-        value = " ".join(value)
-    if not isinstance(value, str):
-        return value
-    return ("'" if _FORMULA.match(value) else "") + _CONTROL_CHARACTER.sub("\ufffd", value)
 
 
 @contextmanager
