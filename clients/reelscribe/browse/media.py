@@ -1,4 +1,4 @@
-"""The bytes of sources: which a browser can play, and a file that is certainly the source that a record names."""
+"""The bytes of sources: which a browser can play, and files that have not visibly changed since the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reelscribe.pages.views import Playback
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
 
-_VIDEO_CODECS = {"h264", "vp8", "vp9", "libvpx", "libvpx-vp9", "av1", "libdav1d", "libaom-av1", "theora"}
+_VIDEO_CODECS = {"h264", "vp8", "vp9", "libvpx", "libvpx-vp9", "av1", "libdav1d", "libaom-av1"}
 _AUDIO_CODECS = {"aac", "mp3", "mp3float", "opus", "libopus", "vorbis", "libvorbis", "flac", "pcm_s16le", "pcm_u8"}
 _TYPES = {
     ".mp4": "video/mp4",
