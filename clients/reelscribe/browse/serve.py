@@ -137,9 +137,9 @@ def _refuse_links(folder: Path) -> None:
     if folder.is_symlink():
         raise OSError("it is a symbolic link")
     for place in (folder, folder / INDEX_NAME):
-        for entry in os.scandir(place) if place.is_dir() else ():
-            if entry.is_symlink():
-                raise OSError(f"it has a symbolic link, {os.path.relpath(entry.path, folder)!r}")
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_symlink():
+                raise OSError(f"it has a symbolic link, {str(path.relative_to(folder))!r}")
 
 
 @contextmanager

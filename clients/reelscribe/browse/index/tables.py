@@ -164,11 +164,11 @@ def check_tables(folder: Path) -> IndexState:
     for shard in range(state.shards):
         with closing(open_database(folder / texts_name(shard))) as texts:
             _check_schema(texts, make_texts)
-    for entry in os.scandir(folder):
-        status = entry.stat(follow_symlinks=False)
+    for path in folder.iterdir():
+        status = path.lstat()
         # Another name of a file may be one that a user has given it, as copies of folders made of hard links have.
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-            raise ValueError(f"{entry.name} is not a file of its own")
+            raise ValueError(f"{path.name} is not a file of its own")
     return state
 
 
