@@ -99,9 +99,9 @@ class Pictures:
     def _decode(self, row: SourceRow) -> None:
         assert row.sha256
         try:
-            path = self._files.checked_path(row)
-            for seconds, webp in make_thumbnails(path, cancelled=self._ended):
-                self._made.write(row.sha256, seconds, webp)
+            with self._files.checked_path(row) as path:
+                for seconds, webp in make_thumbnails(path, cancelled=self._ended):
+                    self._made.write(row.sha256, seconds, webp)
         except (MediaError, MediaRefused, OutputError, UsageError):
             pass
         if not self._made.times(row.sha256):

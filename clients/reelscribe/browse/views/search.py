@@ -48,11 +48,13 @@ class SearchPage:
             return SearchView(site, query, problem=str(error))
         if not terms:
             return SearchView(site, query, problem=_NO_WORD)
-        found = self._found(self._index.generation, tuple(terms), query.kinds)
-        pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
-        query = query.on_page(min(query.page, pages))
-        some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
-        return SearchView(site, query, tuple(self._hits(some, terms)), len(found.numbers), found.more, pages)
+        with self._index.reader() as reader:
+            found = self._found_by(reader, terms, query.kinds)
+            pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
+            query = query.on_page(min(query.page, pages))
+            some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
+            hits = tuple(hit for _, hit in self._hits(reader, some, terms))
+        return SearchView(site, query, hits, len(found.numbers), found.more, pages)
 
     def all_hits(self, query: SearchQuery) -> Iterator[tuple[SourceRow, Hit]]:
         """Yield all hits of a query with the rows of their sources, up to the number at which counting ends.
@@ -63,23 +65,25 @@ class SearchPage:
         terms = parse_query(query.q)
         if not terms:
             raise UsageError(_NO_WORD)
-        numbers = self._found(self._index.generation, tuple(terms), query.kinds).numbers
-        for first in range(0, len(numbers), HITS_A_PAGE):
-            yield from self._hits_with_rows(numbers[first : first + HITS_A_PAGE], terms, whole=True)
+        # One reader for all of them: the numbers of another build of the index are those of other texts.
+        with self._index.reader() as reader, reader.unchanged():
+            numbers = self._found_by(reader, terms, query.kinds).numbers
+            for first in range(0, len(numbers), HITS_A_PAGE):
+                yield from self._hits(reader, numbers[first : first + HITS_A_PAGE], terms, whole=True)
+
+    def _found_by(self, reader: Reader, terms: list[Term], kinds: tuple[TextKind, ...]) -> FoundTexts:
+        found = self._found(self._index.generation, tuple(terms), kinds)
+        return found if found.build is reader.build else find_texts(reader, terms, kinds)
 
     def _find(self, _: int, terms: tuple[Term, ...], kinds: tuple[TextKind, ...]) -> FoundTexts:
         with self._index.reader() as reader:
-            return find_texts(reader, self._index.docs, list(terms), kinds)
+            return find_texts(reader, terms, kinds)
 
-    def _hits(self, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
-        return (hit for _, hit in self._hits_with_rows(numbers, terms))
-
-    def _hits_with_rows(
-        self, numbers: Sequence[int], terms: list[Term], *, whole: bool = False
+    def _hits(
+        self, reader: Reader, numbers: Sequence[int], terms: list[Term], *, whole: bool = False
     ) -> Iterator[tuple[SourceRow, Hit]]:
-        with self._index.reader() as reader:
-            rows = source_rows(reader, (split_number(number)[0] for number in numbers))
-            texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
+        rows = source_rows(reader, (split_number(number)[0] for number in numbers))
+        texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
         times = {doc: self._pictures.times(row) for doc, row in rows.items()}
         for number in numbers:
             doc, kind, position = split_number(number)
