@@ -3,6 +3,7 @@
 import pytest
 
 from reelscribe.browse.index.queries import MOST_HITS
+from reelscribe.browse.views.pictures import picture_of_line
 from reelscribe.browse.views.search import SearchPage
 from reelscribe.pages.queries import SearchQuery
 from reelscribe.pages.views import Site
@@ -104,3 +105,10 @@ def test_a_hit_in_a_long_text_shows_the_stretch_around_it(tmp_path, pictures):
     assert text.startswith("…")
     assert text.endswith("…")
     assert len(text) < 1000
+
+
+def test_a_hit_has_a_thumbnail_of_its_own_time_if_there_is_one():
+    times = [2.0, 6.0, 10.0]
+    assert [picture_of_line(times, start, start + 4) for start in (4.0, 2.0, 0.0)] == [6.0, 2.0, 2.0]
+    assert picture_of_line(times, 6.5, 8.0) == 6.0
+    assert picture_of_line([], 1.0, 2.0) is None

@@ -157,10 +157,11 @@ def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Pla
         return Playback("video" if video else "audio", type=media_type)
     if previews and (video or audio):
         return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
+    if not video and not audio:
+        return Playback("none", "No video and no sound that could be played was found in the file.")
     codecs = " and ".join(codec for codec in (video, audio) if codec)
-    what = f"{suffix or 'this'} files with {codecs}" if codecs else f"{suffix or 'this'} files"
-    advice = "`reelscribe browse OUT --transcode` makes a small preview of it." if codecs else ""
-    return Playback("none", f"Browsers cannot play {what}. {advice}".rstrip())
+    advice = "To watch small previews of such files, start reelscribe browse with --transcode."
+    return Playback("none", f"Browsers cannot play {suffix or 'such'} files with {codecs}. {advice}")
 
 
 def _real_path_differs(path: bytes, status: os.stat_result) -> bool:

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from reelscribe.pages.chart import rate_chart
 from reelscribe.pages.links import Links
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
-from reelscribe.pages.timeline import film_strip, timeline_bars
+from reelscribe.pages.timeline import film_strip, picture_starts, timeline_bars
 from reelscribe.pages.views import Card, LibraryView, RunView, SearchView, SourceView
 
 STATIC = Path(__file__).parent / "static"
@@ -97,7 +97,8 @@ class Renderer:
         live = self._pause(running=True) if view.card.state == "open" else 0
         # A source that is in progress may get what is not there yet.
         watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails) or view.card.state == "open"
-        drawings = {"lanes": timeline_bars(view), "film": film_strip(view)}
+        pictures = list(zip(view.thumbnails, picture_starts(view, view.thumbnails), strict=True))
+        drawings = {"lanes": timeline_bars(view), "film": film_strip(view), "pictures": pictures}
         return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
 
     def run(self, view: RunView) -> str:

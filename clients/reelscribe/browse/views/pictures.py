@@ -117,3 +117,17 @@ def nearest(times: list[float], seconds: float) -> float | None:
     """Return which of some ascending times is the nearest one; None if there are none."""
     at = bisect_left(times, seconds)
     return min(times[max(0, at - 1) : at + 1], key=lambda time: abs(time - seconds), default=None)
+
+
+def picture_of_line(times: list[float], start: float, end: float) -> float | None:
+    """Return which of some ascending times stands for a line: the first one in it, or else the nearest to its start.
+
+    A line often begins with a shot, and the thumbnail before it then shows the shot before.
+
+    Args:
+        times: Times of thumbnails.
+        start: Time at which the line begins.
+        end: Time at which it ends.
+    """
+    at = bisect_left(times, start)
+    return times[at] if at < len(times) and times[at] < end else nearest(times, start)

@@ -12,7 +12,7 @@ from reelscribe.browse.index.reader import Reader, RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.index.words import Term, found_spans, parse_query
 from reelscribe.browse.records import Clip, Text, Texts, UnreadableRecord, read_texts
-from reelscribe.browse.views.pictures import Pictures, nearest
+from reelscribe.browse.views.pictures import Pictures, picture_of_line
 from reelscribe.errors import UsageError
 from reelscribe.pages.queries import TEXT_KINDS, SearchQuery, TextKind
 from reelscribe.pages.views import Hit, Part, SearchView, Site
@@ -95,7 +95,7 @@ class SearchPage:
                     start=item.start,
                     end=item.end,
                     parts=tuple(marked_parts(item.text, terms, whole=whole)),
-                    thumbnail=nearest(times[doc], item.start),
+                    thumbnail=picture_of_line(times[doc], item.start, item.end),
                     missing=bool(rows[doc].missing),
                 ),
             )

@@ -18,7 +18,7 @@ from typing import Any
 from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
 from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
 from reelscribe.browse.records import Record, UnreadableRecord, read_record
-from reelscribe.browse.views.pictures import nearest
+from reelscribe.browse.views.pictures import picture_of_line
 from reelscribe.browse.views.source import source_view, used_settings
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
@@ -194,4 +194,4 @@ def _texts(view: SourceView) -> Iterator[IndexedText]:
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:
-                yield IndexedText(kind, line.start, nearest(times, line.start), line.text)
+                yield IndexedText(kind, line.start, picture_of_line(times, line.start, line.end), line.text)
