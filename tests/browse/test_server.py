@@ -169,6 +169,10 @@ async def test_no_path_leads_out(client, address, place, path):
         assert len(await response.read()) < 200
 
 
+OPENED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+"""What a browser says when somebody clicks on a link in another page, such as a notebook."""
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -181,6 +185,10 @@ async def test_no_path_leads_out(client, address, place, path):
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none"}, 200),
+        (OPENED, 200),
+        (OPENED | {"Sec-Fetch-Dest": "iframe"}, 403),
+        (OPENED | {"Sec-Fetch-Mode": "no-cors"}, 403),
+        (OPENED | {"Origin": "http://evil.example"}, 403),
     ],
 )
 async def test_other_sites_are_refused(client, address, headers, status):

@@ -103,7 +103,11 @@ class Guard:
             return PlainTextResponse("This server answers for its own address only.", 421)
         if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
             return PlainTextResponse("This server answers its own pages only.", 403)
-        if any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", [])):
+        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which nothing
+        # else can read or frame, and whose address has the token.
+        is_opened = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
+        sites = headers.get("sec-fetch-site", [])
+        if not is_opened and any(site not in ("same-origin", "none") for site in sites):
             return PlainTextResponse("This server answers its own pages only.", 403)
         token = scope["path"].encode("utf-8", "surrogatepass").split(b"/")[1:2]
         if not token or not compare_digest(token[0], self._token):
