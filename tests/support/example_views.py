@@ -92,7 +92,7 @@ CARDS = (
         thumbnail=0.0,
         flags=("near-duplicate",),
     ),
-    Card(MUTE, "same-640x360.webm", 8.0, "open", counts=Counts(8, failures=1), thumbnail=2.0),
+    Card(MUTE, "same-640x360.webm", 8.0, "ok", counts=Counts(8, failures=1), thumbnail=2.0),
     Card(OLD, "old.avi", 7.5, "ok", counts=Counts(captions=8), thumbnail=0.0, missing=True),
     Card(TALK, "phrases.ogg", 78.4, "ok", counts=Counts(segments=31), languages=("en", "de")),
     Card(
@@ -114,7 +114,7 @@ LIBRARY = LibraryView(
     total=7,
     all_sources=7,
     pages=3,
-    states=(Choice("ok", "done", 4), Choice("error", "failed", 2), Choice("open", "in progress", 1)),
+    states=(Choice("ok", "done", 5), Choice("error", "failed", 2)),
     languages=(Choice("en", "en", 2), Choice("de", "de", 1)),
     errors=(Choice("MediaError", "MediaError", 1),),
     flags=(Choice("near-duplicate", "near-duplicate", 1),),

@@ -71,5 +71,5 @@ class Links(Protocol):
         """Return the address of a file of `static/`.
 
         Args:
-            name: Its name, such as "reelscribe.css".
+            name: Its name, such as "pages.css".
         """
