@@ -104,6 +104,19 @@ async def test_a_list_of_hits_has_no_formulas(client, tmp_path):
     assert row["text"] == "'=HYPERLINK(1) \ufffd[31m"
 
 
+async def test_a_list_of_hits_is_sent_while_it_is_made_and_its_long_texts_are_cut(client, tmp_path):
+    write_annotations(tmp_path, *(record(f"{k}.mp4", "word " * 3000, "word") for k in range(60)))
+    with browsing(tmp_path) as address:
+        async with client.get(address + "search.json?q=word") as response:
+            assert "Content-Length" not in response.headers
+            texts = [hit["text"] for hit in json.loads(await response.text())]
+        async with client.get(address + "search.json?q=nowhere") as response:
+            assert await response.json() == []
+    assert len(texts) == 120
+    assert {len(text) for text in texts} == {10_001, 4}
+    assert texts[0].endswith("…")
+
+
 @pytest.mark.parametrize(
     ("wanted", "status", "content"),
     [

@@ -140,6 +140,11 @@ def test_characters_that_nobody_sees_are_shown(char):
     assert shown(f"a{char}b") == label(f"a{char}b", 10) == "a\ufffdb"
 
 
+def test_a_list_that_has_not_all_hits_says_so():
+    assert "The first 10,000 hits as" in "".join(Page(SERVED.search(SEARCH)).texts)
+    assert "All hits as" in "".join(Page(SERVED.search(replace(SEARCH, more=False))).texts)
+
+
 def test_a_command_is_whole_however_long_it_is():
     command = f"cd /films && reelscribe caption --retry-failed {'long-name.mp4 ' * 1000}last.mp4"
     page = Page(SERVED.run(replace(RUN, retry=command)))

@@ -129,4 +129,4 @@ def test_no_other_command_is_given_to_copy(command):
 
 
 def test_a_run_from_python_is_tried_again_with_its_options():
-    assert retry("").startswith("Call the same function with `retry_failed=True` in its options")
+    assert retry("").startswith("Call the same function with retry_failed=True in its options")

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reelscribe.browse.hit_lists import csv_lines, json_lines
 from reelscribe.browse.index.lines import SourceRow
 from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.source_index import SourceIndex
@@ -30,20 +29,16 @@ from reelscribe.browse.ranges import MediaResponse
 from reelscribe.browse.views.library import LibraryPage
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.browse.views.run import RunFollower, RunPage
-from reelscribe.browse.views.search import SearchPage
+from reelscribe.browse.views.search import HITS_A_PAGE, SearchPage, TextHit
 from reelscribe.browse.views.source import SourcePage
 from reelscribe.errors import UsageError
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC, Renderer
-from reelscribe.pages.views import Hit, Site
-from reelscribe.results.cells import cell
+from reelscribe.pages.views import Site
 
 T = TypeVar("T")
-Found = dict[str, Any]
-"""A hit in a list of hits, by its columns."""
 
 _THREADS, _SLOW_THREADS = 4, 6
-_MOST_EXPORTED_CHARACTERS = 10_000
 _ID = re.compile("[0-9a-f]{16}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -103,8 +98,8 @@ class Guard:
             return PlainTextResponse("This server answers for its own address only.", 421)
         if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
             return PlainTextResponse("This server answers its own pages only.", 403)
-        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which nothing
-        # else can read or frame, and whose address has the token.
+        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which no other
+        # can read or frame, and whose address has the token.
         is_opened = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
         sites = headers.get("sec-fetch-site", [])
         if not is_opened and any(site not in ("same-origin", "none") for site in sites):
@@ -188,7 +183,7 @@ class Browser:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def _in_slow_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run what may have to decode a source, so that pages need not wait for it."""
+        """Run what may take long, such as decoding a source, so that pages need not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, function, *arguments)
 
     def _site(self) -> Site:
@@ -226,23 +221,29 @@ class Browser:
         return _not_found() if content is None else HTMLResponse(content)
 
     async def _answer_csv(self, request: Request) -> Response:
-        return await self._list(request, "text/csv; charset=utf-8", _csv)
+        return await self._list(request, "text/csv; charset=utf-8", csv_lines)
 
     async def _answer_json(self, request: Request) -> Response:
-        return await self._list(request, "application/json", _json)
+        return await self._list(request, "application/json", json_lines)
 
-    async def _list(self, request: Request, media_type: str, form: Callable[[list[Found]], str]) -> Response:
-        query = SearchQuery.from_parameters(request.query_params.multi_items())
-
-        def make() -> bytes:
-            return form([_found(row, hit) for row, hit in self._search.all_hits(query)]).encode("utf-8", "replace")
-
+    async def _list(
+        self, request: Request, media_type: str, lines_of: Callable[[Iterable[TextHit]], Iterator[str]]
+    ) -> Response:
+        """Send a list of hits while it is made: as a whole, it might not fit in memory."""
         try:
-            content = await self._in_thread(make)
+            lines = lines_of(self._search.all_hits(SearchQuery.from_parameters(request.query_params.multi_items())))
         except UsageError as error:
             return PlainTextResponse(str(error), 400)
+
+        def next_chunk() -> bytes:
+            return "".join(islice(lines, HITS_A_PAGE)).encode("utf-8", "replace")
+
+        async def content() -> AsyncIterator[bytes]:
+            while chunk := await self._in_slow_thread(next_chunk):
+                yield chunk
+
         name = request.url.path.rpartition("/")[2]
-        return Response(content, 200, {"Content-Disposition": f'attachment; filename="{name}"'}, media_type)
+        return StreamingResponse(content(), 200, {"Content-Disposition": f'attachment; filename="{name}"'}, media_type)
 
     async def _answer_thumbnail(self, request: Request) -> Response:
         match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])
@@ -301,20 +302,3 @@ def _not_found() -> Response:
 
 def _seconds(text: str) -> float:
     return float(text) if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,9})?", text) else 0.0
-
-
-def _found(row: SourceRow, hit: Hit) -> Found:
-    text = "".join(part.text for part in hit.parts)[:_MOST_EXPORTED_CHARACTERS]
-    return {"source": row.path, "kind": hit.kind, "start": hit.start, "end": hit.end, "text": text}
-
-
-def _csv(found: list[Found]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, ["source", "kind", "start", "end", "text"])
-    writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in each.items()} for each in found)
-    return file.getvalue()
-
-
-def _json(found: list[Found]) -> str:
-    return json.dumps(found, ensure_ascii=False, indent=1)

@@ -93,7 +93,7 @@ class RunStatus:
     def retry(self) -> str:
         """How to try failed sources again: the command, or what to do where the run came from Python."""
         if not self.command:
-            return "Call the same function with `retry_failed=True` in its options, or add --retry-failed to the same command."
+            return "Call the same function with retry_failed=True in its options, or add --retry-failed to the command."
         return retry_command(self.command) or "Run the same command again with --retry-failed."
 
     def __str__(self) -> str:
