@@ -39,6 +39,7 @@ from reelscribe.pages.views import Site
 T = TypeVar("T")
 
 _THREADS, _SLOW_THREADS = 4, 6
+_THUMBNAILS_AT_ONCE = 4  # the other slow threads make lists of hits
 _ID = re.compile("[0-9a-f]{16}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -98,8 +99,8 @@ class Guard:
             return PlainTextResponse("This server answers for its own address only.", 421)
         if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
             return PlainTextResponse("This server answers its own pages only.", 403)
-        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which no other
-        # can read or frame, and whose address has the token.
+        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which no
+        # other one can read or frame, and whose address has the token.
         is_opened = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
         sites = headers.get("sec-fetch-site", [])
         if not is_opened and any(site not in ("same-origin", "none") for site in sites):
@@ -147,6 +148,7 @@ class Browser:
         self._static = {file.name: file.read_bytes() for file in STATIC.iterdir()}
         self._threads = ThreadPoolExecutor(_THREADS, "pages")
         self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "pictures")
+        self._places = asyncio.Semaphore(_THUMBNAILS_AT_ONCE)
         self._preview_thread = ThreadPoolExecutor(1, "previews")
 
     def app(self, token: str, port: int) -> ASGIApp:
@@ -252,7 +254,11 @@ class Browser:
             return _not_found()
         wanted = row, int(match[1]) / 1000
         webp = await self._in_thread(self._pictures.known_webp, *wanted)
-        webp = webp or await self._in_slow_thread(self._pictures.webp, *wanted)
+        if not webp:
+            async with self._places:
+                # Those who have left, such as for the next page, must not be waited for.
+                if not await request.is_disconnected():
+                    webp = await self._in_slow_thread(self._pictures.webp, *wanted)
         return Response(webp, 200, {"Cache-Control": "private, max-age=600"}, "image/webp") if webp else _not_found()
 
     async def _answer_static(self, request: Request) -> Response:
