@@ -1,4 +1,7 @@
-"""Reads a whole record from its line of annotations.jsonl, for the page of its source and for hits."""
+"""Reads a record from its line of annotations.jsonl: what is searched of it, for hits, or all that its page shows.
+
+The index reads lines with the same requirements for what is searched, so that what it finds can be shown.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,21 @@ class Word(msgspec.Struct, gc=False):
     text: str
 
 
-class Text(msgspec.Struct):
+class Text(msgspec.Struct, gc=False):
     """A caption span or a segment."""
 
     start: float
     end: float
     text: str
+
+
+class Segment(Text):
+    """A segment with its words."""
+
     words: list[Word] | None = None
 
 
-class Clip(msgspec.Struct):
+class Clip(msgspec.Struct, gc=False):
     """A clip with its description."""
 
     start_seconds: float
@@ -140,7 +148,7 @@ class Record(msgspec.Struct):
     clips: list[Clip] = []
     clip_failures: list[Stretch] = []
     clip_settings: str | None = None
-    segments: list[Text] = []
+    segments: list[Segment] = []
     speech_failures: list[FailedChunk] = []
     speech_settings: str | None = None
 
