@@ -44,8 +44,8 @@ from typing import Any, ClassVar
 CONTROL_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 """Characters that terminals obey, without tabs and line breaks; for a class of a regular expression."""
 
-REORDERING_CHARACTERS = "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""Characters nobody sees that order those around them anew or break lines, for a class of a regular expression."""
+REORDERING_CHARACTERS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Characters that nobody sees and that order those around them anew; for a class of a regular expression."""
 
 
 class ReelscribeError(Exception):

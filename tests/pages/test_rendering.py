@@ -135,7 +135,7 @@ def test_a_page_says_the_hostile_text_as_it_is(name):
     )
 
 
-@pytest.mark.parametrize("char", "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u2028\u202a\u202e\u2066\u2069\ufffe\ud800")
+@pytest.mark.parametrize("char", "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\ufffe\ud800")
 def test_characters_that_nobody_sees_are_shown(char):
     assert shown(f"a{char}b") == label(f"a{char}b", 10) == "a\ufffdb"
 
