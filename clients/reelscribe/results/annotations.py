@@ -32,7 +32,6 @@ FAILURES_NAME = "failures.txt"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # What a terminal obeys, what turns text around, and what some readers take for the end of a line: escaped, it is the
 # same text for every reader of JSON. The control characters below U+0020 are escaped anyway.
-# The separators of lines and paragraphs end a line for some readers, and a record is one line.
 _UNSEEN = re.compile(f"[{CONTROL_CHARACTERS}{REORDERING_CHARACTERS}\u2028\u2029]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
