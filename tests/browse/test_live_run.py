@@ -12,21 +12,14 @@ import pytest
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
-from support.browsing import browsing, write_annotations
+from support.browsing import browsing, caption, write_annotations
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 from support.patience import PATIENCE
 from support.videos import write
-
-
-async def caption(out, *paths) -> None:
-    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1)))
-        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
 
 
 async def page(client, address: str) -> str:

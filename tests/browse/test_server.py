@@ -22,7 +22,7 @@ MEDIA = bytes(range(256)) * 4000
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A library of three files, one of which is no media."""
+    """A library of five files, one of which is no media."""
     folder = tmp_path_factory.mktemp("library")
     for name in ("plays.mp4", "swapped.mp4", "grown.mp4", "secret.txt", "<b>odd & 'name'.mp4"):
         (folder / name).write_bytes(MEDIA)
@@ -149,7 +149,7 @@ async def test_media_has_ranges(client, address, library, wanted, status, conten
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("swapped.mp4", "is a symbolic link to something that the run has not read"),
+        ("swapped.mp4", "leads through a symbolic link, and no ledger knows"),
         ("grown.mp4", "has changed since the run"),
         ("secret.txt", "no browser plays files of this suffix"),
     ],

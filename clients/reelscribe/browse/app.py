@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from itertools import islice
 from pathlib import Path
+from threading import Event
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -23,9 +24,9 @@ from reelscribe.browse.index.lines import SourceRow
 from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.links import ServerLinks
-from reelscribe.browse.media import MediaFiles, MediaRefused
+from reelscribe.browse.media import MediaFiles, MediaRefused, OpenMedia
 from reelscribe.browse.previews import Previews
-from reelscribe.browse.ranges import MediaResponse
+from reelscribe.browse.ranges import MediaResponse, wait_for_end
 from reelscribe.browse.views.library import LibraryPage
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.browse.views.run import RunFollower, RunPage
@@ -274,11 +275,22 @@ class Browser:
         if row is None or suffix != "webm" or self._previews is None:
             return _not_found()
         try:
-            loop = asyncio.get_running_loop()
-            media = await loop.run_in_executor(self._preview_thread, self._previews.open, row)
+            media = await self._in_thread(self._previews.find, row) or await self._made_preview(request, row)
         except MediaRefused as error:
             return PlainTextResponse(f"{error}.", 404)
         return MediaResponse(media, request.headers.get("range", ""), self._threads)
+
+    async def _made_preview(self, request: Request, row: SourceRow) -> OpenMedia:
+        """Make the preview of a source, for as long as the client of a request waits for it."""
+        assert self._previews
+        cancelled = Event()
+        gone = asyncio.create_task(wait_for_end(request.receive))
+        gone.add_done_callback(lambda _: cancelled.set())
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._preview_thread, self._previews.make, row, cancelled)
+        finally:
+            gone.cancel()
 
     async def _answer_media(self, request: Request) -> Response:
         row = await self._row(request.path_params["id"])

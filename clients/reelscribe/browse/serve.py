@@ -18,6 +18,7 @@ import uvicorn
 from reelscribe._files import try_lock
 from reelscribe.browse.app import Browser
 from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.index.tables import NAME as INDEX_NAME
 from reelscribe.browse.views.run import RunFollower
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
@@ -115,9 +116,8 @@ def cache_folder(out: Path) -> Iterator[Cache]:
     with ExitStack() as stack:
         folder = out / CACHE_NAME
         try:
-            if folder.is_symlink():
-                raise OSError("it is a symbolic link")
             folder.mkdir(exist_ok=True)
+            _refuse_links(folder)
             # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             if not try_lock(stack.enter_context(open(lock, "a"))):
@@ -130,6 +130,16 @@ def cache_folder(out: Path) -> Iterator[Cache]:
             f"{out / CACHE_NAME} cannot be used ({reason}), so the index is built anew each time." if reason else ""
         )
         yield Cache(folder, notice)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise OSError if a cache has a symbolic link through which something else would be written to or deleted."""
+    if folder.is_symlink():
+        raise OSError("it is a symbolic link")
+    for place in (folder, folder / INDEX_NAME):
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_symlink():
+                raise OSError(f"it has a symbolic link, {str(path.relative_to(folder))!r}")
 
 
 @contextmanager

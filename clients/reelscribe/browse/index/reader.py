@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from reelscribe.browse.index.lines import digest_of
-from reelscribe.browse.index.tables import JOURNAL_NAME, LIBRARY_NAME, open_database, texts_name
+from reelscribe.browse.index.tables import LIBRARY_NAME, open_database, open_journal, texts_name
 
 
 class RecordChanged(Exception):
@@ -20,7 +20,7 @@ class Reader:
     """Open databases and files of an index, for one thread at a time."""
 
     def __init__(self, folder: Path, shards: int, annotations: int) -> None:
-        self._files = (annotations, os.open(folder / JOURNAL_NAME, os.O_RDONLY))
+        self._files = (annotations, open_journal(folder))
         self.library = open_database(folder / LIBRARY_NAME)
         """The table of sources."""
         self.texts = [open_database(folder / texts_name(shard)) for shard in range(shards)]

@@ -19,12 +19,12 @@ from reelscribe.browse.index.reader import Reader, Readers
 from reelscribe.browse.index.tables import (
     ANNOTATIONS,
     JOURNAL,
-    JOURNAL_NAME,
     LIBRARY_NAME,
-    VERSION,
+    NAME,
     IndexState,
-    load_state,
+    check_tables,
     open_database,
+    open_journal,
     replace_sources,
     save_state,
     save_texts,
@@ -39,7 +39,6 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import FinishedSource
 from reelscribe.results.schema import NAME as LEDGER_NAME
 
-_NAME = "index"
 _NEW_SHARE = 0.2
 _FEW_LINES = 1000
 _SOURCES_AT_ONCE = 50
@@ -141,7 +140,7 @@ class SourceIndex:
     def _open_reader(self) -> Reader:
         with self._lock:
             assert self._file is not None
-            return Reader(self._folder / _NAME, self._state.shards, os.dup(self._file))
+            return Reader(self._folder / NAME, self._state.shards, os.dup(self._file))
 
     def close(self) -> None:
         """Close everything, also the readers that are lent when they come back."""
@@ -158,20 +157,15 @@ class SourceIndex:
 
     def _open(self) -> None:
         """Open the index that is there. Raises one of several errors if there is none that can be used."""
-        folder = self._folder / _NAME
-        with closing(open_database(folder / LIBRARY_NAME)) as database:
-            if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
-                raise ValueError("another version")
-            state = load_state(database)
-        self._use(state)
+        self._use(check_tables(self._folder / NAME))
 
     def _use(self, state: IndexState) -> None:
         """Open the databases of an index that is complete, to write to them."""
         self.close()
-        folder = self._folder / _NAME
+        folder = self._folder / NAME
         # The file is only read where digests say so; if it is another one by now, the next refresh will find that.
         self._file = os.open(self._annotations if state.stamp else os.devnull, os.O_RDONLY)
-        self._journal = os.open(folder / JOURNAL_NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._journal = open_journal(folder, write=True)
         self._library = open_database(folder / LIBRARY_NAME, write=True)
         self._texts = [open_database(folder / texts_name(shard), write=True) for shard in range(state.shards)]
         self._state = state
@@ -181,7 +175,7 @@ class SourceIndex:
 
     def _rebuild(self) -> None:
         """Build the index anew from annotations.jsonl, and use it."""
-        new, folder = self._folder / "new", self._folder / _NAME
+        new, folder = self._folder / "new", self._folder / NAME
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         stamp = _stamp(self._annotations)

@@ -95,9 +95,9 @@ class Pictures:
     def _decode(self, row: SourceRow) -> None:
         assert row.sha256
         try:
-            path = self._files.checked_path(row)
-            for seconds, webp in make_thumbnails(path, cancelled=self._ended):
-                self._keep(row.sha256, seconds, webp)
+            with self._files.checked_path(row) as path:
+                for seconds, webp in make_thumbnails(path, cancelled=self._ended):
+                    self._keep(row.sha256, seconds, webp)
         except (MediaRefused, OutputError, DecoderDied):
             return  # the file or room for thumbnails may be there again when somebody looks the next time
         except (MediaError, UsageError):
