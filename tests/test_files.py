@@ -64,6 +64,19 @@ def test_an_atomic_file_whose_block_fails_leaves_the_old_file_as_it_was(tmp_path
     assert partial.exists() == durable
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_a_file_is_never_written_through_a_link_of_its_names(tmp_path, link):
+    other, path = tmp_path / "other", tmp_path / "table.csv"
+    other.write_text("of the user")
+    link(other, path)
+    link(other, tmp_path / "table.csv.partial")
+    with atomic_file(path) as partial:
+        partial.write_text("content")
+    assert other.read_text() == "of the user"
+    assert path.read_text() == "content"
+    assert not path.is_symlink()
+
+
 def test_a_lock_tells_who_writes(tmp_path):
     with FolderLock(tmp_path, "export"):
         assert writer_of(tmp_path) == "export"

@@ -102,8 +102,7 @@ def caption(
 
     Returns:
         For a file, a Caption for each chosen frame, or a Failure that says why it has none; a notebook shows the list
-            with pictures. For an array, the caption
-        of each frame as text, or the RequestRefused that says why it has none.
+        with pictures. For an array, the caption of each frame as text, or the RequestRefused that says why it has none.
 
     Raises:
         MediaError: The file cannot be read, or is damaged or cut short.

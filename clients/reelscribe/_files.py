@@ -104,8 +104,8 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Write a file that appears under its own name only when it is complete.
 
     The block writes to the path that the context manager yields, `<path>.partial`. When the block ends without an
-    exception, that file is renamed to `path`, where it replaces an older file. Neither name is followed if it is a
-    symbolic link: the link is replaced, and the file that it names stays as it is.
+    exception, that file is renamed to `path`, where it replaces an older file. What has either name before is never
+    written through: of a symbolic or hard link, the file that it leads to stays as it is.
 
     Args:
         path: Where the complete file goes, in a folder that exists.
@@ -117,8 +117,7 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
-        if partial.is_symlink():
-            partial.unlink()
+        partial.unlink(missing_ok=True)
         yield partial
         if durable:
             with partial.open("rb") as file:

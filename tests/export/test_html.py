@@ -44,6 +44,7 @@ def test_each_source_has_a_page_and_all_that_pages_refer_to_is_in_the_folder(tmp
     site, _ = exported_site(tmp_path / "out", [source_record(path, "a star") for path in media], "copy")
     assert {f"source/{page_id(path)}.html" for path in media} < site_files(site)
     assert {"index.html", "search.html", "failed.html"} < site_files(site)
+    assert "static/live.js" not in site_files(site)  # it asks a server
     for page in site.rglob("*.html"):
         for file in files_of(page):
             assert file.is_file(), (page, file)
@@ -139,12 +140,15 @@ def test_an_older_export_loses_what_no_page_refers_to_but_not_what_a_user_has_pu
     first, second = (source_record(tmp_path / name, f"only {name}") for name in ("a.webm", "b.webm"))
     site, _ = exported_site(tmp_path / "out", [first, second], "copy")
     before = site_files(site)
-    (site / "source" / "notes.html").write_text("mine")
+    mine = [site / name for name in ("source/notes.html", "library.html")]
+    for path in mine:
+        path.write_text("mine")
     _, line = exported_site(tmp_path / "out", [first], "copy")
     gone = {name.split("/")[0] for name in before - site_files(site)}
     assert gone == {"source", "thumbnails", "index"}  # a copy may be the last one
     assert "1 page of sources removed that are no longer in the results" in line
-    assert (site / "source" / "notes.html").exists()
+    assert "1 file in html/media that no page plays" in line
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
     assert not any("only b.webm" in path.read_text() for path in site.rglob("*.js"))
 
 
@@ -211,6 +215,13 @@ def test_a_choice_of_media_that_is_none_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "html", "--media", "all"])
     assert result.exit_code != 0
     assert "--media" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_choice_of_media_without_pages_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "csv", "--media", "copy"])
+    assert result.exit_code != 0
+    assert "--media copy: only pages have players; add --format html" in result.output
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,8 +1,9 @@
 """A browser, and the pages of example views in a folder; both serve all tests of a file."""
 
 import pytest
-from tests.support.browser import open_browser
-from tests.support.example_views import write_pages
+
+from support.browser import open_browser
+from support.example_views import write_pages
 
 
 @pytest.fixture(scope="module")

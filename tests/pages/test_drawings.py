@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.support.example_views import SOURCE
 
 from reelscribe.pages.chart import MOST_POINTS, rate_chart
 from reelscribe.pages.timeline import LEAST_WIDTH, MOST_PICTURES, film_strip, picture_starts, timeline_bars
 from reelscribe.pages.views import Line, Rate, Track
+from support.example_views import SOURCE
 
 
 def bars(*lines, start=10.0, end=20.0):

@@ -1,8 +1,9 @@
 """Chromium shows the pages from files: they can be used with keys alone, and nothing violates WCAG AA."""
 
 import pytest
-from tests.support.browser import find_chromium, violations
-from tests.support.example_views import OLD, SPOKEN, TALK
+
+from support.browser import find_chromium, violations
+from support.example_views import OLD, SPOKEN, TALK
 
 NAMES = ["library", "search", "run", f"source/{SPOKEN}", f"source/{OLD}", f"source/{TALK}"]
 

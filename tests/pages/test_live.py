@@ -6,10 +6,10 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.support.example_views import CARDS, LIBRARY, MUTE, RUN, SOURCE, FileLinks
 
 from reelscribe.pages.render import Renderer
 from reelscribe.pages.views import Line, Track
+from support.example_views import CARDS, LIBRARY, MUTE, RUN, SOURCE, FileLinks
 
 RENDERER = Renderer(FileLinks())
 

@@ -7,7 +7,11 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.example_views import (
+
+from reelscribe.pages.queries import LibraryQuery, SearchQuery
+from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, shown
+from reelscribe.pages.views import Line, Playback, Site, SourceView, Track, Word
+from support.example_views import (
     AUDIO,
     CARDS,
     DONE_RUN,
@@ -18,10 +22,6 @@ from tests.support.example_views import (
     UNPLAYABLE,
     FileLinks,
 )
-
-from reelscribe.pages.queries import LibraryQuery, SearchQuery
-from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, shown
-from reelscribe.pages.views import Line, Playback, Site, SourceView, Track, Word
 
 VOID = {
     "area",

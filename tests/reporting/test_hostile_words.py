@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import re
 import sys
 from dataclasses import replace
 
@@ -12,11 +13,11 @@ from typer.testing import CliRunner
 from reelscribe.cli import app
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import ServerError
-from reelscribe.reporting.progress import ErrorLines, Lines
+from reelscribe.reporting.progress import ErrorLines, Lines, NotebookLines
 from reelscribe.reporting.status import RunStatus
 from reelscribe.reporting.summary import summary_table
 from support.fake_management import FakeManagement, FakeVersion
-from support.snapshots import SNAPSHOT
+from support.snapshots import FRAMES, OUTLOOK, SNAPSHOT
 
 EVIL = "\x1b[2J\x9b31m\u202egnp\u2069\x07\u2028"
 ESCAPED = r"\x1b[2J\x9b31m\u202egnp\u2069\x07\u2028"
@@ -41,6 +42,21 @@ def test_progress_shows_escapes(display):
     display(console).finished(EVIL, SourceError("MediaError", EVIL))
     display(console).message(EVIL)
     assert plain(stream.getvalue()).count(ESCAPED) == 3
+
+
+def test_a_notebook_shows_escapes(monkeypatch):
+    texts = []
+    monkeypatch.setattr(
+        "IPython.display.display", lambda shown, **_: texts.append(shown._repr_mimebundle_((), ())["text/plain"])
+    )
+    notebook = NotebookLines()
+    notebook.announce(replace(OUTLOOK, changed_settings=(EVIL,)))
+    notebook.show(replace(SNAPSHOT, lanes=(replace(FRAMES, bottleneck=EVIL),)))
+    notebook.message(EVIL)
+    assert len(texts) == 3
+    for text in texts:
+        assert r"\u202egnp\u2069" in text
+        assert re.sub(r"\x1b\[(31|0)m|\n", "", text).isprintable()  # but for rich's own colour
 
 
 def test_summary_and_status_show_escapes(tmp_path):

@@ -40,10 +40,11 @@ def write(
     options: dict[str, str] | None = None,
     container: dict[str, str] | None = None,
     pix_fmt: str = "yuv420p",
+    start: int = 0,
 ) -> None:
-    """A clip of 10 grey frames a second; each frame tells its number by its level."""
+    """A clip of 10 grey frames a second from second `start` on; each frame tells its number by its level."""
     pictures = (np.full((48, 64, 3), level, np.uint8) for level in levels)
-    write_pictures(path, codec, pictures, options=options, container=container, pix_fmt=pix_fmt)
+    write_pictures(path, codec, pictures, options=options, container=container, pix_fmt=pix_fmt, start=start)
 
 
 def write_pictures(
@@ -56,8 +57,12 @@ def write_pictures(
     pix_fmt: str = "yuv420p",
     set_up: Callable[[av.VideoStream], None] = lambda stream: None,
     to_frame: Callable[[np.ndarray], av.VideoFrame] = av.VideoFrame.from_ndarray,
+    start: int = 0,
 ) -> None:
-    """A clip of 10 frames a second, of (height, width, 3) uint8; `set_up` is called before the first is encoded."""
+    """A clip of 10 frames a second, of (height, width, 3) uint8, that begins at second `start`.
+
+    `set_up` is called before the first frame is encoded.
+    """
     with av.open(str(path), "w", options=container or {}) as file:
         stream = file.add_stream(codec, rate=10, options=options or {})
         stream.bit_rate = 4_000_000  # enough to keep the levels apart
@@ -67,6 +72,6 @@ def write_pictures(
             if number == 0:
                 stream.width, stream.height = frame.width, frame.height
                 set_up(stream)
-            frame.pts, frame.time_base = number, Fraction(1, 10)
+            frame.pts, frame.time_base = 10 * start + number, Fraction(1, 10)
             file.mux(stream.encode(frame))
         file.mux(stream.encode())

@@ -53,6 +53,16 @@ def test_by_default_there_are_twelve_over_the_duration(grey):
     assert times[-1] > 3.6
 
 
+@pytest.mark.parametrize("suffix", ["webm", "ogv", "mkv"])
+def test_a_file_that_begins_late_has_thumbnails_of_all_its_parts(tmp_path, suffix):
+    path = tmp_path / f"late.{suffix}"
+    write(path, "libvpx", [30 + 5 * k for k in range(40)], start=10)
+    times = [time for time, _ in pictures(path)]
+    assert len(times) == 12
+    assert times[0] < 10.4
+    assert times[-1] > 13.6
+
+
 def test_a_thumbnail_is_turned_and_shaped_as_players_show_it(media):
     (_, webp), *_ = make_thumbnails(media / "portrait-odd.webm", [1.0])
     assert Image.open(io.BytesIO(webp)).size == (240, 320)
@@ -77,14 +87,16 @@ def test_a_recording_has_no_thumbnails(media):
         pictures(media / "phrases.ogg", 1.0)
 
 
-def test_a_damaged_file_has_what_can_be_decoded(grey):
-    content = grey.read_bytes()
-    grey.write_bytes(content[: len(content) // 2] + bytes(len(content) // 4) + content[len(content) * 3 // 4 :])
-    try:
-        found = pictures(grey, 0.0, 1.0, 2.0, 3.0)
-    except MediaError:
-        found = []
-    assert all(0 <= time <= 4 for time, _ in found)
+def test_a_damaged_file_has_what_can_be_decoded(tmp_path):
+    path = tmp_path / "damaged.mp4"
+    write(path, "libx264", [30 + 5 * k for k in range(40)], options={"g": "10", "bf": "0"})
+    content = bytearray(path.read_bytes())
+    with av.open(str(path)) as file:
+        for packet in file.demux():
+            if packet.size and 1 <= packet.pts * packet.time_base < 2:
+                content[packet.pos : packet.pos + packet.size] = bytes(packet.size)
+    path.write_bytes(content)
+    assert [time for time, _ in pictures(path, 0.5, 1.5, 2.5)] == [0.5, 2.5]
 
 
 def test_a_child_that_dies_is_an_error_with_its_signal(monkeypatch):

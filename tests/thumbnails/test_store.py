@@ -30,15 +30,8 @@ def test_a_path_has_the_digest_and_the_milliseconds_in_nine_digits(store, tmp_pa
     assert store.path(SHA256, 1.5) == tmp_path / "thumbnails" / "ab" / SHA256 / "000001500.webp"
 
 
-@pytest.mark.parametrize(("wanted", "found"), [(-5, 1.0), (1.9, 1.0), (2.0, 1.0), (2.1, 3.0), (99, 3.0)])
-def test_the_nearest_thumbnail_is_the_earlier_one_of_two(store, wanted, found):
-    store.write(SHA256, 1.0, b"1")
-    store.write(SHA256, 3.0, b"3")
-    assert store.nearest(SHA256, wanted) == (found, store.path(SHA256, found))
-
-
-def test_a_source_without_thumbnails_has_no_nearest_one(store):
-    assert store.nearest(SHA256, 1.0) is None
+def test_a_source_without_thumbnails_has_none_to_read(store):
+    assert store.times(SHA256) == []
     assert store.read(SHA256, 1.0) is None
 
 

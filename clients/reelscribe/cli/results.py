@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from reelscribe.cli._errors import errors_as_one_line
-from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, MEDIA, Cues, one_of, output_option
+from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
+from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions
 from reelscribe.reporting.words import count
 
 
@@ -59,8 +60,8 @@ def export(
         str,
         output_option(
             "--media",
-            metavar="|".join(MEDIA),
-            autocompletion=lambda: MEDIA,
+            metavar="|".join(MEDIA_CHOICES),
+            autocompletion=lambda: MEDIA_CHOICES,
             help="What the players of html pages open: the sources where they are, copies of them beside the pages, or"
             " nothing.",
         ),
@@ -74,11 +75,12 @@ def export(
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
-        from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions
         from reelscribe.results.folder import current_annotations
 
         folder = to or out
         shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
+        if media != "link" and "html" not in formats:
+            raise UsageError(f"--media {media}: only pages have players; add --format html, or leave it out")
         lines: list[str] = []
         with current_annotations(out) as annotations:
             written = export_annotations(annotations, folder, formats, shown, site, lines.append)

@@ -19,7 +19,7 @@ from reelscribe.cluster.node import NodeSpec, version
 from reelscribe.cluster.serving import Archive, Archives
 from reelscribe.errors import NodeRefused
 from reelscribe.results.ledger import Ledger
-from reelscribe.results.store import Store
+from reelscribe.run.store import Store
 
 SILENCE_SECONDS = 30.0
 """Seconds without an answer of a node after which it is given up. A node that is well answers every second."""

@@ -17,7 +17,7 @@ from reelscribe.results.records import Kind
 
 
 class StoreLink:
-    """The ledger as a node sees it; see `results.store.Store`.
+    """The ledger as a node sees it; see `run.store.Store`.
 
     What the ledger knows about a leased source has come with the lease, so a source that is done needs no answer but
     the last one. All other calls go to the driver, which makes them in this order.

@@ -191,10 +191,15 @@ def missing_seconds(container: av.container.InputContainer, end_seconds: float) 
     """
     start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
     stated_end = start + duration
-    muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
-    if container.format.name in DURATION_FROM_ZERO and not muxer.startswith("libebml"):
+    if may_state_end(container):
         stated_end = min(stated_end, duration)
     return stated_end - end_seconds
+
+
+def may_state_end(container: av.container.InputContainer) -> bool:
+    """Return whether the duration that a file states may be the time at which it ends."""
+    muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
+    return container.format.name in DURATION_FROM_ZERO and not muxer.startswith("libebml")
 
 
 def why_cut_short(container: av.container.InputContainer, error: Exception) -> str:

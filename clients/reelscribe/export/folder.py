@@ -46,6 +46,26 @@ class ExportFolder:
         if listed:
             self.written.append(path)
 
+    def others(self, name: str, pattern: re.Pattern[str], current: Container[str]) -> list[str]:
+        """Return the names of what earlier exports have put into a folder and this one has not.
+
+        Args:
+            name: Name of a folder below the folder, which may be missing; one that is a symbolic link has nothing.
+            pattern: The names that exports give to files and folders there.
+            current: The names of those of this export.
+
+        Raises:
+            UsageError: The folder cannot be read.
+        """
+        path = self.path / name
+        if path.is_symlink() or not path.is_dir():
+            return []
+        try:
+            with os.scandir(path) as entries:
+                return [each.name for each in entries if pattern.fullmatch(each.name) and each.name not in current]
+        except OSError as error:
+            raise UsageError(f"export: {path} cannot be read: {error.strerror or error}") from None
+
     def remove(self, name: str, pattern: re.Pattern[str], current: Container[str]) -> int:
         """Remove files of earlier exports that no page refers to any more.
 
@@ -60,11 +80,7 @@ class ExportFolder:
         Raises:
             UsageError: A file cannot be removed.
         """
-        path = self.path / name
-        if path.is_symlink() or not path.is_dir():
-            return 0
-        with os.scandir(path) as entries:
-            old = [each.name for each in entries if pattern.fullmatch(each.name) and each.name not in current]
+        path, old = self.path / name, self.others(name, pattern, current)
         try:
             for each in old:
                 (path / each).unlink()
@@ -86,12 +102,7 @@ class ExportFolder:
         Raises:
             UsageError: A file cannot be removed.
         """
-        path = self.path / name
-        if path.is_symlink() or not path.is_dir():
-            return
-        with os.scandir(path) as entries:
-            old = [each.name for each in entries if pattern.fullmatch(each.name) and each.name not in current]
-        for each in old:
+        for each in self.others(name, pattern, current):
             self.remove(f"{name}/{each}", files, ())
             with suppress(OSError):  # the user has put something there
-                (path / each).rmdir()
+                (self.path / name / each).rmdir()

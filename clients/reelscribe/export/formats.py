@@ -26,8 +26,18 @@ from reelscribe.export.subtitles import subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Format:
+    """What a format needs."""
+
+    library: str | None = None
+    """The package that it needs; None if it needs none."""
+    extra: str | None = None
+    """The extra of reelscribe that installs the package."""
+
+
 @dataclass(frozen=True)
-class _SourceFormat:
+class _SourceFormat(_Format):
     """A format with files of its own for each source."""
 
     writer: Callable[[ExportFolder, str, CueSource], WriteSource]
@@ -35,34 +45,22 @@ class _SourceFormat:
     from; returns a function that writes the files of a source."""
     has_cues: bool = False
     """Whether the files show cues."""
-    library: str | None = None
-    """The package that it needs; None if it needs none."""
-    extra: str | None = None
-    """The extra of reelscribe that installs the package."""
 
 
 @dataclass(frozen=True)
-class _TableFormat:
+class _TableFormat(_Format):
     """A format of tables: a file for each table."""
 
     writer: Callable[[Path, Table[Any]], AbstractContextManager[WriteSource]]
     """Writes a table to a path; yields a function that adds the rows of a source."""
-    library: str | None = None
-    """The package that it needs; None if it needs none."""
-    extra: str | None = None
-    """The extra of reelscribe that installs the package."""
 
 
 @dataclass(frozen=True)
-class _SiteFormat:
+class _SiteFormat(_Format):
     """A format that needs all sources together, and reads them itself."""
 
     writer: Callable[[ExportFolder, Path, SiteOptions, Callable[[str], None]], None]
     """Takes the folder of the export, annotations.jsonl, choices, and what is told in lines what was done."""
-    library: str | None = None
-    """The package that it needs; None if it needs none."""
-    extra: str | None = None
-    """The extra of reelscribe that installs the package."""
 
 
 def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, tell: Callable[[str], None]) -> None:
@@ -72,12 +70,12 @@ def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, t
 
 
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _SiteFormat] = {
-    "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), True, "pysubs2", "client"),
-    "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), True, "pysubs2", "client"),
+    "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), has_cues=True, library="pysubs2", extra="client"),
+    "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), has_cues=True, library="pysubs2", extra="client"),
     "csv": _TableFormat(csv_writer),
-    "parquet": _TableFormat(parquet_writer, "pyarrow", "parquet"),
+    "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
-    "html": _SiteFormat(_write_site, "jinja2", "client"),
+    "html": _SiteFormat(_write_site, library="jinja2", extra="client"),
 }
 FORMATS: tuple[str, ...] = tuple(_FORMATS)
 """The names of all formats. Those of subtitles and tables are also the suffixes of their files."""

@@ -201,7 +201,7 @@ class NotebookLines(ErrorLines):
 
     def announce(self, outlook: Outlook) -> None:
         """Show what the run has before it."""
-        self._console.print(str(outlook), markup=False, highlight=False)
+        self._console.print(printable(str(outlook)), markup=False, highlight=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the figures in place of earlier ones."""
@@ -210,7 +210,7 @@ class NotebookLines(ErrorLines):
         show: Any = display.display  # it has no type hints
         # A table of rich knows how to show itself in a notebook.
         figures = Table.grid()
-        figures.add_row(Text(describe(snapshot)))
+        figures.add_row(Text(printable(describe(snapshot))))
         if self._handle is None:
             self._handle = show(figures, display_id=True)
         else:

@@ -15,7 +15,7 @@ from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
 from reelscribe.results.ledger import file_stat, size_in
 from reelscribe.results.records import Kind, error_of
-from reelscribe.results.store import Store
+from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, source_error
 
 

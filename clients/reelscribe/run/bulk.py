@@ -100,7 +100,8 @@ class BulkRun:
             exclude: Globs; sources whose path or file name fits one of them are left out.
             limit: Largest number of sources, of those that are not done yet; None for all sources.
             thumbnails: Number of thumbnails that are kept of each video whose frames are captioned, or whose clips are
-                described; None for one of each shot or, if shots are not known, 12; 0 for none.
+                described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
+                none.
         """
         self._tracks, self._out = tracks, out
         self._progress = progress or usual_progress()

@@ -15,7 +15,7 @@ import av
 
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
-from reelscribe.thumbnails.reading import opened, pictures_video, scaler_of
+from reelscribe.thumbnails.reading import opened, pictures_video, scaler_of, start_and_length
 
 MOST_SECONDS = 60.0
 """Longest time in which all thumbnails of a source are made, in seconds."""
@@ -57,10 +57,10 @@ def _make(request: dict[str, Any], send: child.Send) -> None:
     """Execute a request in the child."""
     with opened(request["path"]) as container:
         video = pictures_video(container)
-        start = (container.start_time or 0) / av.time_base
         times = request["times"]
         if times is None:
-            times = even_times((container.duration or 0) / av.time_base, USUAL_COUNT, start)
+            start, length = start_and_length(container)
+            times = even_times(length, USUAL_COUNT, start)
         scale, sent = None, set[float]()
         for time in times:
             frame = _frame_at(container, video, time)

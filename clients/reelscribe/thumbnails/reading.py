@@ -13,7 +13,7 @@ from av.video.stream import VideoStream
 
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.frame_scaler import FrameScaler
-from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
+from reelscribe.decode.source_file import ffmpeg_reason, may_state_end, open_for_ffmpeg
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
@@ -48,6 +48,14 @@ def pictures_video(container: av.container.InputContainer) -> VideoStream:
         raise NoPictures("expected a video stream with pictures")
     video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
     return video
+
+
+def start_and_length(container: av.container.InputContainer) -> tuple[float, float]:
+    """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states."""
+    start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    # FFmpeg computes the length of Ogg from its pages.
+    states_end = may_state_end(container) and container.format.name != "ogg" and duration > start
+    return start, duration - start if states_end else duration
 
 
 def scaler_of(video: VideoStream, first: av.VideoFrame, longer_side: int, *, even: bool = False) -> FrameScaler:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class ThumbnailTask:
     sha256: str
     """Digest of the source's bytes, 64 hexadecimal digits in lower case."""
     most: int | None = None
-    """Number of thumbnails; None for one of each shot or, if shots are not known, 12."""
+    """Number of thumbnails; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -104,27 +103,6 @@ class ThumbnailStore:
             UsageError: It is no such digest, or no such time.
         """
         return self._out.joinpath(NAME, *_parts(sha256), _file_name(seconds))
-
-    def nearest(self, sha256: str, seconds: float) -> tuple[float, Path] | None:
-        """Return the thumbnail nearest to a time, the earlier one of two; None if the source has none.
-
-        Args:
-            sha256: Digest of the source's bytes, 64 hexadecimal digits in lower case.
-            seconds: Presentation time in seconds.
-
-        Returns:
-            Its presentation time in seconds, and its path.
-
-        Raises:
-            UsageError: It is no such digest.
-        """
-        times = self.times(sha256)
-        at = bisect_left(times, seconds)
-        around = times[max(0, at - 1) : at + 1]
-        if not around:
-            return None
-        found = min(around, key=lambda time: abs(time - seconds))
-        return found, self.path(sha256, found)
 
     def read(self, sha256: str, seconds: float) -> bytes | None:
         """Return the WebP file of exactly this time; None if there is none that may be read.

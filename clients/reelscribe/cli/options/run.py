@@ -17,7 +17,6 @@ T = TypeVar("T")
 CUES = ("auto", "captions", "clips", "transcript", "both")
 FORMATS = ("vtt", "srt", "csv", "parquet", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-MEDIA = ("link", "copy", "none")
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
 output_option = partial(typer.Option, rich_help_panel=Heading.OUTPUT)

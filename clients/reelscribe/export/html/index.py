@@ -3,11 +3,11 @@
 Below `index/` lie, with H for 16 hexadecimal digits of the SHA-256 of the file::
 
     manifest.js   names of all pieces, which the page of the search loads first
-    words-H.js    words in order, each with the numbers of the sources that have it
-    texts-H.js    the texts of sources, in the order of their numbers
+    words-H.js    words in order, each with the numbers of the pages that have it
+    texts-H.js    the texts of pages, in the order of their numbers
 
 Each file calls `reelscribe.piece(name, value)`. A search loads the words that it needs, and then the texts of the
-sources that have all of them. As a piece is named by its content, the manifest of an earlier export never refers to
+pages that have all of them. As a piece is named by its content, the manifest of an earlier export never refers to
 pieces of another one: it is replaced when all new pieces are there.
 """
 
@@ -32,7 +32,7 @@ from reelscribe.pages.render import shown
 FOLDER = "index"
 
 _PIECE_CHARACTERS = 2**18
-_MOST_PAIRS = 2**20  # of a word and a source in memory; about 150 MB
+_MOST_PAIRS = 2**20  # of a word and a page in memory; about 150 MB
 _PIECE_NAME = re.compile(r"(texts|words)-[0-9a-f]{16}\.js")
 # Nothing that could end a script or a line of it, wherever the text is put.
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "\u2028": "\\u2028", "\u2029": "\\u2029"})

@@ -23,6 +23,8 @@ class FileLinks:
         """The address of the file of each source that can be played, by the id of the source."""
         self.sections_of: dict[str, Sequence[float]] = {}
         """When the sections of each source begin that has several pages, by its id."""
+        self.static_names: set[str] = set()
+        """The names of the style sheets and scripts to which pages refer."""
 
     def library(self, query: LibraryQuery) -> str:
         """Return the address of the library of all sources, or of that of those that failed."""
@@ -59,6 +61,7 @@ class FileLinks:
 
     def static(self, name: str) -> str:
         """Return the address of a style sheet or script."""
+        self.static_names.add(name)
         return f"{STATIC}/{name}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from io import RawIOBase
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from reelscribe.export.html.links import MEDIA
 from reelscribe.export.html.options import MediaChoice
 
 _BLOCK = 2**20
+_COPY = re.compile(r"[0-9a-f]{16}(\.[^.]+)?")
 
 
 class ExportedMedia:
@@ -35,6 +37,8 @@ class ExportedMedia:
         """Number of files that were copied, and their bytes."""
         self.kept = 0
         """Number of copies that were there already."""
+        self._played: set[str] = set()
+        """The names of the copies that pages play."""
 
     def address(self, row: SourceRow) -> str:
         """Return the address of the file to play, as seen from the root of the site. Copies it if that was chosen.
@@ -55,7 +59,12 @@ class ExportedMedia:
         name = f"{MEDIA}/{row.id}{Path(row.path).suffix.lower()}"
         if not self._is_copied(name, row):
             self._copy(name, row)
+        self._played.add(os.path.basename(name))
         return name
+
+    def unused(self) -> int:
+        """Return how many copies of earlier exports there are that no page plays. They may be the last ones."""
+        return len(self._folder.others(f"{self._root}/{MEDIA}", _COPY, self._played))
 
     def _is_copied(self, name: str, row: SourceRow) -> bool:
         """Return whether an earlier export has copied the very bytes that the record is about."""

@@ -23,7 +23,7 @@ from reelscribe.browse.views.source import source_view, used_settings
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
 from reelscribe.export.html.library import CardFile
-from reelscribe.export.html.links import SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
+from reelscribe.export.html.links import MEDIA, SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
 from reelscribe.export.html.media import ExportedMedia
 from reelscribe.export.html.options import SiteOptions
 from reelscribe.export.html.pictures import THUMBNAIL_NAME, ExportedPictures
@@ -42,7 +42,7 @@ ROOT = "html"
 
 _SOURCE_PAGE = re.compile(r"[0-9a-f]{16}(-[0-9]+)?\.html")
 _SOURCE_ID = re.compile(r"[0-9a-f]{16}")
-_LIBRARY_PAGE = re.compile(r"(library|failed)(-[0-9]+)?\.html")
+_LIBRARY_PAGE = re.compile(r"(library-[0-9]+|failed(-[0-9]+)?)\.html")
 _CANNOT_PLAY = "Browsers cannot play this file. Its texts and thumbnails are here."
 
 
@@ -129,9 +129,6 @@ class _SourcePages:
 
     def finish(self) -> None:
         """Write what the pages have in common, and remove what no page refers to any more."""
-        for path in sorted(STATIC_FILES.iterdir()):
-            with self._folder.file(f"{ROOT}/{STATIC}/{path.name}") as partial_path:
-                partial_path.write_bytes(path.read_bytes())
         self._write("search.html", self._renderer.search(SearchView(self._site, SearchQuery())))
         written, home = set[str](), ""
         for query in (LibraryQuery(state="error"), LibraryQuery()):
@@ -141,13 +138,16 @@ class _SourcePages:
                 else:
                     written.add(self._links.library(view.query))
                     self._write(self._links.library(view.query), self._renderer.library(view))
+        for name in sorted(self._links.static_names):
+            with self._folder.file(f"{ROOT}/{STATIC}/{name}") as partial_path:
+                partial_path.write_bytes((STATIC_FILES / name).read_bytes())
         self._write("index.html", home)  # all that it leads to is there
         self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
         self._folder.remove(ROOT, _LIBRARY_PAGE, written)
         self._folder.remove_folders(f"{ROOT}/{THUMBNAILS}", _SOURCE_ID, self._sources, THUMBNAIL_NAME)
 
     def summary(self) -> str:
-        """Return in one line what was written beside the pages, and what misses."""
+        """Return in one line what was written beside the pages, and what is missing."""
         pictures, media = self._pictures, self._media
         parts = [count(pictures.written, "thumbnail")]
         if pictures.sources_made:
@@ -158,6 +158,8 @@ class _SourcePages:
             parts.append(f"{count(media.copied, 'file')} of media copied ({_in_bytes(media.copied_bytes)})")
         if media.kept:
             parts.append(f"{count(media.kept, 'copy').replace('copys', 'copies')} of an earlier export kept")
+        if unused := media.unused():
+            parts.append(f"{count(unused, 'file')} in {ROOT}/{MEDIA} that no page plays")
         if self._removed:
             parts.append(f"{count(self._removed, 'page')} of sources removed that are no longer in the results")
         return f"open {self._folder.path / ROOT / 'index.html'} in a browser; {', '.join(parts)}"

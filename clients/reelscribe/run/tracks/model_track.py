@@ -91,7 +91,8 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
         Args:
             out: The output folder.
-            most: Number of thumbnails of a source; None for one of each shot or, if shots are not known, 12.
+            most: Number of thumbnails of a source; None for one of each shot or, if shots are
+                not known, one in 5 seconds, at most 12.
         """
         self._thumbnails = os.path.abspath(out), most
 

@@ -27,7 +27,7 @@ from reelscribe.reporting.units import Counts
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
-from reelscribe.results.store import Store
+from reelscribe.run.store import Store
 from reelscribe.run.tracks.sender import Opened
 
 
