@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -278,7 +279,10 @@ DONE_RUN = replace(
 
 
 def write_pages(folder: Path, *, served: bool = True) -> dict[str, Path]:
-    """Write all pages and what they refer to below a folder, and return the files of the pages by a name of each."""
+    """Write all pages and what they refer to below a folder, and return the files of the pages by a name of each.
+
+    They do not ask for what is new, because no server would answer.
+    """
     renderer = Renderer(FileLinks(served=served))
     views = {SPOKEN: SOURCE, OLD: UNPLAYABLE, TALK: AUDIO}
     texts = {
@@ -296,5 +300,5 @@ def write_pages(folder: Path, *, served: bool = True) -> dict[str, Path]:
         image.save(folder / "thumbnail" / f"{1000 * second}.webp")
     paths = {name: folder / f"{name}.html" for name in texts}
     for name, path in paths.items():
-        path.write_text(texts[name])
+        path.write_text(re.sub(' data-live-seconds="[0-9]+"', "", texts[name]))
     return paths
