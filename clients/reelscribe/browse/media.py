@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, path_bytes
-from reelscribe.browse.records import Record
+from reelscribe.browse.records import SavedRecord
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.pages.views import Playback
 from reelscribe.results.ledger_reader import LedgerReader
@@ -150,7 +150,7 @@ class MediaFiles:
             return None
 
 
-def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: bool) -> Playback:
+def playback(row: SourceRow, record: SavedRecord, files: MediaFiles, *, previews: bool) -> Playback:
     """Decide how a source is played.
 
     Args:
@@ -164,7 +164,7 @@ def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: boo
     return playback_of_format(row, record, previews=previews)
 
 
-def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Playback:
+def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -> Playback:
     """Decide how a source is played whose file is there.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 
-class Word(msgspec.Struct, gc=False):
+class SavedWord(msgspec.Struct, gc=False):
     """A word of a segment."""
 
     start: float
@@ -29,7 +29,7 @@ class Text(msgspec.Struct, gc=False):
 class Segment(Text):
     """A segment with its words."""
 
-    words: list[Word] | None = None
+    words: list[SavedWord] | None = None
 
 
 class Clip(msgspec.Struct, gc=False):
@@ -82,7 +82,7 @@ class FailedChunk(msgspec.Struct, gc=False):
     error: str
 
 
-class Caption(msgspec.Struct):
+class SavedCaption(msgspec.Struct):
     """A captioned frame."""
 
     pts_seconds: float
@@ -132,7 +132,7 @@ class Error(msgspec.Struct):
     message: str
 
 
-class Record(msgspec.Struct):
+class SavedRecord(msgspec.Struct):
     """What the page of a source shows of its record."""
 
     source: SourcePart
@@ -141,7 +141,7 @@ class Record(msgspec.Struct):
     audio: Audio | None = None
     shots: list[Stretch] = []
     shot_settings: str | None = None
-    captions: list[Caption] = []
+    captions: list[SavedCaption] = []
     caption_spans: list[Text] = []
     caption_failures: list[FailedFrame] = []
     caption_settings: str | None = None
@@ -160,7 +160,7 @@ class Record(msgspec.Struct):
         return min(starts, default=0.0)
 
 
-_RECORD = msgspec.json.Decoder(Record)
+_RECORD = msgspec.json.Decoder(SavedRecord)
 _TEXTS = msgspec.json.Decoder(Texts)
 
 
@@ -168,9 +168,9 @@ class UnreadableRecord(Exception):
     """A line has not what docs/records.md describes; the message says what."""
 
 
-def read_record(line: bytes) -> Record:
+def read_record(line: bytes) -> SavedRecord:
     """Read a line of annotations.jsonl. Raises UnreadableRecord."""
-    record: Record = _decode(_RECORD, line)
+    record: SavedRecord = _decode(_RECORD, line)
     return record
 
 

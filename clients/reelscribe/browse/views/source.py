@@ -14,7 +14,7 @@ from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.reader import RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.media import MediaFiles, playback
-from reelscribe.browse.records import Caption, Record, Segment, Text, UnreadableRecord, read_record
+from reelscribe.browse.records import SavedCaption, SavedRecord, Segment, Text, UnreadableRecord, read_record
 from reelscribe.browse.views.library import card_of
 from reelscribe.browse.views.pictures import Pictures, time_of_card
 from reelscribe.errors import OutputError
@@ -67,7 +67,7 @@ class SourcePage:
                 self._index.refresh_soon()
         return None
 
-    def _view(self, site: Site, row: SourceRow, record: Record, seconds: float, retry: str) -> SourceView:
+    def _view(self, site: Site, row: SourceRow, record: SavedRecord, seconds: float, retry: str) -> SourceView:
         return source_view(
             site,
             row,
@@ -97,7 +97,7 @@ class SourcePage:
 def source_view(
     site: Site,
     row: SourceRow,
-    record: Record,
+    record: SavedRecord,
     *,
     seconds: float,
     playback: Playback,
@@ -160,7 +160,7 @@ def unreadable_view(site: Site, row: SourceRow, problem: str) -> SourceView:
     return SourceView(site, card_of(row, None), path=row.path, playback=Playback("none"), start=0.0, end=0.0)
 
 
-def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings]:
+def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Settings]:
     """Yield what made the annotations of a record.
 
     Args:
@@ -178,7 +178,7 @@ def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings
             yield settings_of(kind, known[id_])
 
 
-def tracks_of(record: Record) -> list[Track]:
+def tracks_of(record: SavedRecord) -> list[Track]:
     """Return the tracks of a record with all their lines."""
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
@@ -258,7 +258,7 @@ def _first_lines(tracks: Sequence[Track], most: int) -> tuple[list[Track], int]:
     return kept, lines - sum(len(track.lines) for track in kept)
 
 
-def _captions(spans: list[Text], captions: list[Caption]) -> Iterator[Line]:
+def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]:
     """Yield the spans of captions, each with the flags of its frames."""
     at = 0
     for span in spans:
@@ -285,7 +285,7 @@ def _words(segment: Segment) -> tuple[Word, ...]:
     return tuple(found)
 
 
-def _facts(record: Record) -> Iterator[Fact]:
+def _facts(record: SavedRecord) -> Iterator[Fact]:
     media, audio = record.media, record.audio
     if media:
         yield Fact(
