@@ -86,7 +86,7 @@ def names(index: SourceIndex, **filters) -> list[str]:
 def count_hits(index: SourceIndex, query: str) -> int:
     """The number of texts that a query finds."""
     with index.reader() as reader:
-        return len(find_texts(reader, index.docs, parse_query(query), TEXT_KINDS).numbers)
+        return len(find_texts(reader, parse_query(query), TEXT_KINDS).numbers)
 
 
 def found(index: SourceIndex, query: str, pictures, **changes) -> list[str]:

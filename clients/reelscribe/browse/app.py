@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
-from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Event
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,7 +30,7 @@ from reelscribe.browse.ranges import MediaResponse, wait_for_end
 from reelscribe.browse.views.library import LibraryPage
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.browse.views.run import RunFollower, RunPage
-from reelscribe.browse.views.search import HITS_A_PAGE, SearchPage, TextHit
+from reelscribe.browse.views.search import SearchPage, TextHit
 from reelscribe.browse.views.source import SourcePage
 from reelscribe.errors import UsageError
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
@@ -138,7 +138,7 @@ class Browser:
             notices: Sentences that every page shows.
         """
         self._out, self._index, self._run, self._notices = out, index, run, notices
-        self._files = MediaFiles(out)
+        self._cache, self._files = cache, MediaFiles(out)
         self._pictures = Pictures(out, cache, self._files)
         self._previews = Previews(cache, self._files) if transcode else None
         self._library = LibraryPage(index, self._pictures)
@@ -232,21 +232,23 @@ class Browser:
     async def _list(
         self, request: Request, media_type: str, lines_of: Callable[[Iterable[TextHit]], Iterator[str]]
     ) -> Response:
-        """Send a list of hits while it is made: as a whole, it might not fit in memory."""
+        query = SearchQuery.from_parameters(request.query_params.multi_items())
+
+        def made() -> OpenMedia:
+            # In memory, several lists at once would be too large, and a slow client must not keep a reader.
+            with TemporaryFile(dir=self._cache) as file:
+                for line in lines_of(self._search.all_hits(query)):
+                    file.write(line.encode("utf-8", "replace"))
+                file.flush()
+                return OpenMedia(os.dup(file.fileno()), file.tell(), media_type)
+
         try:
-            lines = lines_of(self._search.all_hits(SearchQuery.from_parameters(request.query_params.multi_items())))
+            response = MediaResponse(await self._in_slow_thread(made), "", self._threads)
         except UsageError as error:
             return PlainTextResponse(str(error), 400)
-
-        def next_chunk() -> bytes:
-            return "".join(islice(lines, HITS_A_PAGE)).encode("utf-8", "replace")
-
-        async def content() -> AsyncIterator[bytes]:
-            while chunk := await self._in_slow_thread(next_chunk):
-                yield chunk
-
         name = request.url.path.rpartition("/")[2]
-        return StreamingResponse(content(), 200, {"Content-Disposition": f'attachment; filename="{name}"'}, media_type)
+        response.headers.update({"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"})
+        return response
 
     async def _answer_thumbnail(self, request: Request) -> Response:
         match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import NamedTuple
 
 import uvicorn
@@ -82,8 +83,8 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
         cache = stack.enter_context(cache_folder(out))
         try:
             index = stack.enter_context(SourceIndex(out, cache.folder))
-        except OSError as error:
-            raise OutputError(f"{out}: the results cannot be read: {error}") from None
+        except (OSError, sqlite3.Error) as error:
+            raise OutputError(f"{out}: the results cannot be read, or not be indexed: {error}") from None
         run = RunFollower(out)
         run.look()
         stack.enter_context(_kept_up_to_date(index, run))
@@ -158,12 +159,11 @@ def _listening(port: int) -> Iterator[socket.socket]:
 @contextmanager
 def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
     """Refresh the index and the state of the run in a thread while the block runs."""
-    ended = Event()
 
     def refresh() -> None:
-        while not ended.is_set():
+        while not index.stopped:
             began = time.monotonic()
-            run.look()
+            index.attempt("run", "The state of the run cannot be read", run.look)
             index.refresh()
             index.wait(max(_REFRESH_SECONDS, (time.monotonic() - began) / _REFRESH_SHARE))
 
@@ -172,6 +172,5 @@ def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
-        index.refresh_soon()
+        index.stop()
         thread.join()

@@ -19,6 +19,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
 from reelscribe.browse.index.lines import SourceRow
 
 VERSION = 1
@@ -111,10 +113,12 @@ def save_state(library: sqlite3.Connection, state: IndexState) -> None:
 
 
 def load_state(library: sqlite3.Connection) -> IndexState:
-    """Return what the index was made of. Raises ValueError, TypeError or KeyError if the library has no such state."""
+    """Return what the index was made of. Raises ValueError or KeyError if the library has no such state."""
     values = dict(library.execute("SELECT name, value FROM state"))
-    state = json.loads(values["state"])
-    return IndexState(**{**state, "stamp": tuple(state["stamp"])})
+    state = msgspec.json.decode(values["state"], type=IndexState)
+    if state.shards < 1:
+        raise ValueError(f"expected at least one database of texts, got {state.shards}")
+    return state
 
 
 def make_library(database: sqlite3.Connection) -> None:
@@ -154,7 +158,7 @@ def check_tables(folder: Path) -> IndexState:
     names of other files for its own.
 
     Raises:
-        OSError, sqlite3.Error, ValueError, TypeError, KeyError: It has not.
+        OSError, sqlite3.Error, ValueError, KeyError: It has not.
     """
     with closing(open_database(folder / LIBRARY_NAME)) as library:
         _check_schema(library, make_sources, make_library)
@@ -180,6 +184,14 @@ def _check_schema(database: sqlite3.Connection, *makers: Callable[[sqlite3.Conne
         found = [each.execute(_SCHEMA).fetchall() for each in (database, expected)]
     if found[0] != found[1]:
         raise ValueError("other tables than expected")
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error of SQLite tells that a database is damaged, or does not fit the others of its index."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
 def open_journal(folder: Path, *, write: bool = False) -> int:

@@ -108,7 +108,7 @@ def parse_query(text: str) -> list[Term]:
     return terms
 
 
-def match_expression(terms: list[Term]) -> str:
+def match_expression(terms: Sequence[Term]) -> str:
     """Return a query in the language of FTS5. Words are letters, digits and marks, so that none can be syntax."""
     return " AND ".join(f'"{" ".join(term.words)}"{" *" if term.prefix else ""}' for term in terms)
 

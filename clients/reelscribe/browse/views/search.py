@@ -61,14 +61,16 @@ class SearchPage:
             return SearchView(site, query, problem=str(error))
         if not terms:
             return SearchView(site, query, problem=_NO_WORD)
-        found = self._found(self._index.generation, tuple(terms), query.kinds)
-        pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
-        query = query.on_page(min(query.page, pages))
-        some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
-        return SearchView(site, query, tuple(self._hits(some, terms)), len(found.numbers), found.more, pages)
+        with self._index.reader() as reader:
+            found = self._found_by(reader, terms, query.kinds)
+            pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
+            query = query.on_page(min(query.page, pages))
+            some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
+            hits = tuple(self._hits(reader, some, terms))
+        return SearchView(site, query, hits, len(found.numbers), found.more, pages)
 
     def all_hits(self, query: SearchQuery) -> Iterator[TextHit]:
-        """Return an iterator over all hits of a query, up to the number at which counting ends.
+        """Yield all hits of a query, up to the number at which counting ends.
 
         Raises:
             UsageError: The query cannot be searched.
@@ -76,20 +78,23 @@ class SearchPage:
         terms = parse_query(query.q)
         if not terms:
             raise UsageError(_NO_WORD)
-        return self._all_hits(tuple(terms), query.kinds)
+        # One reader for all of them: the numbers of another build of the index are those of other texts.
+        with self._index.reader() as reader, reader.unchanged():
+            numbers = self._found_by(reader, terms, query.kinds).numbers
+            for first in range(0, len(numbers), HITS_A_PAGE):
+                yield from _texts(reader, numbers[first : first + HITS_A_PAGE])
 
-    def _all_hits(self, terms: tuple[Term, ...], kinds: tuple[TextKind, ...]) -> Iterator[TextHit]:
-        numbers = self._found(self._index.generation, terms, kinds).numbers
-        for first in range(0, len(numbers), HITS_A_PAGE):
-            yield from self._texts(numbers[first : first + HITS_A_PAGE])
+    def _found_by(self, reader: Reader, terms: list[Term], kinds: tuple[TextKind, ...]) -> FoundTexts:
+        found = self._found(self._index.generation, tuple(terms), kinds)
+        return found if found.build is reader.build else find_texts(reader, terms, kinds)
 
     def _find(self, _: int, terms: tuple[Term, ...], kinds: tuple[TextKind, ...]) -> FoundTexts:
         with self._index.reader() as reader:
-            return find_texts(reader, self._index.docs, list(terms), kinds)
+            return find_texts(reader, terms, kinds)
 
-    def _hits(self, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
+    def _hits(self, reader: Reader, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
         times: dict[str, list[float]] = {}
-        for row, kind, start, end, text in self._texts(numbers):
+        for row, kind, start, end, text in _texts(reader, numbers):
             if row.id not in times:
                 times[row.id] = self._pictures.times(row)
             yield Hit(
@@ -102,16 +107,6 @@ class SearchPage:
                 thumbnail=picture_of_line(times[row.id], start, end),
                 missing=bool(row.missing),
             )
-
-    def _texts(self, numbers: Sequence[int]) -> Iterator[TextHit]:
-        with self._index.reader() as reader:
-            rows = source_rows(reader, (split_number(number)[0] for number in numbers))
-            texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
-        for number in numbers:
-            doc, kind, position = split_number(number)
-            item = _item(texts.get(doc), TEXT_KINDS[kind], position)
-            if item:  # otherwise the source has changed since; the next refresh finds it again
-                yield TextHit(rows[doc], TEXT_KINDS[kind], item.start, item.end, item.text)
 
 
 def marked_parts(text: str, terms: list[Term]) -> Iterator[Part]:
@@ -140,6 +135,16 @@ def marked_parts(text: str, terms: list[Term]) -> Iterator[Part]:
         yield Part(text[at:stop])
     if stop < len(text):
         yield Part("…")
+
+
+def _texts(reader: Reader, numbers: Sequence[int]) -> Iterator[TextHit]:
+    rows = source_rows(reader, (split_number(number)[0] for number in numbers))
+    texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
+    for number in numbers:
+        doc, kind, position = split_number(number)
+        item = _item(texts.get(doc), TEXT_KINDS[kind], position)
+        if item:  # otherwise the source has changed since; the next refresh finds it again
+            yield TextHit(rows[doc], TEXT_KINDS[kind], item.start, item.end, item.text)
 
 
 def _texts_of(reader: Reader, row: SourceRow) -> Texts | None:
