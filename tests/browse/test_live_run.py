@@ -52,7 +52,7 @@ async def test_the_library_grows_with_the_run_and_failures_are_told(tmp_path, mo
             await until(has_grown)
             text = await page(client, f"{address}run")
     assert "1 of 2 sources failed" in text
-    assert "reelscribe caption &#39;my videos&#39; --out out --retry-failed" in text
+    assert "reelscribe caption --retry-failed &#39;my videos&#39; --out out" in text
     assert "A source cannot be read" in text
 
 
@@ -152,3 +152,13 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+async def test_a_ledger_that_cannot_be_read_is_told(tmp_path):
+    write_annotations(tmp_path, record("a.mp4", "words"))
+    (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 1000)
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path) as address:
+            text = await page(client, f"{address}run")
+    assert "The state of the run cannot be read" in text
+    assert "No run has saved anything" not in text

@@ -189,12 +189,12 @@ def test_words_are_written_once_with_the_pages_that_have_them(tmp_path):
 
 def test_memory_does_not_grow_with_the_number_of_sources(tmp_path):
     peaks = []
-    for number in (4, 16):
-        path = annotations(tmp_path, [record(f"{k}.mp4", *["star " * 1000] * 20) for k in range(number)])
+    for number in (1, 2, 8):  # the first one is for what is loaded once
+        path = annotations(tmp_path, [record(f"{k}.mp4", *["star" * 2500] * 40) for k in range(number)])
         with peak_memory() as peak:
             export(path, tmp_path / "out", ["html"])
         peaks.append(peak())
-    assert peaks[1] < 1.3 * peaks[0]
+    assert peaks[2] < 1.3 * peaks[1]
 
 
 async def test_pages_are_exported_while_a_run_is_writing(tmp_path):

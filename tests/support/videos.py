@@ -75,3 +75,13 @@ def write_pictures(
             frame.pts, frame.time_base = 10 * start + number, Fraction(1, 10)
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
+
+
+def beginning(source: Path, path: Path, seconds: float) -> None:
+    """A copy of all packets of a file that begin before some second, in the same format."""
+    with av.open(str(source)) as whole, av.open(str(path), "w") as part:
+        streams = {stream.index: part.add_stream_from_template(stream) for stream in whole.streams}
+        for packet in whole.demux():
+            if packet.dts is not None and packet.dts * packet.time_base < seconds:
+                packet.stream = streams[packet.stream_index]
+                part.mux(packet)

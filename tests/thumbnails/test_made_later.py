@@ -14,7 +14,7 @@ from reelscribe.errors import MediaError, OutputError
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.maker import make_thumbnails
 from reelscribe.thumbnails.previews import make_preview
-from support.videos import write
+from support.videos import beginning, write
 
 
 def pictures(path, *times):
@@ -140,15 +140,17 @@ def test_a_preview_has_the_times_of_its_source(grey, tmp_path):
 
 
 def test_a_preview_has_sound_and_small_pictures(media, tmp_path):
-    make_preview(media / "spoken.mp4", tmp_path / "preview.webm")
-    with av.open(str(tmp_path / "preview.webm")) as container, av.open(str(media / "spoken.mp4")) as source:
+    beginning(media / "spoken.mp4", tmp_path / "spoken.mp4", 2.0)
+    make_preview(tmp_path / "spoken.mp4", tmp_path / "preview.webm")
+    with av.open(str(tmp_path / "preview.webm")) as container, av.open(str(tmp_path / "spoken.mp4")) as source:
         assert container.streams.audio[0].codec_context.name in ("opus", "libopus")
         assert max(container.streams.video[0].width, container.streams.video[0].height) <= 480
         assert abs(container.duration - source.duration) < 0.1 * av.time_base
 
 
 def test_a_recording_has_a_preview_of_sound_alone(media, tmp_path):
-    make_preview(media / "phrases.ogg", tmp_path / "preview.webm")
+    beginning(media / "phrases.ogg", tmp_path / "phrases.ogg", 2.0)
+    make_preview(tmp_path / "phrases.ogg", tmp_path / "preview.webm")
     with av.open(str(tmp_path / "preview.webm")) as container:
         assert [stream.type for stream in container.streams] == ["audio"]
 

@@ -1,7 +1,8 @@
 """The bytes of sources: which a browser can play, and an open file of the source that a record names.
 
-Where the ledger knows a file, it must be the very file that the run has read: its size, its times and its inode are
-compared. Without a ledger the size alone is, and no symbolic link may be on the way.
+Where the ledger knows a file, its size and the time at which it was written must be those that the run has seen: a
+library may be moved or copied with its times. Without a ledger the size alone counts, and no symbolic link may be on the
+way.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, path_bytes
-from reelscribe.browse.records import Record
+from reelscribe.browse.records import SavedRecord
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.pages.views import Playback
 from reelscribe.results.ledger_reader import LedgerReader
@@ -133,7 +134,7 @@ class MediaFiles:
             raise MediaRefused(
                 f"{row.path} has changed since the run: it has {status.st_size:,} bytes, and its record says {said}"
             )
-        if known not in (None, _file_stat(status)):
+        if known is not None and known.split()[:2] != [str(status.st_size), str(status.st_mtime_ns)]:
             what = "leads through a symbolic link to a file" if is_linked else "is a file"
             raise MediaRefused(
                 f"{row.path} {what} that the run has not read, or that has changed since; run it again to read it"
@@ -150,7 +151,7 @@ class MediaFiles:
             return None
 
 
-def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: bool) -> Playback:
+def playback(row: SourceRow, record: SavedRecord, files: MediaFiles, *, previews: bool) -> Playback:
     """Decide how a source is played.
 
     Args:
@@ -164,7 +165,7 @@ def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: boo
     return playback_of_format(row, record, previews=previews)
 
 
-def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Playback:
+def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -> Playback:
     """Decide how a source is played whose file is there.
 
     Args:
@@ -186,8 +187,3 @@ def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Pla
     codecs = " and ".join(codec for codec in (video, audio) if codec)
     advice = "To watch small previews of such files, start reelscribe browse with --transcode."
     return Playback("none", f"Browsers cannot play {suffix or 'such'} files with {codecs}. {advice}")
-
-
-def _file_stat(status: os.stat_result) -> str:
-    """Return what `reelscribe.results.ledger.file_stat` returns for an open file."""
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
