@@ -41,6 +41,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+CONTROL_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+"""Characters that terminals obey, without tabs and line breaks; for a class of a regular expression."""
+
+REORDERING_CHARACTERS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Characters that nobody sees and that order those around them anew; for a class of a regular expression."""
+
 
 class ReelscribeError(Exception):
     """Base of all errors of reelscribe; the class name is the `type` of an error in records and in responses."""
@@ -233,6 +239,9 @@ def brief(value: Any) -> str:
 
 def printable(text: str, kept: str = "") -> str:
     """Return a text with escapes for what a terminal could not show or would obey, as file names may hold anything.
+
+    It escapes more than CONTROL_CHARACTERS and REORDERING_CHARACTERS, also what no font has: a name in a message must
+    be one that the user can tell from others, and can type.
 
     Args:
         text: Any text.

@@ -10,16 +10,9 @@ import pytest
 
 from reelscribe.browse.index import source_index, tables
 from reelscribe.browse.index.building import build
-from reelscribe.client.endpoint import Server
-from reelscribe.client.models import CaptionClient
-from reelscribe.decode.sampling import Sampling
 from reelscribe.results.folder import forget
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
-from support.browsing import count_hits, found, names, open_index, segments, write_annotations
+from support.browsing import caption, count_hits, found, names, open_index, segments, write_annotations
 from support.exporting import record
-from support.fake_torchserve import FakeTorchServe, captions
 from support.videos import write
 
 MANY = [record(f"{k:04}.mp4", f"caption {k}", segments=segments("common", f"word{k}")) for k in range(300)]
@@ -29,9 +22,7 @@ async def run(out: Path, *names: str, **options) -> None:
     """Caption a second of video of each name."""
     for name in names:
         write(out.parent / name, "libx264", [len(name) + 40 + 10 * k for k in range(5)])
-    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1), **options))
-        await BulkRun([track], out).run([str(out.parent / name) for name in names])
+    await caption(out, *(out.parent / name for name in names), **options)
 
 
 def test_an_index_is_used_again_and_takes_only_what_is_new(tmp_path, monkeypatch):
@@ -42,7 +33,7 @@ def test_an_index_is_used_again_and_takes_only_what_is_new(tmp_path, monkeypatch
     changed = record("0007.mp4", "a new text", segments=segments("common"))
     write_annotations(tmp_path, *MANY[:7], changed, *MANY[9:], record("new.mp4", "quite new"))
     with open_index(tmp_path) as index:
-        assert count_hits(index, "common") == 298 + 1 - 0
+        assert count_hits(index, "common") == 299
         assert [count_hits(index, word) for word in ("word7", "word8", "word9", "new", "quite")] == [0, 0, 1, 2, 1]
         assert len(index.docs) == 300
 
@@ -76,7 +67,8 @@ def test_several_processes_read_a_long_file(tmp_path, monkeypatch):
     (tmp_path / "index").mkdir()
     built = build(path, path.stat().st_size, tmp_path / "index")
     assert built.docs == 300
-    assert 1 < built.shards == len(list((tmp_path / "index").glob("texts-*.sqlite"))) or os.cpu_count() == 1
+    assert built.shards == len(list((tmp_path / "index").glob("texts-*.sqlite")))
+    assert built.shards > 1 or len(os.sched_getaffinity(0)) == 1
     with open_index(tmp_path) as index:
         assert [count_hits(index, f"word{k}") for k in range(300)] == [1] * 300
 

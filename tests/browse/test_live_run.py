@@ -12,21 +12,14 @@ import pytest
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
-from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
-from support.browsing import browsing, write_annotations
+from support.browsing import browsing, caption, write_annotations
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 from support.patience import PATIENCE
 from support.videos import write
-
-
-async def caption(out, *paths) -> None:
-    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
-        track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1)))
-        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
 
 
 async def page(client, address: str) -> str:
@@ -59,7 +52,7 @@ async def test_the_library_grows_with_the_run_and_failures_are_told(tmp_path, mo
             await until(has_grown)
             text = await page(client, f"{address}run")
     assert "1 of 2 sources failed" in text
-    assert "reelscribe caption &#39;my videos&#39; --out out --retry-failed" in text
+    assert "reelscribe caption --retry-failed &#39;my videos&#39; --out out" in text
     assert "A source cannot be read" in text
 
 
@@ -159,3 +152,13 @@ def test_the_command_prints_the_address_and_ends_with_ctrl_c(tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+async def test_a_ledger_that_cannot_be_read_is_told(tmp_path):
+    write_annotations(tmp_path, record("a.mp4", "words"))
+    (tmp_path / "ledger.sqlite").write_bytes(b"no database" * 1000)
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path) as address:
+            text = await page(client, f"{address}run")
+    assert "The state of the run cannot be read" in text
+    assert "No run has saved anything" not in text

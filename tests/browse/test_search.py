@@ -1,8 +1,12 @@
 """What is found: words of any language, phrases, and beginnings of words; and how it is marked."""
 
+from itertools import islice
+
 import pytest
 
 from reelscribe.browse.index.queries import MOST_HITS
+from reelscribe.browse.index.words import found_spans, parse_query
+from reelscribe.browse.views.pictures import picture_of_line
 from reelscribe.browse.views.search import SearchPage
 from reelscribe.pages.queries import SearchQuery
 from reelscribe.pages.views import Site
@@ -55,6 +59,8 @@ def index(tmp_path_factory):
         ("nowhere", []),
         ("red AND circle", []),
         ("NOT", ["the RED one is [not] a circle"]),
+        ('"large red" "red circle" cir*', ["A [large red circle], on a green background."]),
+        ('circle "green back*"', []),
         ('") OR (", red NEAR(circle)', []),
         ("red* ^circle -- {words}: x", []),
     ],
@@ -104,3 +110,17 @@ def test_a_hit_in_a_long_text_shows_the_stretch_around_it(tmp_path, pictures):
     assert text.startswith("…")
     assert text.endswith("…")
     assert len(text) < 1000
+
+
+def test_finds_of_many_words_come_one_after_another():
+    query = parse_query(" ".join(f'word{k} "word{k} next"' for k in range(16)))
+    spans = found_spans("word3 next " * 20_000, query)
+    assert list(islice(spans, 2)) == [(0, 10), (11, 21)]
+    assert sum(1 for _ in spans) == 19_998
+
+
+def test_a_hit_has_a_thumbnail_of_its_own_time_if_there_is_one():
+    times = [2.0, 6.0, 10.0]
+    assert [picture_of_line(times, start, start + 4) for start in (4.0, 2.0, 0.0)] == [6.0, 2.0, 2.0]
+    assert picture_of_line(times, 6.5, 8.0) == 6.0
+    assert picture_of_line([], 1.0, 2.0) is None

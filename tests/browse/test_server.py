@@ -22,7 +22,7 @@ MEDIA = bytes(range(256)) * 4000
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """A library of three files, one of which is no media."""
+    """A library of five files, one of which is no media."""
     folder = tmp_path_factory.mktemp("library")
     for name in ("plays.mp4", "swapped.mp4", "grown.mp4", "secret.txt", "<b>odd & 'name'.mp4"):
         (folder / name).write_bytes(MEDIA)
@@ -104,6 +104,19 @@ async def test_a_list_of_hits_has_no_formulas(client, tmp_path):
     assert row["text"] == "'=HYPERLINK(1) \ufffd[31m"
 
 
+async def test_a_list_of_hits_says_which_texts_are_cut(client, tmp_path):
+    write_annotations(tmp_path, *(record(f"{k}.mp4", "word " * 3000, "word") for k in range(60)))
+    with browsing(tmp_path) as address:
+        async with client.get(address + "search.json?q=word") as response:
+            assert int(response.headers["Content-Length"]) > 600_000
+            texts = [hit["text"] for hit in json.loads(await response.text())]
+        async with client.get(address + "search.json?q=nowhere") as response:
+            assert await response.json() == []
+    assert len(texts) == 120
+    assert {len(text) for text in texts} == {10_001, 4}
+    assert texts[0].endswith("…")
+
+
 @pytest.mark.parametrize(
     ("wanted", "status", "content"),
     [
@@ -136,7 +149,7 @@ async def test_media_has_ranges(client, address, library, wanted, status, conten
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("swapped.mp4", "is a symbolic link to something that the run has not read"),
+        ("swapped.mp4", "leads through a symbolic link, and no ledger knows"),
         ("grown.mp4", "has changed since the run"),
         ("secret.txt", "no browser plays files of this suffix"),
     ],
@@ -169,6 +182,10 @@ async def test_no_path_leads_out(client, address, place, path):
         assert len(await response.read()) < 200
 
 
+OPENED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+"""What a browser says when somebody clicks on a link in another page, such as a notebook."""
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -181,6 +198,10 @@ async def test_no_path_leads_out(client, address, place, path):
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "none"}, 200),
+        (OPENED, 200),
+        (OPENED | {"Sec-Fetch-Dest": "iframe"}, 403),
+        (OPENED | {"Sec-Fetch-Mode": "no-cors"}, 403),
+        (OPENED | {"Origin": "http://evil.example"}, 403),
     ],
 )
 async def test_other_sites_are_refused(client, address, headers, status):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reelscribe.pages.chart import MOST_POINTS, rate_chart
-from reelscribe.pages.timeline import LEAST_WIDTH, MOST_PICTURES, film_strip, timeline_bars
+from reelscribe.pages.timeline import LEAST_WIDTH, MOST_PICTURES, film_strip, picture_starts, timeline_bars
 from reelscribe.pages.views import Line, Rate, Track
 from support.example_views import SOURCE
 
@@ -32,12 +32,18 @@ def test_a_source_without_length_has_a_timeline():
 
 
 def test_thumbnails_fill_the_timeline():
-    film = film_strip(replace(SOURCE, start=0.0, end=10.0, thumbnails=(1.0, 5.0, 8.0)))
+    film = film_strip(replace(SOURCE, start=0.0, end=10.0, tracks=(), thumbnails=(1.0, 5.0, 8.0)))
     assert [(picture.seconds, picture.left, picture.width) for picture in film] == [
         (1, 0, 30),
         (5, 30, 35),
         (8, 65, 35),
     ]
+
+
+def test_thumbnails_of_two_shots_meet_at_the_cut():
+    shots = Track("shots", (Line(0, 2), Line(2, 6), Line(6, 10)), 3)
+    view = replace(SOURCE, start=0.0, end=10.0, tracks=(shots,))
+    assert picture_starts(view, (1.0, 5.0, 7.0, 9.0)) == [0, 2, 6, 8]
 
 
 def test_of_many_thumbnails_some_are_shown():

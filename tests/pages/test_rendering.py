@@ -135,6 +135,22 @@ def test_a_page_says_the_hostile_text_as_it_is(name):
     )
 
 
+@pytest.mark.parametrize("char", "\x00\x07\x1b\x7f\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\ufffe\ud800")
+def test_characters_that_nobody_sees_are_shown(char):
+    assert shown(f"a{char}b") == label(f"a{char}b", 10) == "a\ufffdb"
+
+
+def test_a_list_that_has_not_all_hits_says_so():
+    assert "The first 10,000 hits as" in "".join(Page(SERVED.search(SEARCH)).texts)
+    assert "All hits as" in "".join(Page(SERVED.search(replace(SEARCH, more=False))).texts)
+
+
+def test_a_command_is_whole_however_long_it_is():
+    command = f"cd /films && reelscribe caption --retry-failed {'long-name.mp4 ' * 1000}last.mp4"
+    page = Page(SERVED.run(replace(RUN, retry=command)))
+    assert command in page.texts
+
+
 @given(st.text())
 def test_every_text_can_be_encoded_and_has_no_controls(text):
     safe = shown(text)
@@ -173,8 +189,9 @@ def test_a_page_asks_for_what_is_new_only_where_there_may_be_something_new():
     resting = Site("out")
     assert live(SERVED.library(LIBRARY)) == ["3"]
     assert live(SERVED.library(replace(LIBRARY, site=resting))) == ["20"]
-    assert live(SERVED.source(SOURCE)) == []
-    assert live(SERVED.source(replace(SOURCE, card=CARDS[1]))) == ["3"]
+    assert live(SERVED.source(SOURCE)) == ["3"]
+    assert live(SERVED.source(replace(SOURCE, site=resting))) == ["20"]
+    assert live(FILES.source(SOURCE)) == []
     assert live(SERVED.run(DONE_RUN)) == ["20"]
     assert live(FILES.library(LIBRARY)) == []
 

@@ -89,3 +89,44 @@ def test_a_run_on_one_machine_tells_of_no_nodes():
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_longer_than_the_terminal_is_wide(width):
     assert all(len(line) <= width for line in printed(status("running", ON_NODES, locked=True), width))
+
+
+def retry(command: str) -> str:
+    saved = {"state": "done", "pid": 7, "time": 0.0, "command": command, **asdict(SNAPSHOT)}
+    return RunStatus.from_run_state(saved, locked=False).retry
+
+
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [
+        ("caption films --out out", "caption --retry-failed films --out out"),
+        ("annotate --out out -- '-- odd.mp4'", "annotate --retry-failed --out out -- '-- odd.mp4'"),
+        ("shots --retry-failed a.mp4", "shots --retry-failed a.mp4"),
+        ("caption -- --retry-failed", "caption --retry-failed -- --retry-failed"),
+        (f"caption {'video.mp4 ' * 1000}last.mp4", f"caption --retry-failed {'video.mp4 ' * 1000}last.mp4"),
+    ],
+)
+def test_the_command_that_tries_failed_sources_again_can_be_copied(command, again):
+    assert retry(f"cd '/my films' && reelscribe {command}") == f"cd '/my films' && reelscribe {again}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm -rf ~",
+        "cd / && rm -rf ~ && reelscribe caption a.mp4",
+        "cd / && reelscribe caption a.mp4; rm -rf ~",
+        "cd / && reelscribe caption $(rm -rf ~)",
+        "cd / && reelscribe forget a.mp4",
+        "cd / && reelscribe caption 'a\nb.mp4'",
+        "cd / && reelscribe caption 'a\u202eb.mp4'",
+        "cd / && reelscribe caption 'a\udcff.mp4'",
+        "cd / && reelscribe caption 'a",
+    ],
+)
+def test_no_other_command_is_given_to_copy(command):
+    assert retry(command) == "Run the same command again with --retry-failed."
+
+
+def test_a_run_from_python_is_tried_again_with_its_options():
+    assert retry("").startswith("Call the same function with retry_failed=True in its options")

@@ -37,6 +37,8 @@ def test_it_has_the_figures_the_first_failures_and_what_to_do_next():
         "All failed sources: out/failures.txt",
         "To try them again, add --retry-failed to the same command.",
         "Results: out/annotations.jsonl",
+        "To look at them:",
+        "  reelscribe browse out",
         "For subtitles and tables:",
         "  reelscribe export out --format srt --format csv",
     ]
@@ -53,8 +55,10 @@ def test_the_first_failures_are_called_so_if_there_are_more():
 
 
 def test_an_interrupted_run_tells_where_its_results_are_and_how_to_export_them():
-    assert printed(replace(DONE, sources_failed=0, failures=()), interrupted=True)[-3:] == [
+    assert printed(replace(DONE, sources_failed=0, failures=()), interrupted=True)[-5:] == [
         "Results so far: out/annotations.jsonl",
+        "To look at them:",
+        "  reelscribe browse out",
         "For subtitles and tables:",
         "  reelscribe export out --format srt --format csv",
     ]

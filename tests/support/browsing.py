@@ -9,14 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from reelscribe.browse.index.queries import find_sources, find_texts, rows_in_order
+from reelscribe.browse.index.lines import SourceRow, source_id
+from reelscribe.browse.index.queries import find_sources, find_texts, rows_in_order, source_row
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.index.words import parse_query
 from reelscribe.browse.serve import serving
 from reelscribe.browse.views.search import SearchPage
+from reelscribe.client.endpoint import Server
+from reelscribe.client.models import CaptionClient
+from reelscribe.decode.sampling import Sampling
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.pages.views import Site
+from reelscribe.run.bulk import BulkRun
+from reelscribe.run.tracks.captions import CaptionTrack
+from reelscribe.run.tracks.options import CaptionOptions
 from support.exporting import record
+from support.fake_torchserve import FakeTorchServe, captions
 
 
 def segments(*texts: str, language: str = "en") -> list[dict]:
@@ -52,6 +60,21 @@ def open_index(out: Path) -> Iterator[SourceIndex]:
         yield index
 
 
+def row_of(index: SourceIndex, path: Path) -> SourceRow:
+    """What an index has of a source."""
+    with index.reader() as reader:
+        row = source_row(reader, source_id(os.fsencode(path)))
+    assert row
+    return row
+
+
+async def caption(out: Path, *paths: Path, **options) -> None:
+    """Caption videos with a model that is none."""
+    async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
+        track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1), **options))
+        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
+
+
 def names(index: SourceIndex, **filters) -> list[str]:
     """The names of the sources that fit filters, in the order of a query."""
     with index.reader() as reader:
@@ -63,7 +86,7 @@ def names(index: SourceIndex, **filters) -> list[str]:
 def count_hits(index: SourceIndex, query: str) -> int:
     """The number of texts that a query finds."""
     with index.reader() as reader:
-        return len(find_texts(reader, index.docs, parse_query(query), TEXT_KINDS).numbers)
+        return len(find_texts(reader, parse_query(query), TEXT_KINDS).numbers)
 
 
 def found(index: SourceIndex, query: str, pictures, **changes) -> list[str]:

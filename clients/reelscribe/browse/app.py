@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from pathlib import Path
+from tempfile import TemporaryFile
+from threading import Event
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -20,30 +19,28 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reelscribe.browse.hit_lists import csv_lines, json_lines
 from reelscribe.browse.index.lines import SourceRow
 from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.links import ServerLinks
-from reelscribe.browse.media import MediaFiles, MediaRefused
+from reelscribe.browse.media import MediaFiles, MediaRefused, OpenMedia
 from reelscribe.browse.previews import Previews
-from reelscribe.browse.ranges import MediaResponse
+from reelscribe.browse.ranges import MediaResponse, wait_for_end
 from reelscribe.browse.views.library import LibraryPage
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.browse.views.run import RunFollower, RunPage
-from reelscribe.browse.views.search import SearchPage
+from reelscribe.browse.views.search import SearchPage, TextHit
 from reelscribe.browse.views.source import SourcePage
 from reelscribe.errors import UsageError
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC, Renderer
-from reelscribe.pages.views import Hit, Site
-from reelscribe.results.cells import cell
+from reelscribe.pages.views import Site
 
 T = TypeVar("T")
-Found = dict[str, Any]
-"""A hit in a list of hits, by its columns."""
 
 _THREADS, _SLOW_THREADS = 4, 6
-_MOST_EXPORTED_CHARACTERS = 10_000
+_THUMBNAILS_AT_ONCE = 4  # the other slow threads make lists of hits
 _ID = re.compile("[0-9a-f]{16}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -103,7 +100,11 @@ class Guard:
             return PlainTextResponse("This server answers for its own address only.", 421)
         if any(origin != f"http://{host[0]}" for origin in headers.get("origin", [])):
             return PlainTextResponse("This server answers its own pages only.", 403)
-        if any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", [])):
+        # A link to a page may be anywhere, such as in a notebook. Who clicks on it opens a page of its own, which no
+        # other one can read or frame, and whose address has the token.
+        is_opened = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
+        sites = headers.get("sec-fetch-site", [])
+        if not is_opened and any(site not in ("same-origin", "none") for site in sites):
             return PlainTextResponse("This server answers its own pages only.", 403)
         token = scope["path"].encode("utf-8", "surrogatepass").split(b"/")[1:2]
         if not token or not compare_digest(token[0], self._token):
@@ -137,7 +138,7 @@ class Browser:
             notices: Sentences that every page shows.
         """
         self._out, self._index, self._run, self._notices = out, index, run, notices
-        self._files = MediaFiles(out)
+        self._cache, self._files = cache, MediaFiles(out)
         self._pictures = Pictures(out, cache, self._files)
         self._previews = Previews(cache, self._files) if transcode else None
         self._library = LibraryPage(index, self._pictures)
@@ -148,6 +149,7 @@ class Browser:
         self._static = {file.name: file.read_bytes() for file in STATIC.iterdir()}
         self._threads = ThreadPoolExecutor(_THREADS, "pages")
         self._slow_threads = ThreadPoolExecutor(_SLOW_THREADS, "pictures")
+        self._places = asyncio.Semaphore(_THUMBNAILS_AT_ONCE)
         self._preview_thread = ThreadPoolExecutor(1, "previews")
 
     def app(self, token: str, port: int) -> ASGIApp:
@@ -184,7 +186,7 @@ class Browser:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     async def _in_slow_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run what may have to decode a source, so that pages need not wait for it."""
+        """Run what may take long, such as decoding a source, so that pages need not wait for it."""
         return await asyncio.get_running_loop().run_in_executor(self._slow_threads, function, *arguments)
 
     def _site(self) -> Site:
@@ -222,23 +224,31 @@ class Browser:
         return _not_found() if content is None else HTMLResponse(content)
 
     async def _answer_csv(self, request: Request) -> Response:
-        return await self._list(request, "text/csv; charset=utf-8", _csv)
+        return await self._list(request, "text/csv; charset=utf-8", csv_lines)
 
     async def _answer_json(self, request: Request) -> Response:
-        return await self._list(request, "application/json", _json)
+        return await self._list(request, "application/json", json_lines)
 
-    async def _list(self, request: Request, media_type: str, form: Callable[[list[Found]], str]) -> Response:
+    async def _list(
+        self, request: Request, media_type: str, lines_of: Callable[[Iterable[TextHit]], Iterator[str]]
+    ) -> Response:
         query = SearchQuery.from_parameters(request.query_params.multi_items())
 
-        def make() -> bytes:
-            return form([_found(row, hit) for row, hit in self._search.all_hits(query)]).encode("utf-8", "replace")
+        def made() -> OpenMedia:
+            # In memory, several lists at once would be too large, and a slow client must not keep a reader.
+            with TemporaryFile(dir=self._cache) as file:
+                for line in lines_of(self._search.all_hits(query)):
+                    file.write(line.encode("utf-8", "replace"))
+                file.flush()
+                return OpenMedia(os.dup(file.fileno()), file.tell(), media_type)
 
         try:
-            content = await self._in_thread(make)
+            response = MediaResponse(await self._in_slow_thread(made), "", self._threads)
         except UsageError as error:
             return PlainTextResponse(str(error), 400)
         name = request.url.path.rpartition("/")[2]
-        return Response(content, 200, {"Content-Disposition": f'attachment; filename="{name}"'}, media_type)
+        response.headers.update({"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"})
+        return response
 
     async def _answer_thumbnail(self, request: Request) -> Response:
         match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])
@@ -247,7 +257,11 @@ class Browser:
             return _not_found()
         wanted = row, int(match[1]) / 1000
         webp = await self._in_thread(self._pictures.known_webp, *wanted)
-        webp = webp or await self._in_slow_thread(self._pictures.webp, *wanted)
+        if not webp:
+            async with self._places:
+                # Those who have left, such as for the next page, must not be waited for.
+                if not await request.is_disconnected():
+                    webp = await self._in_slow_thread(self._pictures.webp, *wanted)
         return Response(webp, 200, {"Cache-Control": "private, max-age=600"}, "image/webp") if webp else _not_found()
 
     async def _answer_static(self, request: Request) -> Response:
@@ -263,11 +277,22 @@ class Browser:
         if row is None or suffix != "webm" or self._previews is None:
             return _not_found()
         try:
-            loop = asyncio.get_running_loop()
-            media = await loop.run_in_executor(self._preview_thread, self._previews.open, row)
+            media = await self._in_thread(self._previews.find, row) or await self._made_preview(request, row)
         except MediaRefused as error:
             return PlainTextResponse(f"{error}.", 404)
         return MediaResponse(media, request.headers.get("range", ""), self._threads)
+
+    async def _made_preview(self, request: Request, row: SourceRow) -> OpenMedia:
+        """Make the preview of a source, for as long as the client of a request waits for it."""
+        assert self._previews
+        cancelled = Event()
+        gone = asyncio.create_task(wait_for_end(request.receive))
+        gone.add_done_callback(lambda _: cancelled.set())
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._preview_thread, self._previews.make, row, cancelled)
+        finally:
+            gone.cancel()
 
     async def _answer_media(self, request: Request) -> Response:
         row = await self._row(request.path_params["id"])
@@ -297,20 +322,3 @@ def _not_found() -> Response:
 
 def _seconds(text: str) -> float:
     return float(text) if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,9})?", text) else 0.0
-
-
-def _found(row: SourceRow, hit: Hit) -> Found:
-    text = "".join(part.text for part in hit.parts)[:_MOST_EXPORTED_CHARACTERS]
-    return {"source": row.path, "kind": hit.kind, "start": hit.start, "end": hit.end, "text": text}
-
-
-def _csv(found: list[Found]) -> str:
-    file = io.StringIO()
-    writer = csv.DictWriter(file, ["source", "kind", "start", "end", "text"])
-    writer.writeheader()
-    writer.writerows({name: cell(value) for name, value in each.items()} for each in found)
-    return file.getvalue()
-
-
-def _json(found: list[Found]) -> str:
-    return json.dumps(found, ensure_ascii=False, indent=1)

@@ -1,14 +1,21 @@
-"""The bytes of sources: which a browser can play, and a file that is certainly the source that a record names."""
+"""The bytes of sources: which a browser can play, and an open file of the source that a record names.
+
+Where the ledger knows a file, its size and the time at which it was written must be those that the run has seen: a
+library may be moved or copied with its times. Without a ledger the size alone counts, and no symbolic link may be on the
+way.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, path_bytes
-from reelscribe.browse.records import Record
+from reelscribe.browse.records import SavedRecord
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.pages.views import Playback
 from reelscribe.results.ledger_reader import LedgerReader
@@ -63,7 +70,7 @@ class MediaFiles:
             The open file, whose descriptor the caller closes.
 
         Raises:
-            MediaRefused: It is gone, was changed, has become a symbolic link, or is nothing that a browser plays.
+            MediaRefused: It is gone, is not the file that the run has read, or is nothing that a browser plays.
         """
         media_type = _TYPES.get(Path(row.path).suffix.lower())
         if media_type is None:
@@ -71,11 +78,20 @@ class MediaFiles:
         descriptor, status = self._open(row)
         return OpenMedia(descriptor, status.st_size, media_type)
 
-    def checked_path(self, row: SourceRow) -> Path:
-        """Return the path of a source that is still what the run has read. Raises MediaRefused otherwise."""
+    @contextmanager
+    def checked_path(self, row: SourceRow) -> Iterator[Path]:
+        """Open a source that is still what the run has read, and yield a path of the open file for child processes.
+
+        Whatever takes the place of the source meanwhile, the path leads to the file that was checked.
+
+        Raises:
+            MediaRefused: It is gone, or is not the file that the run has read.
+        """
         descriptor, _ = self._open(row)
-        os.close(descriptor)
-        return Path(os.fsdecode(path_bytes(row.path)))
+        try:
+            yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
 
     def check(self, row: SourceRow) -> str:
         """Return why the file of a source cannot be read, as a sentence; empty if it can."""
@@ -89,7 +105,6 @@ class MediaFiles:
     def _open(self, row: SourceRow) -> tuple[int, os.stat_result]:
         try:
             path = path_bytes(row.path)
-            is_link = stat.S_ISLNK(os.lstat(path).st_mode)
             # O_NONBLOCK: opening a pipe would wait for its other end.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, ValueError, BadLine) as error:
@@ -97,26 +112,36 @@ class MediaFiles:
             raise MediaRefused(f"{row.path} cannot be read: {reason}") from None
         try:
             status = os.fstat(descriptor)
-            self._check(row, path, status, is_link=is_link or _real_path_differs(path, status))
+            # What the file that is open is called tells of links on the way, whatever the path leads to by now.
+            is_linked = os.readlink(f"/proc/self/fd/{descriptor}".encode()) != path
+            self._check(row, path, status, is_linked=is_linked)
         except BaseException:
             os.close(descriptor)
             raise
         return descriptor, status
 
-    def _check(self, row: SourceRow, path: bytes, status: os.stat_result, *, is_link: bool) -> None:
+    def _check(self, row: SourceRow, path: bytes, status: os.stat_result, *, is_linked: bool) -> None:
         """Raise MediaRefused for what is not the file that the run has read."""
         if not stat.S_ISREG(status.st_mode):
             raise MediaRefused(f"{row.path} is not a file any more")
-        # A link may have been given to the run; then the ledger knows what it led to.
-        if is_link and self._stat_in_ledger(path) != _file_stat(status):
-            raise MediaRefused(f"{row.path} is a symbolic link to something that the run has not read")
-        if row.bytes != status.st_size:
+        known = self._stat_in_ledger(path)
+        if is_linked and known is None:
             raise MediaRefused(
-                f"{row.path} has changed since the run: it has {status.st_size:,} bytes, and its record says"
-                f" {row.bytes if row.bytes is None else format(row.bytes, ',')}"
+                f"{row.path} leads through a symbolic link, and no ledger knows which file the run has read"
+            )
+        if row.bytes != status.st_size:
+            said = "no size" if row.bytes is None else format(row.bytes, ",")
+            raise MediaRefused(
+                f"{row.path} has changed since the run: it has {status.st_size:,} bytes, and its record says {said}"
+            )
+        if known is not None and known.split()[:2] != [str(status.st_size), str(status.st_mtime_ns)]:
+            what = "leads through a symbolic link to a file" if is_linked else "is a file"
+            raise MediaRefused(
+                f"{row.path} {what} that the run has not read, or that has changed since; run it again to read it"
             )
 
     def _stat_in_ledger(self, path: bytes) -> str | None:
+        """Return the `file_stat` that the source had when a run read it; None if no ledger knows it."""
         if not (self._out / LEDGER).exists():
             return None
         try:
@@ -126,7 +151,7 @@ class MediaFiles:
             return None
 
 
-def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: bool) -> Playback:
+def playback(row: SourceRow, record: SavedRecord, files: MediaFiles, *, previews: bool) -> Playback:
     """Decide how a source is played.
 
     Args:
@@ -140,7 +165,7 @@ def playback(row: SourceRow, record: Record, files: MediaFiles, *, previews: boo
     return playback_of_format(row, record, previews=previews)
 
 
-def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Playback:
+def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -> Playback:
     """Decide how a source is played whose file is there.
 
     Args:
@@ -162,17 +187,3 @@ def playback_of_format(row: SourceRow, record: Record, *, previews: bool) -> Pla
     codecs = " and ".join(codec for codec in (video, audio) if codec)
     advice = "To watch small previews of such files, start reelscribe browse with --transcode."
     return Playback("none", f"Browsers cannot play {suffix or 'such'} files with {codecs}. {advice}")
-
-
-def _real_path_differs(path: bytes, status: os.stat_result) -> bool:
-    """Return whether the path leads elsewhere by now than the file that was opened."""
-    try:
-        now = os.stat(path)
-    except OSError:
-        return True
-    return (now.st_ino, now.st_dev) != (status.st_ino, status.st_dev)
-
-
-def _file_stat(status: os.stat_result) -> str:
-    """Return what `reelscribe.results.ledger.file_stat` returns for an open file."""
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"

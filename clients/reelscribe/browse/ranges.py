@@ -70,7 +70,7 @@ class MediaResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of ASGI."""
         # A server takes what is sent to a client that is gone, too; without this, the whole file would be read for it.
-        gone = asyncio.create_task(_wait_for_end(receive))
+        gone = asyncio.create_task(wait_for_end(receive))
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             at = self._stop if scope["method"] == "HEAD" else self._start
@@ -88,6 +88,11 @@ class MediaResponse(Response):
             os.close(self._media.descriptor)
 
 
-async def _wait_for_end(receive: Receive) -> None:
+async def wait_for_end(receive: Receive) -> None:
+    """Wait until the client of a request has left.
+
+    Args:
+        receive: What ASGI has given for the request.
+    """
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,7 @@
-"""Reads a whole record from its line of annotations.jsonl, for the page of its source and for hits."""
+"""Reads a record from its line of annotations.jsonl: what is searched of it, for hits, or all that its page shows.
+
+The index reads lines with the same requirements for what is searched, so that what it finds can be shown.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import msgspec
 
 
-class Word(msgspec.Struct, gc=False):
+class SavedWord(msgspec.Struct, gc=False):
     """A word of a segment."""
 
     start: float
@@ -15,16 +18,21 @@ class Word(msgspec.Struct, gc=False):
     text: str
 
 
-class Text(msgspec.Struct):
+class Text(msgspec.Struct, gc=False):
     """A caption span or a segment."""
 
     start: float
     end: float
     text: str
-    words: list[Word] | None = None
 
 
-class Clip(msgspec.Struct):
+class Segment(Text):
+    """A segment with its words."""
+
+    words: list[SavedWord] | None = None
+
+
+class Clip(msgspec.Struct, gc=False):
     """A clip with its description."""
 
     start_seconds: float
@@ -74,7 +82,7 @@ class FailedChunk(msgspec.Struct, gc=False):
     error: str
 
 
-class Caption(msgspec.Struct):
+class SavedCaption(msgspec.Struct):
     """A captioned frame."""
 
     pts_seconds: float
@@ -124,7 +132,7 @@ class Error(msgspec.Struct):
     message: str
 
 
-class Record(msgspec.Struct):
+class SavedRecord(msgspec.Struct):
     """What the page of a source shows of its record."""
 
     source: SourcePart
@@ -133,14 +141,14 @@ class Record(msgspec.Struct):
     audio: Audio | None = None
     shots: list[Stretch] = []
     shot_settings: str | None = None
-    captions: list[Caption] = []
+    captions: list[SavedCaption] = []
     caption_spans: list[Text] = []
     caption_failures: list[FailedFrame] = []
     caption_settings: str | None = None
     clips: list[Clip] = []
     clip_failures: list[Stretch] = []
     clip_settings: str | None = None
-    segments: list[Text] = []
+    segments: list[Segment] = []
     speech_failures: list[FailedChunk] = []
     speech_settings: str | None = None
 
@@ -152,7 +160,7 @@ class Record(msgspec.Struct):
         return min(starts, default=0.0)
 
 
-_RECORD = msgspec.json.Decoder(Record)
+_RECORD = msgspec.json.Decoder(SavedRecord)
 _TEXTS = msgspec.json.Decoder(Texts)
 
 
@@ -160,9 +168,9 @@ class UnreadableRecord(Exception):
     """A line has not what docs/records.md describes; the message says what."""
 
 
-def read_record(line: bytes) -> Record:
+def read_record(line: bytes) -> SavedRecord:
     """Read a line of annotations.jsonl. Raises UnreadableRecord."""
-    record: Record = _decode(_RECORD, line)
+    record: SavedRecord = _decode(_RECORD, line)
     return record
 
 

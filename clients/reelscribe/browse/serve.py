@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import NamedTuple
 
 import uvicorn
@@ -18,6 +19,7 @@ import uvicorn
 from reelscribe._files import try_lock
 from reelscribe.browse.app import Browser
 from reelscribe.browse.index.source_index import SourceIndex
+from reelscribe.browse.index.tables import NAME as INDEX_NAME
 from reelscribe.browse.views.run import RunFollower
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
@@ -81,8 +83,8 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
         cache = stack.enter_context(cache_folder(out))
         try:
             index = stack.enter_context(SourceIndex(out, cache.folder))
-        except OSError as error:
-            raise OutputError(f"{out}: the results cannot be read: {error}") from None
+        except (OSError, sqlite3.Error) as error:
+            raise OutputError(f"{out}: the results cannot be read, or not be indexed: {error}") from None
         run = RunFollower(out)
         run.look()
         stack.enter_context(_kept_up_to_date(index, run))
@@ -115,9 +117,8 @@ def cache_folder(out: Path) -> Iterator[Cache]:
     with ExitStack() as stack:
         folder = out / CACHE_NAME
         try:
-            if folder.is_symlink():
-                raise OSError("it is a symbolic link")
             folder.mkdir(exist_ok=True)
+            _refuse_links(folder)
             # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             if not try_lock(stack.enter_context(open(lock, "a"))):
@@ -130,6 +131,16 @@ def cache_folder(out: Path) -> Iterator[Cache]:
             f"{out / CACHE_NAME} cannot be used ({reason}), so the index is built anew each time." if reason else ""
         )
         yield Cache(folder, notice)
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise OSError if a cache has a symbolic link through which something else would be written to or deleted."""
+    if folder.is_symlink():
+        raise OSError("it is a symbolic link")
+    for place in (folder, folder / INDEX_NAME):
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_symlink():
+                raise OSError(f"it has a symbolic link, {str(path.relative_to(folder))!r}")
 
 
 @contextmanager
@@ -148,12 +159,11 @@ def _listening(port: int) -> Iterator[socket.socket]:
 @contextmanager
 def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
     """Refresh the index and the state of the run in a thread while the block runs."""
-    ended = Event()
 
     def refresh() -> None:
-        while not ended.is_set():
+        while not index.stopped:
             began = time.monotonic()
-            run.look()
+            index.attempt("run", "The state of the run cannot be read", run.look)
             index.refresh()
             index.wait(max(_REFRESH_SECONDS, (time.monotonic() - began) / _REFRESH_SHARE))
 
@@ -162,6 +172,5 @@ def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
-        index.refresh_soon()
+        index.stop()
         thread.join()

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from reelscribe.errors import CONTROL_CHARACTERS, REORDERING_CHARACTERS
 from reelscribe.pages.chart import rate_chart
 from reelscribe.pages.links import Links
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
-from reelscribe.pages.timeline import film_strip, timeline_bars
+from reelscribe.pages.timeline import film_strip, picture_starts, timeline_bars
 from reelscribe.pages.views import Card, LibraryView, RunView, SearchView, SourceView
 
 STATIC = Path(__file__).parent / "static"
@@ -39,10 +40,8 @@ LABELS = {
 }
 """What users read for kinds of tracks and orders of the library."""
 
-# Control characters, those that reorder text, surrogates and what no character is.
-_UNSHOWN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
-)
+# HTML can have neither surrogates nor what is no character.
+_UNSHOWN = re.compile(f"[{CONTROL_CHARACTERS}{REORDERING_CHARACTERS}\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
 
 
 class Renderer:
@@ -62,7 +61,9 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(shown=shown, label=label, clock=clock, seconds=exact_seconds, amount=amount)
+        self._templates.filters.update(
+            shown=shown, label=label, uncut=uncut, clock=clock, seconds=exact_seconds, amount=amount
+        )
         self._templates.globals.update(
             labels=LABELS,
             counted=counted,
@@ -94,10 +95,10 @@ class Renderer:
         Args:
             view: What it shows.
         """
-        live = self._pause(running=True) if view.card.state == "open" else 0
-        # A source that is in progress may get what is not there yet.
-        watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails) or view.card.state == "open"
-        drawings = {"lanes": timeline_bars(view), "film": film_strip(view)}
+        live = self._pause(bool(view.site.running))
+        watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails)
+        pictures = list(zip(view.thumbnails, picture_starts(view, view.thumbnails), strict=True))
+        drawings = {"lanes": timeline_bars(view), "film": film_strip(view), "pictures": pictures}
         return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
 
     def run(self, view: RunView) -> str:
@@ -181,6 +182,11 @@ def shown(text: str) -> str:
     """
     if len(text) > MOST_CHARACTERS:
         return label(text, MOST_CHARACTERS) + f" (cut; the whole text has {len(text):,} characters)"
+    return uncut(text)
+
+
+def uncut(text: str) -> str:
+    """Return all of a text as it can be shown; for what is wrong without its end, such as a command."""
     return _UNSHOWN.sub("\ufffd", text)
 
 
@@ -191,7 +197,7 @@ def label(text: str, most: int) -> str:
         text: Any text.
         most: Largest number of its characters; "…" stands for the others.
     """
-    return _UNSHOWN.sub("\ufffd", text[:most]) + ("…" if len(text) > most else "")
+    return uncut(text[:most]) + ("…" if len(text) > most else "")
 
 
 def clock(seconds: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -56,7 +58,7 @@ def timeline_bars(view: SourceView) -> list[Lane]:
 
 
 def film_strip(view: SourceView) -> list[Picture]:
-    """Return thumbnails that together fill the timeline; each reaches halfway to its neighbours.
+    """Return thumbnails that together fill the timeline, each where `picture_starts` says.
 
     Args:
         view: The source.
@@ -64,11 +66,26 @@ def film_strip(view: SourceView) -> list[Picture]:
     times = [time for time in view.thumbnails if view.start <= time <= view.end]
     if len(times) > MOST_PICTURES:
         times = [times[k * (len(times) - 1) // (MOST_PICTURES - 1)] for k in range(MOST_PICTURES)]
-    if not times:
-        return []
     scale = _Scale(view)
-    edges = [0.0, *(scale.place((one + next_one) / 2) for one, next_one in pairwise(times)), 100.0]
+    edges = [scale.place(start) for start in picture_starts(view, times)] + [100.0]
     return [Picture(time, left, right - left) for time, (left, right) in zip(times, pairwise(edges), strict=True)]
+
+
+def picture_starts(view: SourceView, times: Sequence[float]) -> list[float]:
+    """Return from when on each of some thumbnails shows what the source does, in seconds.
+
+    Two neighbours meet at the cut between them, or halfway if there is none.
+
+    Args:
+        view: The source.
+        times: The times of the thumbnails, ascending.
+    """
+    cuts = [line.start for track in view.tracks if track.kind == "shots" for line in track.lines]
+    starts = [view.start] if times else []
+    for one, next_one in pairwise(times):
+        at = bisect_right(cuts, one)
+        starts.append(cuts[at] if at < len(cuts) and cuts[at] <= next_one else (one + next_one) / 2)
+    return starts
 
 
 class _Scale:

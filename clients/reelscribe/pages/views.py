@@ -10,8 +10,8 @@ from typing import Literal
 
 from reelscribe.pages.queries import LibraryQuery, SearchQuery, TextKind
 
-State = Literal["ok", "error", "open"]
-"""How a source is: done, failed, or begun by a run that has not finished it yet."""
+State = Literal["ok", "error"]
+"""How a source is: done or failed."""
 
 TrackKind = Literal["captions", "clips", "shots", "transcript"]
 """Kinds of tracks on the timeline."""
@@ -210,8 +210,6 @@ class Playback:
     """Where it is not its own bytes: why, and what to do, in whole sentences; otherwise empty."""
     type: str = ""
     """Media type of what is played, such as "video/mp4"; may be empty."""
-    offset: float = 0.0
-    """Presentation time at which the player's clock is at 0."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,7 @@ class Rate:
     seconds: float
     """Seconds since the run began."""
     value: float
-    """Hours of media per hour, or what `RunView.rate_unit` says."""
+    """Hours of media per hour, which is how many times faster than real time it is."""
 
 
 @dataclass(frozen=True)
@@ -341,7 +339,6 @@ class RunView:
     shares: tuple[Share, ...] = ()
     rates: tuple[Rate, ...] = ()
     """The speed over time, in order."""
-    rate_unit: str = "times real time"
     failures: tuple[FailureGroup, ...] = ()
     """Most frequent first."""
     retry: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ EXIT_STATUS: Mapping[RunState, int] = {
 MOST_NODES = 20
 """Largest number of nodes that are shown, each in a row."""
 
+_RUN_COMMANDS = ("caption", "transcribe", "annotate", "shots")
 _CONTINUE = "to continue, run the same command again"
 
 
@@ -78,6 +80,11 @@ class RunStatus:
         return cls(state, reason, int(saved["pid"]), saved.get("time"), snapshot, str(saved.get("command") or ""))
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the run is writing to the folder."""
+        return self.state in ("running", "stopping")
+
+    @property
     def exit_status(self) -> int:
         """The exit status of `reelscribe status`."""
         return EXIT_STATUS[self.state]
@@ -86,8 +93,8 @@ class RunStatus:
     def retry(self) -> str:
         """How to try failed sources again: the command, or what to do where the run came from Python."""
         if not self.command:
-            return "Call the same function with retry_failed=True, or add --retry-failed to the same command."
-        return self.command if "--retry-failed" in self.command.split() else f"{self.command} --retry-failed"
+            return "Call the same function with retry_failed=True in its options, or add --retry-failed to the command."
+        return retry_command(self.command) or "Run the same command again with --retry-failed."
 
     def __str__(self) -> str:
         """Return the state as a sentence."""
@@ -110,14 +117,13 @@ class RunStatus:
         """
         now = self.snapshot
         parts: list[RenderableType] = [Text(str(self), overflow="fold"), self._figures()]
-        goes_on = self.exit_status == 0 and self.state != "done"
-        if goes_on:
+        if self.goes_on:
             left = time_left_in_words(now)
             parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
             parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
         if now.nodes:
             lost = f", lost {times(now.nodes_lost)}" if now.nodes_lost else ""
-            title = nodes_in_words(now) if goes_on else count(len(now.nodes), "node")
+            title = nodes_in_words(now) if self.goes_on else count(len(now.nodes), "node")
             parts += [Text(f"{title}{lost}:"), Padding(_nodes(now.nodes), (0, 0, 0, 2), expand=False)]
         if now.sources_failed:
             texts = failure_texts(now.failures)
@@ -148,6 +154,36 @@ class RunStatus:
         for row in self.figures():
             table.add_row(*row)
         return table
+
+
+def retry_command(command: str) -> str:
+    """Return the command line that does what another one did, and tries again what failed.
+
+    Users copy it, and a folder of results may come from anybody, so only a command line that a run has saved so is
+    changed: any other one may do anything.
+
+    Args:
+        command: A saved command line: the working folder, and `reelscribe` with its words, each quoted where needed.
+
+    Returns:
+        The command line; empty if this is none, or if it has characters that would not be copied as they are.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quote is open
+        return ""
+    if len(words) < 5 or words[:1] + words[2:4] != ["cd", "&&", "reelscribe"] or words[4] not in _RUN_COMMANDS:
+        return ""
+    folder, options = words[1], words[5:]
+    if command != _command_line(folder, words[4:]) or command != printable(command):
+        return ""
+    before_sources = options[: options.index("--")] if "--" in options else options
+    added = [] if "--retry-failed" in before_sources else ["--retry-failed"]
+    return _command_line(folder, [words[4], *added, *options])
+
+
+def _command_line(folder: str, words: Sequence[str]) -> str:
+    return f"cd {shlex.quote(folder)} && {shlex.join(['reelscribe', *words])}"
 
 
 def _nodes(nodes: Sequence[NodeSnapshot]) -> RenderableType:

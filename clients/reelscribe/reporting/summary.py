@@ -115,6 +115,8 @@ def _next_steps(snapshot: Snapshot, out: Path, interrupted: bool, exporting: boo
     if interrupted and not snapshot.sources_done:
         yield "No source of this run is finished. What was made of them is saved, and the same command continues there."
     yield f"Results{' so far' if interrupted else ''}: {out / NAME}"
+    yield "To look at them:"
+    yield f"  reelscribe browse {shlex.quote(str(out))}"
     if not exporting:
         yield "For subtitles and tables:"
         yield f"  reelscribe export {shlex.quote(str(out))} --format srt --format csv"

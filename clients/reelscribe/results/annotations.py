@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from reelscribe._files import atomic_file
-from reelscribe.errors import OutputError, printable
+from reelscribe.errors import CONTROL_CHARACTERS, REORDERING_CHARACTERS, OutputError, printable
 from reelscribe.results.records import ModelSettings, Record
 
 NAME = "annotations.jsonl"
@@ -32,7 +32,7 @@ FAILURES_NAME = "failures.txt"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # What a terminal obeys, what turns text around, and what some readers take for the end of a line: escaped, it is the
 # same text for every reader of JSON. The control characters below U+0020 are escaped anyway.
-_UNSEEN = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNSEEN = re.compile(f"[{CONTROL_CHARACTERS}{REORDERING_CHARACTERS}\u2028\u2029]")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from reelscribe.errors import CONTROL_CHARACTERS
+
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# Those that reorder text stay: texts of some languages need them, and programs compare cells with annotations.jsonl.
+_CONTROL_CHARACTER = re.compile(f"[{CONTROL_CHARACTERS}]")
 
 
 def cell(value: Any) -> Any:

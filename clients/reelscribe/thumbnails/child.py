@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from reelscribe.errors import MediaError
+from reelscribe.errors import DecoderDied, MediaError
 
 SILENT_SECONDS = 20.0
 """Longest time without a message, in seconds; starting the child takes a second of it on a busy machine."""
@@ -59,7 +59,8 @@ def messages(
         Each message: its JSON, and the bytes after it.
 
     Raises:
-        MediaError: The child reports an error, died, or took too long, or this was cancelled.
+        DecoderDied: The child was killed, or crashed.
+        MediaError: The child reports an error, or took too long, or this was cancelled.
     """
     with subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid())],
@@ -87,7 +88,7 @@ def _read(pipe: _Pipe) -> Iterator[tuple[dict[str, Any], bytes]]:
     code = pipe.child.wait(SILENT_SECONDS)
     if code:
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        raise MediaError(f"the process that was reading it ended: {how}")
+        raise DecoderDied(f"the process that was reading it ended: {how}")
 
 
 class _Pipe:
@@ -108,7 +109,7 @@ class _Pipe:
         """Return so many bytes."""
         while len(self._buffer) < size:
             if not self._fill():
-                raise MediaError("the process that was reading it ended early")
+                raise DecoderDied("the process that was reading it ended early")
         content, self._buffer = self._buffer[:size], self._buffer[size:]
         return content
 

@@ -174,6 +174,26 @@ class ThumbnailStore:
                 os.rmdir(name, dir_fd=parent)
         except OSError as error:
             raise OutputError(f"{self._out / NAME}: thumbnails cannot be deleted: {error.strerror}") from None
+        self._used.pop(prefix, None)
+
+    def forget_oldest(self, sha256: str) -> None:
+        """Delete the thumbnails that were written first, of another source, to make room for those of a source.
+
+        Args:
+            sha256: Digest of the bytes of the source that needs room; the other one has the same first two digits.
+
+        Raises:
+            UsageError: It is no such digest.
+            OutputError: The disk refuses.
+        """
+        prefix, name = _parts(sha256)
+        written: dict[str, int] = {}
+        with suppress(OSError), _opened(self._out, [NAME, prefix]) as parent:
+            for other in filter(_DIGEST.fullmatch, os.listdir(parent)):
+                written[other] = os.stat(other, dir_fd=parent, follow_symlinks=False).st_mtime_ns
+        written.pop(name, None)
+        if written:
+            self.forget(min(written, key=lambda other: written[other]))
 
     def _folder(self, sha256: str) -> AbstractContextManager[int]:
         return _opened(self._out, [NAME, *_parts(sha256)])

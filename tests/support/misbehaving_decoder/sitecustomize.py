@@ -46,8 +46,8 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                 yield index, picture
 
     class MisbehavingVideo(Misbehaving, video.Video):
-        def frames(self, ordinals):
-            for frame in super().frames(ordinals):
+        def frames(self, ordinals, *others):
+            for frame in super().frames(ordinals, *others):
                 if frame.ordinal == 20 and self.misbehave:
                     self.misbehave()
                 yield frame

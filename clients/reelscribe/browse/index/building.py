@@ -6,8 +6,8 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -27,6 +27,7 @@ from reelscribe.browse.index.tables import (
     save_texts,
     texts_name,
 )
+from reelscribe.errors import OutputError
 
 MOST_SHARDS = 4
 """Largest number of processes and of databases of texts."""
@@ -38,7 +39,11 @@ _BYTES_OF_SHARD = 2**23  # a shorter file is read sooner than a process starts
 _TEXTS_AT_ONCE = 2000
 _LONG_LINE = 2**20
 _STOP_NAME = "stop"
-"""Name of the file with which the parent ends its processes early."""
+"""Name of the file that tells all processes to end early."""
+
+
+class Stopped(Exception):
+    """Nobody waits any more for what is being built or read."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,8 @@ def build(annotations: Path, size: int, folder: Path) -> Built:
     Raises:
         OSError: The file cannot be read, or the folder not be written to.
         sqlite3.Error: The databases cannot be written.
+        OutputError: A process ended unexpectedly.
+        Stopped: `stop_building` was called.
     """
     cores = len(os.sched_getaffinity(0))
     shards = max(1, min(cores, MOST_SHARDS, size // _BYTES_OF_SHARD))
@@ -137,9 +144,13 @@ def build(annotations: Path, size: int, folder: Path) -> Built:
         with ProcessPoolExecutor(shards, mp_context=get_context("spawn"), initializer=_begin_process) as processes:
             try:
                 built = list(processes.map(build_one, range(shards)))
+            except BrokenExecutor as error:  # the others were ended, too
+                raise OutputError(f"{annotations}: a process that was reading it ended unexpectedly: {error}") from None
             except BaseException:
-                (folder / _STOP_NAME).touch()
+                stop_building(folder)
                 raise
+    if (folder / _STOP_NAME).exists():
+        raise Stopped
     _merge_sources(folder, shards)
     return Built(
         shards,
@@ -148,6 +159,16 @@ def build(annotations: Path, size: int, folder: Path) -> Built:
         next((shard.example for shard in built if shard.example), ""),
         (shards - 1) * DOCS_OF_SHARD + built[-1].docs,
     )
+
+
+def stop_building(folder: Path) -> None:
+    """Let `build` raise Stopped soon. Any thread may call it, also while nothing is built.
+
+    Args:
+        folder: The folder that `build` was given.
+    """
+    with suppress(OSError):
+        (folder / _STOP_NAME).touch()
 
 
 def _build_shard(annotations: Path, folder: Path, limits: list[int], shard: int) -> _Shard:

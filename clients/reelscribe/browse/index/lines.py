@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from reelscribe.browse.index.words import indexed_text
+from reelscribe.browse.records import Clip, Text
 from reelscribe.pages.queries import TEXT_KINDS
 
 MOST_BYTES = 2**28
@@ -55,9 +56,7 @@ class _Flagged(msgspec.Struct, gc=False):
     flags: tuple[str, ...] = ()
 
 
-class _Text(msgspec.Struct, gc=False):
-    text: str
-    flags: tuple[str, ...] = ()
+class _Segment(Text, gc=False):
     language: str | None = None
 
 
@@ -69,13 +68,13 @@ class _Line(msgspec.Struct, gc=False):
     shots: list[_Nothing] = []
     shot_settings: str | None = None
     captions: list[_Flagged] = []
-    caption_spans: list[_Text] = []
+    caption_spans: list[Text] = []
     caption_failures: list[_Nothing] = []
     caption_settings: str | None = None
-    clips: list[_Text] = []
+    clips: list[Clip] = []
     clip_failures: list[_Nothing] = []
     clip_settings: str | None = None
-    segments: list[_Text] = []
+    segments: list[_Segment] = []
     speech_failures: list[_Nothing] = []
     speech_settings: str | None = None
 

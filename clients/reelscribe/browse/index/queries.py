@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reelscribe.browse.index.lines import SourceRow, split_number
-from reelscribe.browse.index.reader import Reader
+from reelscribe.browse.index.reader import Build, Reader
 from reelscribe.browse.index.words import Term, match_expression
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, Sort, TextKind
 
@@ -52,6 +52,8 @@ class FoundTexts:
     """Their numbers, in the order of the sources in the index, and of kind and time in a source."""
     more: bool
     """Whether there are more."""
+    build: Build
+    """The build of the index in which these are their numbers."""
 
 
 def count_values(reader: Reader) -> ValueCounts:
@@ -104,25 +106,24 @@ def source_row(reader: Reader, id_: str) -> SourceRow | None:
     return SourceRow(*row) if row else None
 
 
-def find_texts(reader: Reader, docs: frozenset[int], terms: list[Term], kinds: Sequence[TextKind]) -> FoundTexts:
+def find_texts(reader: Reader, terms: Sequence[Term], kinds: Sequence[TextKind]) -> FoundTexts:
     """Find the texts that have all terms of a query.
 
     Args:
         reader: An open reader.
-        docs: The numbers of all sources; texts of others are gone.
         terms: The terms, at least one.
         kinds: The kinds of texts that count.
     """
-    wanted = {TEXT_KINDS.index(kind) for kind in kinds}
+    wanted, docs = {TEXT_KINDS.index(kind) for kind in kinds}, reader.build.docs
     numbers: list[int] = []
     for database in reader.texts:
         for (number,) in database.execute("SELECT rowid FROM texts WHERE texts MATCH ?", [match_expression(terms)]):
             doc, kind, _ = split_number(number)
             if kind in wanted and doc in docs:
                 if len(numbers) == MOST_HITS:
-                    return FoundTexts(numbers, more=True)
+                    return FoundTexts(numbers, more=True, build=reader.build)
                 numbers.append(number)
-    return FoundTexts(numbers, more=False)
+    return FoundTexts(numbers, more=False, build=reader.build)
 
 
 def _where(query: LibraryQuery) -> tuple[str, list[Any]]:

@@ -4,27 +4,60 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from reelscribe.browse.index.lines import digest_of
-from reelscribe.browse.index.tables import JOURNAL_NAME, LIBRARY_NAME, open_database, texts_name
+from reelscribe.browse.index.tables import LIBRARY_NAME, open_database, open_journal, texts_name
 
 
 class RecordChanged(Exception):
     """The record of a source is no longer where the index says; it will know better soon."""
 
 
+@dataclass(eq=False)
+class Build:
+    """A build of an index. The number of a source names it in one build alone."""
+
+    shards: int
+    docs: frozenset[int] = frozenset()
+    """The numbers of all sources; the index of texts may have others, which are gone."""
+
+
 class Reader:
     """Open databases and files of an index, for one thread at a time."""
 
-    def __init__(self, folder: Path, shards: int, annotations: int) -> None:
-        self._files = (annotations, os.open(folder / JOURNAL_NAME, os.O_RDONLY))
-        self.library = open_database(folder / LIBRARY_NAME)
-        """The table of sources."""
-        self.texts = [open_database(folder / texts_name(shard)) for shard in range(shards)]
-        """The tables of texts, in the order of the numbers of their texts."""
+    def __init__(self, folder: Path, build: Build, annotations: int) -> None:
+        """Open an index.
+
+        Args:
+            folder: Its folder.
+            build: Which build of it is there.
+            annotations: Descriptor of annotations.jsonl, which `close` closes.
+        """
+        self.build = build
+        with ExitStack() as stack:
+            stack.callback(os.close, annotations)
+            journal = open_journal(folder)
+            stack.callback(os.close, journal)
+            self._files = (annotations, journal)
+            self.library = stack.enter_context(closing(open_database(folder / LIBRARY_NAME)))
+            """The table of sources."""
+            names = map(texts_name, range(build.shards))
+            self.texts = [stack.enter_context(closing(open_database(folder / name))) for name in names]
+            """The tables of texts, in the order of the numbers of their texts."""
+            self._opened = stack.pop_all()
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let all reads of the table of sources in a block see what is there at the first one."""
+        self.library.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.library.execute("ROLLBACK")
 
     def line(self, file: int, start: int, size: int, digest: bytes) -> bytes:
         """Return the line of a record.
@@ -45,10 +78,7 @@ class Reader:
 
     def close(self) -> None:
         """Close everything."""
-        for database in (self.library, *self.texts):
-            database.close()
-        for file in self._files:
-            os.close(file)
+        self._opened.close()
 
 
 class Readers:

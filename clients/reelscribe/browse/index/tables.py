@@ -11,10 +11,15 @@ delete from a table that has no texts; an index with more old texts than new one
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from reelscribe.browse.index.lines import SourceRow
 
@@ -23,6 +28,9 @@ VERSION = 1
 
 ANNOTATIONS, JOURNAL = 0, 1
 """Values of `SourceRow.file`: annotations.jsonl, and records.jsonl in the folder of the index."""
+
+NAME = "index"
+"""Name of the folder of an index in its cache."""
 
 LIBRARY_NAME = "library.sqlite"
 JOURNAL_NAME = "records.jsonl"
@@ -44,6 +52,8 @@ CREATE INDEX by_path ON sources (path, seconds, failures, state, missing, error_
 _WORD_TABLE = """
 CREATE VIRTUAL TABLE texts USING fts5 (words, content = '', columnsize = 0, detail = full, tokenize = 'ascii');
 """
+
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
 
 # While it is built, words are kept in memory up to this many bytes, and what was written is not merged.
 _HASH_BYTES = 2**24
@@ -103,10 +113,12 @@ def save_state(library: sqlite3.Connection, state: IndexState) -> None:
 
 
 def load_state(library: sqlite3.Connection) -> IndexState:
-    """Return what the index was made of. Raises ValueError, TypeError or KeyError if the library has no such state."""
+    """Return what the index was made of. Raises ValueError or KeyError if the library has no such state."""
     values = dict(library.execute("SELECT name, value FROM state"))
-    state = json.loads(values["state"])
-    return IndexState(**{**state, "stamp": tuple(state["stamp"])})
+    state = msgspec.json.decode(values["state"], type=IndexState)
+    if state.shards < 1:
+        raise ValueError(f"expected at least one database of texts, got {state.shards}")
+    return state
 
 
 def make_library(database: sqlite3.Connection) -> None:
@@ -137,6 +149,55 @@ def configure_texts(database: sqlite3.Connection, **options: int) -> None:
 def save_texts(database: sqlite3.Connection, texts: Iterable[tuple[int, str]]) -> None:
     """Add texts to the index: the number of each, and its words."""
     database.executemany("INSERT INTO texts (rowid, words) VALUES (?, ?)", texts)
+
+
+def check_tables(folder: Path) -> IndexState:
+    """Return what the index in a folder was made of, after a check that it has what this version makes, and no more.
+
+    A folder may come from somebody else, with triggers, which would run when the index is written, with views, or with
+    names of other files for its own.
+
+    Raises:
+        OSError, sqlite3.Error, ValueError, KeyError: It has not.
+    """
+    with closing(open_database(folder / LIBRARY_NAME)) as library:
+        _check_schema(library, make_sources, make_library)
+        if library.execute("PRAGMA user_version").fetchone() != (VERSION,):
+            raise ValueError("another version")
+        state = load_state(library)
+    for shard in range(state.shards):
+        with closing(open_database(folder / texts_name(shard))) as texts:
+            _check_schema(texts, make_texts)
+    for path in folder.iterdir():
+        status = path.lstat()
+        # Another name of a file may be one that a user has given it, as copies of folders made of hard links have.
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise ValueError(f"{path.name} is not a file of its own")
+    return state
+
+
+def _check_schema(database: sqlite3.Connection, *makers: Callable[[sqlite3.Connection], None]) -> None:
+    """Raise ValueError if a database has not the very tables and indexes that some functions make."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as expected:
+        for make in makers:
+            make(expected)
+        found = [each.execute(_SCHEMA).fetchall() for each in (database, expected)]
+    if found[0] != found[1]:
+        raise ValueError("other tables than expected")
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error of SQLite tells that a database is damaged, or does not fit the others of its index."""
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
+
+
+def open_journal(folder: Path, *, write: bool = False) -> int:
+    """Open the records of the ledger in the folder of an index, and return the descriptor. Links are not followed."""
+    mode = os.O_RDWR | os.O_APPEND | os.O_CREAT if write else os.O_RDONLY
+    return os.open(folder / JOURNAL_NAME, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
 
 
 def open_database(path: Path, *, write: bool = False) -> sqlite3.Connection:

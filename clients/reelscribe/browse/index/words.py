@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from reelscribe.errors import UsageError
@@ -51,13 +52,15 @@ class Term:
     prefix: bool = False
     """Whether the last of them is only the beginning of a word."""
 
-    def ends(self, spans: list[Span], first: int) -> bool:
-        """Return whether the words of a text from number `first` on are this term."""
-        *whole, last = self.words
-        found = [span.word for span in spans[first : first + len(self.words)]]
-        if len(found) < len(self.words) or found[:-1] != whole:
+    def begins(self, spans: Sequence[Span]) -> bool:
+        """Return whether words of a text begin with this term."""
+        if len(spans) < len(self.words):
             return False
-        return found[-1].startswith(last) if self.prefix else found[-1] == last
+        *whole, last = self.words
+        word = spans[len(whole)].word
+        if any(span.word != wanted for span, wanted in zip(spans, whole, strict=False)):
+            return False
+        return word.startswith(last) if self.prefix else word == last
 
 
 def indexed_text(text: str) -> str:
@@ -105,27 +108,43 @@ def parse_query(text: str) -> list[Term]:
     return terms
 
 
-def match_expression(terms: list[Term]) -> str:
+def match_expression(terms: Sequence[Term]) -> str:
     """Return a query in the language of FTS5. Words are letters, digits and marks, so that none can be syntax."""
     return " AND ".join(f'"{" ".join(term.words)}"{" *" if term.prefix else ""}' for term in terms)
 
 
-def found_spans(text: str, terms: list[Term]) -> list[tuple[int, int]]:
-    """Return where in a text the terms are, as ranges of characters in order, none of which overlap."""
-    spans = list(word_spans(text))
-    ranges = sorted(
-        (spans[first].start, spans[first + len(term.words) - 1].stop)
-        for term in terms
-        for first in range(len(spans))
-        if term.ends(spans, first)
-    )
-    joined: list[tuple[int, int]] = []
-    for start, stop in ranges:
-        if joined and start < joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return joined
+def found_spans(text: str, terms: list[Term]) -> Iterator[tuple[int, int]]:
+    """Yield where in a text the terms are, as ranges of characters in order, none of which overlap.
+
+    The text is read only as far as ranges are asked for.
+    """
+    prefixes = tuple(term.words[0] for term in terms if term.prefix and len(term.words) == 1)
+    others: dict[str, list[Term]] = {}
+    for term in terms:
+        if not term.prefix or len(term.words) > 1:
+            others.setdefault(term.words[0], []).append(term)
+    longest = max((len(term.words) for term in terms), default=1)
+    begin = end = 0  # a range that the next one may overlap
+    for spans in _windows(word_spans(text), longest):
+        first = spans[0]
+        ends = [spans[len(term.words) - 1].stop for term in others.get(first.word, ()) if term.begins(spans)]
+        if ends or first.word.startswith(prefixes):
+            if first.start >= end:
+                if end:
+                    yield begin, end
+                begin = first.start
+            end = max(end, first.stop, *ends)
+    if end:
+        yield begin, end
+
+
+def _windows(spans: Iterator[Span], size: int) -> Iterator[Sequence[Span]]:
+    """Yield each word with those that follow it, `size` in all, and fewer at the end."""
+    window = deque(islice(spans, size))
+    while window:
+        yield window
+        window.popleft()
+        window.extend(islice(spans, 1))
 
 
 @lru_cache(maxsize=4096)

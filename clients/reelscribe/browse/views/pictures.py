@@ -9,7 +9,7 @@ from threading import BoundedSemaphore, Event, Lock
 
 from reelscribe.browse.index.lines import SourceRow
 from reelscribe.browse.media import MediaFiles, MediaRefused
-from reelscribe.errors import MediaError, OutputError, UsageError
+from reelscribe.errors import DecoderDied, MediaError, OutputError, UsageError
 from reelscribe.thumbnails.maker import make_thumbnails
 from reelscribe.thumbnails.pictures import USUAL_COUNT, even_times
 from reelscribe.thumbnails.store import ThumbnailStore
@@ -18,7 +18,6 @@ MOST_MADE_BYTES = 2**30
 """Largest size of all thumbnails that are made for pages, in bytes, about."""
 
 _AT_ONCE = 2
-_MOST_WAITING = 64
 
 
 class Pictures:
@@ -35,12 +34,12 @@ class Pictures:
         self._of_run, self._made = ThumbnailStore(out), ThumbnailStore(cache, most_bytes=MOST_MADE_BYTES)
         self._files = files
         self._ended = Event()
-        self._decoding, self._waiting = BoundedSemaphore(_AT_ONCE), BoundedSemaphore(_MOST_WAITING)
+        self._decoding = BoundedSemaphore(_AT_ONCE)
         self._lock = Lock()
         self._busy: dict[str, Lock] = {}
         """A lock for each source of which thumbnails are being made, by its digest."""
         self._without: set[str] = set()
-        """The digests of sources of which none can be made."""
+        """The ids of sources of which none can be made; a copy of one, with the same digest, may still be readable."""
 
     def times(self, row: SourceRow) -> list[float]:
         """Return the times of the thumbnails of a source, ascending, in seconds.
@@ -52,7 +51,7 @@ class Pictures:
             known = sha256 and (self._of_run.times(sha256) or self._made.times(sha256))
         except UsageError:  # a record may say anything
             return []
-        can_be_made = row.video and row.seconds and sha256 and sha256 not in self._without and not row.missing
+        can_be_made = row.video and row.seconds and sha256 and row.id not in self._without and not row.missing
         return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
     def of_card(self, row: SourceRow) -> float | None:
@@ -81,31 +80,37 @@ class Pictures:
             return None
 
     def _make(self, row: SourceRow) -> None:
-        """Make all thumbnails of a source, unless another thread has just done so, or too many wait."""
+        """Make all thumbnails of a source, unless another thread has just done so."""
         assert row.sha256
-        if not self._waiting.acquire(blocking=False):
-            return
         try:
             with self._lock:
                 busy = self._busy.setdefault(row.sha256, Lock())
             with busy, self._decoding:
-                if not self._made.times(row.sha256) and row.sha256 not in self._without:
+                if not self._made.times(row.sha256) and row.id not in self._without:
                     self._decode(row)
         finally:
-            self._waiting.release()
             with self._lock:
                 self._busy.pop(row.sha256, None)
 
     def _decode(self, row: SourceRow) -> None:
         assert row.sha256
         try:
-            path = self._files.checked_path(row)
-            for seconds, webp in make_thumbnails(path, cancelled=self._ended):
-                self._made.write(row.sha256, seconds, webp)
-        except (MediaError, MediaRefused, OutputError, UsageError):
+            with self._files.checked_path(row) as path:
+                for seconds, webp in make_thumbnails(path, cancelled=self._ended):
+                    self._keep(row.sha256, seconds, webp)
+        except (MediaRefused, OutputError, DecoderDied):
+            return  # the file or room for thumbnails may be there again when somebody looks the next time
+        except (MediaError, UsageError):
             pass
         if not self._made.times(row.sha256):
-            self._without.add(row.sha256)
+            self._without.add(row.id)
+
+    def _keep(self, sha256: str, seconds: float, webp: bytes) -> None:
+        try:
+            self._made.write(sha256, seconds, webp)
+        except OutputError:
+            self._made.forget_oldest(sha256)
+            self._made.write(sha256, seconds, webp)
 
 
 def time_of_card(times: Sequence[float]) -> float | None:
@@ -117,3 +122,17 @@ def nearest(times: list[float], seconds: float) -> float | None:
     """Return which of some ascending times is the nearest one; None if there are none."""
     at = bisect_left(times, seconds)
     return min(times[max(0, at - 1) : at + 1], key=lambda time: abs(time - seconds), default=None)
+
+
+def picture_of_line(times: list[float], start: float, end: float) -> float | None:
+    """Return which of some ascending times stands for a line: the first one in it, or else the nearest to its start.
+
+    A line often begins with a shot, and the thumbnail before it then shows the shot before.
+
+    Args:
+        times: Times of thumbnails.
+        start: Time at which the line begins.
+        end: Time at which it ends.
+    """
+    at = bisect_left(times, start)
+    return times[at] if at < len(times) and times[at] < end else nearest(times, start)

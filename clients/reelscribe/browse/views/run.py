@@ -28,6 +28,7 @@ _MOST_REASONS = 20
 _LOOK_SECONDS = 1.0
 _RATE_SECONDS = 5.0
 _NO_RUN = "No run has saved anything in this folder."
+_RETRY = "Run the same command again with --retry-failed."
 
 
 class RunFollower:
@@ -41,25 +42,25 @@ class RunFollower:
         self._looked = 0.0
         self._lock = Lock()
         self.status: RunStatus | None = None
-        """How the run is, or how the last one ended; None if there is none, or the ledger cannot be read."""
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether a run is writing to the folder."""
-        return self.status is not None and self.status.state in ("running", "stopping")
+        """How the run is, or how the last one ended; None if there is none, or the ledger cannot be read. Each look
+        replaces it, so who needs it twice keeps it."""
+        self.problem = ""
+        """Why the ledger cannot be read, in whole sentences; empty if it can, or if there is none."""
 
     @property
     def sentence(self) -> str:
         """A sentence about the run that is going on; empty if there is none."""
-        if self.status is None or not self.goes_on:
+        status = self.status
+        if status is None or not status.goes_on:
             return ""
-        now = self.status.snapshot
+        now = status.snapshot
         return f"A run is going on: {now.sources_done:,} of {now.sources:,} sources are done."
 
     @property
     def retry(self) -> str:
         """How sources that failed are tried again."""
-        return self.status.retry if self.status else "Run the same command again with --retry-failed."
+        status = self.status
+        return status.retry if status else _RETRY
 
     @property
     def rates(self) -> tuple[Rate, ...]:
@@ -75,12 +76,16 @@ class RunFollower:
         self._looked = now
         try:
             saved = earlier_run_state(self._out)
-            self.status = saved and RunStatus.from_run_state(saved, locked=writer_of(self._out) == "run")  # type: ignore[assignment]
-        except (OutputError, ValueError, KeyError, TypeError):
-            self.status = None
-        if self.status and self.goes_on:
+            status = RunStatus.from_run_state(saved, locked=writer_of(self._out) == "run") if saved else None
+            problem = ""
+        except OutputError as error:
+            status, problem = None, f"The state of the run cannot be read: {error}."
+        except (ValueError, KeyError, TypeError) as error:
+            status, problem = None, f"The state of the run is not one that this version knows: {error!r}."
+        self.status, self.problem = status, problem
+        if status and status.goes_on:
             with self._lock:
-                self._sample(self.status)
+                self._sample(status)
 
     def _sample(self, status: RunStatus) -> None:
         """Add a point to the speed over time: the hours of media that were done since the last point."""
@@ -112,11 +117,11 @@ class RunPage:
             site: What all pages have in common.
         """
         failures = tuple(self._failures())
-        retry = self._follower.retry if failures else ""
         status = self._follower.status
         if status is None:
-            return RunView(site, _NO_RUN, goes_on=False, done=0, sources=0, failures=failures, retry=retry)
-        now, goes_on = status.snapshot, self._follower.goes_on
+            state, retry = self._follower.problem or _NO_RUN, _RETRY if failures else ""
+            return RunView(site, state, goes_on=False, done=0, sources=0, failures=failures, retry=retry)
+        now, goes_on = status.snapshot, status.goes_on
         nodes = sorted(now.nodes, key=lambda node: node.is_ready)
         slowest = now.slowest
         shares = [Share("Decoding", slowest.decode_share), Share("Inference", slowest.server_share)] if slowest else []
@@ -135,7 +140,7 @@ class RunPage:
             shares=tuple(shares) if goes_on and slowest and slowest.requests else (),
             rates=self._follower.rates,
             failures=failures,
-            retry=retry,
+            retry=status.retry if failures else "",
             nodes=tuple(
                 NodeRow(
                     node.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from reelscribe.browse.index.lines import SourceRow, split_number
 from reelscribe.browse.index.queries import FoundTexts, find_texts, source_rows
@@ -12,7 +13,7 @@ from reelscribe.browse.index.reader import Reader, RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.index.words import Term, found_spans, parse_query
 from reelscribe.browse.records import Clip, Text, Texts, UnreadableRecord, read_texts
-from reelscribe.browse.views.pictures import Pictures, nearest
+from reelscribe.browse.views.pictures import Pictures, picture_of_line
 from reelscribe.errors import UsageError
 from reelscribe.pages.queries import TEXT_KINDS, SearchQuery, TextKind
 from reelscribe.pages.views import Hit, Part, SearchView, Site
@@ -24,6 +25,18 @@ _MOST_CHARACTERS = 600
 _BEFORE = 200
 _SEARCHED_CHARACTERS = 200_000
 _NO_WORD = 'Type at least one word, "a phrase in quotes" or the beginning of a word with a star, as in circ*.'
+
+
+class TextHit(NamedTuple):
+    """A text that was found."""
+
+    row: SourceRow
+    """Its source."""
+    kind: TextKind
+    start: float
+    end: float
+    text: str
+    """All of it."""
 
 
 class SearchPage:
@@ -48,14 +61,16 @@ class SearchPage:
             return SearchView(site, query, problem=str(error))
         if not terms:
             return SearchView(site, query, problem=_NO_WORD)
-        found = self._found(self._index.generation, tuple(terms), query.kinds)
-        pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
-        query = query.on_page(min(query.page, pages))
-        some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
-        return SearchView(site, query, tuple(self._hits(some, terms)), len(found.numbers), found.more, pages)
+        with self._index.reader() as reader:
+            found = self._found_by(reader, terms, query.kinds)
+            pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
+            query = query.on_page(min(query.page, pages))
+            some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
+            hits = tuple(self._hits(reader, some, terms))
+        return SearchView(site, query, hits, len(found.numbers), found.more, pages)
 
-    def all_hits(self, query: SearchQuery) -> Iterator[tuple[SourceRow, Hit]]:
-        """Yield all hits of a query with the rows of their sources, up to the number at which counting ends.
+    def all_hits(self, query: SearchQuery) -> Iterator[TextHit]:
+        """Yield all hits of a query, up to the number at which counting ends.
 
         Raises:
             UsageError: The query cannot be searched.
@@ -63,72 +78,73 @@ class SearchPage:
         terms = parse_query(query.q)
         if not terms:
             raise UsageError(_NO_WORD)
-        numbers = self._found(self._index.generation, tuple(terms), query.kinds).numbers
-        for first in range(0, len(numbers), HITS_A_PAGE):
-            yield from self._hits_with_rows(numbers[first : first + HITS_A_PAGE], terms, whole=True)
+        # One reader for all of them: the numbers of another build of the index are those of other texts.
+        with self._index.reader() as reader, reader.unchanged():
+            numbers = self._found_by(reader, terms, query.kinds).numbers
+            for first in range(0, len(numbers), HITS_A_PAGE):
+                yield from _texts(reader, numbers[first : first + HITS_A_PAGE])
+
+    def _found_by(self, reader: Reader, terms: list[Term], kinds: tuple[TextKind, ...]) -> FoundTexts:
+        found = self._found(self._index.generation, tuple(terms), kinds)
+        return found if found.build is reader.build else find_texts(reader, terms, kinds)
 
     def _find(self, _: int, terms: tuple[Term, ...], kinds: tuple[TextKind, ...]) -> FoundTexts:
         with self._index.reader() as reader:
-            return find_texts(reader, self._index.docs, list(terms), kinds)
+            return find_texts(reader, terms, kinds)
 
-    def _hits(self, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
-        return (hit for _, hit in self._hits_with_rows(numbers, terms))
-
-    def _hits_with_rows(
-        self, numbers: Sequence[int], terms: list[Term], *, whole: bool = False
-    ) -> Iterator[tuple[SourceRow, Hit]]:
-        with self._index.reader() as reader:
-            rows = source_rows(reader, (split_number(number)[0] for number in numbers))
-            texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
-        times = {doc: self._pictures.times(row) for doc, row in rows.items()}
-        for number in numbers:
-            doc, kind, position = split_number(number)
-            item = _item(texts.get(doc), TEXT_KINDS[kind], position)
-            if item is None:  # the source has changed since; the next refresh finds it again
-                continue
-            yield (
-                rows[doc],
-                Hit(
-                    source=rows[doc].id,
-                    name=os.path.basename(rows[doc].path) or rows[doc].path,
-                    kind=TEXT_KINDS[kind],
-                    start=item.start,
-                    end=item.end,
-                    parts=tuple(marked_parts(item.text, terms, whole=whole)),
-                    thumbnail=nearest(times[doc], item.start),
-                    missing=bool(rows[doc].missing),
-                ),
+    def _hits(self, reader: Reader, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
+        times: dict[str, list[float]] = {}
+        for row, kind, start, end, text in _texts(reader, numbers):
+            if row.id not in times:
+                times[row.id] = self._pictures.times(row)
+            yield Hit(
+                source=row.id,
+                name=os.path.basename(row.path) or row.path,
+                kind=kind,
+                start=start,
+                end=end,
+                parts=tuple(marked_parts(text, terms)),
+                thumbnail=picture_of_line(times[row.id], start, end),
+                missing=bool(row.missing),
             )
 
 
-def marked_parts(text: str, terms: list[Term], *, whole: bool = False) -> Iterator[Part]:
-    """Yield the parts of a text, with those marked that a query has found.
+def marked_parts(text: str, terms: list[Term]) -> Iterator[Part]:
+    """Yield the parts of a text, or of the stretch of a long one around the first find, with the finds marked.
 
     Args:
         text: The text.
         terms: The terms of the query.
-        whole: Whether to yield all of a long text, and not only the stretch around the first find.
     """
     # The words of texts of many megabytes are looked for in their beginning only.
     spans = found_spans(text[:_SEARCHED_CHARACTERS], terms)
-    first, stop = 0, len(text)
-    if len(text) > _MOST_CHARACTERS and not whole:
-        first = max(0, spans[0][0] - _BEFORE) if spans else 0
-        stop = min(first + _MOST_CHARACTERS, len(text))
-    at = first
-    if first:
+    found = next(spans, None)
+    is_long = len(text) > _MOST_CHARACTERS
+    at = max(0, found[0] - _BEFORE) if found and is_long else 0
+    stop = min(at + _MOST_CHARACTERS, len(text)) if is_long else len(text)
+    if at:
         yield Part("…")
-    for begin, end in spans:
-        if begin >= stop:
-            break
+    while found and found[0] < stop:
+        begin, end = found
         if begin > at:
             yield Part(text[at:begin])
-        yield Part(text[begin : min(end, stop)], marked=True)
         at = min(end, stop)
+        yield Part(text[begin:at], marked=True)
+        found = next(spans, None)
     if at < stop:
         yield Part(text[at:stop])
     if stop < len(text):
         yield Part("…")
+
+
+def _texts(reader: Reader, numbers: Sequence[int]) -> Iterator[TextHit]:
+    rows = source_rows(reader, (split_number(number)[0] for number in numbers))
+    texts = {doc: _texts_of(reader, row) for doc, row in rows.items()}
+    for number in numbers:
+        doc, kind, position = split_number(number)
+        item = _item(texts.get(doc), TEXT_KINDS[kind], position)
+        if item:  # otherwise the source has changed since; the next refresh finds it again
+            yield TextHit(rows[doc], TEXT_KINDS[kind], item.start, item.end, item.text)
 
 
 def _texts_of(reader: Reader, row: SourceRow) -> Texts | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from reelscribe.browse.index.queries import source_row
 from reelscribe.browse.index.reader import RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.media import MediaFiles, playback
-from reelscribe.browse.records import Caption, Record, Text, UnreadableRecord, read_record
+from reelscribe.browse.records import SavedCaption, SavedRecord, Segment, Text, UnreadableRecord, read_record
 from reelscribe.browse.views.library import card_of
 from reelscribe.browse.views.pictures import Pictures, time_of_card
 from reelscribe.errors import OutputError
@@ -23,8 +24,10 @@ from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
 
 LINES_A_SECTION = 2000
-"""Number of lines of all tracks together from which on a page shows a section of the source only."""
+"""Number of lines of all tracks together from which on a page shows a section of the source only. Lines that begin at
+one time are in one section, of which twice as many are shown."""
 
+_MOST_WORDS = 50 * LINES_A_SECTION  # of a page, that are marked as they are said; each is an element
 _MOST_SETTINGS_BYTES = 2**24
 _MOST_VALUE_CHARACTERS = 2000
 
@@ -47,7 +50,8 @@ class SourcePage:
             retry: How sources that failed are tried again.
 
         Returns:
-            The view; None if there is no such source, or its record is just being written.
+            The view, which says so where the record cannot be read; None if there is no such source, or its record is
+            just being written.
         """
         for _ in range(2):  # a record that is written anew is found in its new place the second time
             try:
@@ -57,11 +61,13 @@ class SourcePage:
                         return None
                     line = reader.line(row.file, row.start, row.size, row.digest)
                 return self._view(site, row, read_record(line), seconds, retry)
-            except (RecordChanged, UnreadableRecord):
+            except UnreadableRecord as error:
+                return unreadable_view(site, row, str(error))
+            except RecordChanged:
                 self._index.refresh_soon()
         return None
 
-    def _view(self, site: Site, row: SourceRow, record: Record, seconds: float, retry: str) -> SourceView:
+    def _view(self, site: Site, row: SourceRow, record: SavedRecord, seconds: float, retry: str) -> SourceView:
         return source_view(
             site,
             row,
@@ -91,7 +97,7 @@ class SourcePage:
 def source_view(
     site: Site,
     row: SourceRow,
-    record: Record,
+    record: SavedRecord,
     *,
     seconds: float,
     playback: Playback,
@@ -119,6 +125,12 @@ def source_view(
     sections = sections_of(tracks, start, max([start, *ends]), seconds)
     if shown := next((section for section in sections if section.shown), None):
         tracks = [_only(track, shown, last=shown is sections[-1]) for track in tracks]
+    tracks, hidden = _first_lines(tracks, 2 * LINES_A_SECTION)
+    if sum(len(line.words) for track in tracks for line in track.lines) > _MOST_WORDS:
+        tracks = [replace(track, lines=tuple(replace(line, words=()) for line in track.lines)) for track in tracks]
+    if hidden:
+        notice = f"{hidden:,} lines that begin at the same time as others are not shown; annotations.jsonl has them."
+        site = replace(site, notices=(*site.notices, notice))
     return SourceView(
         site,
         card_of(row, time_of_card(thumbnails)),
@@ -135,7 +147,20 @@ def source_view(
     )
 
 
-def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings]:
+def unreadable_view(site: Site, row: SourceRow, problem: str) -> SourceView:
+    """Return what the page of a source shows that has a row in the index, and a record that has not what it should.
+
+    Args:
+        site: What all pages have in common.
+        row: Its row in the index.
+        problem: What is wrong with the record.
+    """
+    notice = f"The record of this source cannot be read: {problem}. docs/records.md says what a record has."
+    site = replace(site, notices=(*site.notices, notice))
+    return SourceView(site, card_of(row, None), path=row.path, playback=Playback("none"), start=0.0, end=0.0)
+
+
+def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Settings]:
     """Yield what made the annotations of a record.
 
     Args:
@@ -153,7 +178,7 @@ def used_settings(record: Record, known: Mapping[str, Any]) -> Iterator[Settings
             yield settings_of(kind, known[id_])
 
 
-def tracks_of(record: Record) -> list[Track]:
+def tracks_of(record: SavedRecord) -> list[Track]:
     """Return the tracks of a record with all their lines."""
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
@@ -190,8 +215,12 @@ def sections_of(tracks: Iterable[Track], start: float, end: float, seconds: floa
     starts = sorted(line.start for track in tracks for line in track.lines)
     if len(starts) <= LINES_A_SECTION:
         return []
-    limits = [start, *sorted({*starts[LINES_A_SECTION::LINES_A_SECTION]} - {start}), max(end, starts[-1])]
+    # A record may say anything, such as that lines begin before the source, or all at one time.
+    inner = {*starts[LINES_A_SECTION::LINES_A_SECTION]} - {starts[0]}
+    limits = [min(start, starts[0]), *sorted(inner), max(end, starts[-1])]
     bounds = list(pairwise(limits))
+    if len(bounds) == 1:
+        return []
     chosen = max((k for k, (first, _) in enumerate(bounds) if first <= seconds), default=0)
     return [Section(first, last, k == chosen) for k, (first, last) in enumerate(bounds)]
 
@@ -220,7 +249,16 @@ def _only(track: Track, section: Section, *, last: bool) -> Track:
     return Track(track.kind, tuple(lines), track.total)
 
 
-def _captions(spans: list[Text], captions: list[Caption]) -> Iterator[Line]:
+def _first_lines(tracks: Sequence[Track], most: int) -> tuple[list[Track], int]:
+    """Return the tracks with at most so many lines together, and how many of their last ones are left out."""
+    lines = sum(len(track.lines) for track in tracks)
+    if lines <= most:
+        return list(tracks), 0
+    kept = [replace(track, lines=track.lines[: len(track.lines) * most // lines]) for track in tracks]
+    return kept, lines - sum(len(track.lines) for track in kept)
+
+
+def _captions(spans: list[Text], captions: list[SavedCaption]) -> Iterator[Line]:
     """Yield the spans of captions, each with the flags of its frames."""
     at = 0
     for span in spans:
@@ -233,7 +271,7 @@ def _captions(spans: list[Text], captions: list[Caption]) -> Iterator[Line]:
         yield Line(span.start, span.end, span.text, tuple(flags))
 
 
-def _words(segment: Text) -> tuple[Word, ...]:
+def _words(segment: Segment) -> tuple[Word, ...]:
     """Return the words of a segment with all that is between them; none if they are not those of its text."""
     words, text, at = segment.words or [], segment.text, 0
     found = []
@@ -247,7 +285,7 @@ def _words(segment: Text) -> tuple[Word, ...]:
     return tuple(found)
 
 
-def _facts(record: Record) -> Iterator[Fact]:
+def _facts(record: SavedRecord) -> Iterator[Fact]:
     media, audio = record.media, record.audio
     if media:
         yield Fact(

@@ -45,7 +45,7 @@ class IndexedText(NamedTuple):
     start: float
     """Presentation time in seconds, as all others."""
     thumbnail: float | None
-    """Time of the nearest thumbnail; None if there is none."""
+    """Time of the thumbnail that stands for it; None if there is none."""
     text: str
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
 from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
-from reelscribe.browse.records import Record, UnreadableRecord, read_record
-from reelscribe.browse.views.pictures import nearest
+from reelscribe.browse.records import SavedRecord, UnreadableRecord, read_record
+from reelscribe.browse.views.pictures import picture_of_line
 from reelscribe.browse.views.source import source_view, used_settings
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
@@ -71,7 +71,7 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
     tell(pages.summary())
 
 
-def _parsed(line: bytes, models: Mapping[str, Any]) -> tuple[SourceRow, Record]:
+def _parsed(line: bytes, models: Mapping[str, Any]) -> tuple[SourceRow, SavedRecord]:
     """Parse a line after the same checks as for all other formats."""
     annotated_source(line, models)
     try:
@@ -103,7 +103,7 @@ class _SourcePages:
         self._names: set[str] = set()
         self._sources: set[str] = set()
 
-    def write(self, row: SourceRow, record: Record) -> None:
+    def write(self, row: SourceRow, record: SavedRecord) -> None:
         """Write the pages of a source and what they refer to."""
         shared = Shared(row.path, record.source.path, self._common_folder)
         times = self._pictures.write(row, video=record.media is not None)
@@ -164,7 +164,7 @@ class _SourcePages:
             parts.append(f"{count(self._removed, 'page')} of sources removed that are no longer in the results")
         return f"open {self._folder.path / ROOT / 'index.html'} in a browser; {', '.join(parts)}"
 
-    def _playback(self, row: SourceRow, record: Record) -> Playback:
+    def _playback(self, row: SourceRow, record: SavedRecord) -> Playback:
         played = playback_of_format(row, record, previews=False)
         if played.player == "none":
             return replace(played, reason=_CANNOT_PLAY)  # commands are of no use to somebody who was given the pages
@@ -196,4 +196,4 @@ def _texts(view: SourceView) -> Iterator[IndexedText]:
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:
-                yield IndexedText(kind, line.start, nearest(times, line.start), line.text)
+                yield IndexedText(kind, line.start, picture_of_line(times, line.start, line.end), line.text)

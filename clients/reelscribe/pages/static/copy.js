@@ -1,4 +1,5 @@
-// Copies texts, and says what happened in the line at the lower edge. Other scripts use it as reelscribe.copy and .say.
+// What the other scripts share: reelscribe.copy copies texts, .say tells what happened in the line at the lower edge, and
+// .inWords writes times.
 "use strict";
 
 window.reelscribe = {};
@@ -13,6 +14,14 @@ window.reelscribe = {};
     clearTimeout(timer);
     said.textContent = text;
     if (text && !stays) timer = setTimeout(() => { said.textContent = ""; }, SHOWN_MS);
+  };
+
+  // A time as players show it, such as "0:12" or "1:02:03".
+  reelscribe.inWords = (seconds) => {
+    const whole = Math.floor(Math.abs(seconds));
+    const two = (number) => String(number).padStart(2, "0");
+    const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+    return (seconds <= -1 ? "-" : "") + (hours ? `${hours}:${two(minutes)}` : `${minutes}`) + `:${two(rest)}`;
   };
 
   // Pages from files may not use the clipboard in all browsers; there, a selection can still be copied.

@@ -23,7 +23,7 @@
     // Reads the list anew.
     read() {
       this.items = [...this.list.children];
-      this.starts = this.items.map((item) => Number(item.dataset.start));
+      this.starts = this.items.map((item) => Number(item.dataset.from ?? item.dataset.start));
       this.ends = this.items.map((item) => Number(item.dataset.end ?? Infinity));
       const lane = this.list.dataset.kind ? document.getElementById(`lane-${this.list.dataset.kind}`) : null;
       this.bars = lane ? [...lane.children] : [];

@@ -11,28 +11,20 @@
   const playhead = document.getElementById("playhead");
   const start = Number(box.dataset.start);
   const end = Math.max(Number(box.dataset.end), start + 0.001);
-  const offset = Number(box.dataset.offset);
   const listeners = [];
   let clock = start; // the time while no media is there to tell it
   let wanted = null; // the time to go to as soon as the media can
 
   const works = () => media !== null && media.error === null && media.readyState > 0;
 
-  function inWords(seconds) {
-    const whole = Math.floor(Math.abs(seconds));
-    const two = (number) => String(number).padStart(2, "0");
-    const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-    return (seconds <= -1 ? "-" : "") + (hours ? `${hours}:${two(minutes)}` : `${minutes}`) + `:${two(rest)}`;
-  }
-
   const place = (time) => `${Math.min(Math.max(((time - start) / (end - start)) * 100, 0), 100)}%`;
 
   const player = {
-    time: () => (wanted === null && works() ? media.currentTime + offset : clock),
+    time: () => (wanted === null && works() ? media.currentTime : clock),
 
     seek(seconds, { play = false } = {}) {
       clock = Math.min(Math.max(seconds, start), end);
-      if (works()) media.currentTime = Math.max(0, clock - offset);
+      if (works()) media.currentTime = Math.max(0, clock);
       else if (media !== null && media.error === null) wanted = clock;
       // A browser may refuse to play before the user has touched the page; then it waits at that time.
       if (play && media !== null) media.play().catch(() => {});
@@ -48,7 +40,7 @@
 
   function tell() {
     const time = player.time();
-    const words = inWords(time);
+    const words = reelscribe.inWords(time);
     document.getElementById("now").textContent = words;
     playhead.style.left = place(time);
     timeline.setAttribute("aria-valuenow", time.toFixed(3));
@@ -71,7 +63,7 @@
     for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, tell);
     media.addEventListener("error", () => { wanted = null; cannot(""); });
     const ready = () => {
-      if (wanted !== null) media.currentTime = Math.max(0, wanted - offset);
+      if (wanted !== null) media.currentTime = Math.max(0, wanted);
       wanted = null;
       if (media.videoWidth === 0 && box.dataset.player === "video") {
         cannot("This browser plays the audio of this file but cannot show its video.");
@@ -119,7 +111,7 @@
     const peek = document.getElementById("peek");
     const time = Math.min(Math.max(timeAt(event), start), end);
     peek.hidden = event.clientX < area.getBoundingClientRect().left;
-    peek.textContent = inWords(time);
+    peek.textContent = reelscribe.inWords(time);
     peek.style.left = place(time);
   });
   timeline.addEventListener("pointerleave", () => { document.getElementById("peek").hidden = true; });
@@ -132,7 +124,7 @@
     if (address.searchParams.has("t") || document.querySelector(".sections")) {
       address.searchParams.set("t", time.toFixed(3));
     }
-    reelscribe.copy(address.href, `Link to ${inWords(time)} copied.`);
+    reelscribe.copy(address.href, `Link to ${reelscribe.inWords(time)} copied.`);
   });
 
   function followAddress() {

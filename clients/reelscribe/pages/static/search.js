@@ -87,13 +87,6 @@
     return element;
   }
 
-  function clock(seconds) {
-    const whole = Math.floor(Math.abs(seconds));
-    const two = (number) => String(number).padStart(2, "0");
-    const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
-    return (seconds <= -1 ? "-" : "") + (hours ? `${hours}:${two(minutes)}` : `${minutes}`) + `:${two(rest)}`;
-  }
-
   // The text with what was found marked; of a long one, the stretch around the first find.
   function marked(text, spans) {
     const long = text.length > MOST_CHARACTERS;
@@ -114,7 +107,7 @@
       ? make("img", { src: `${hit.thumbnails}/${hit.thumbnail}.webp`, alt: "", loading: "lazy", decoding: "async" })
       : make("span", { class: "no-picture" }, "no picture");
     const link = make("a", { class: "stretched", href: `${hit.address}#t=${hit.start.toFixed(3)}` },
-      make("span", { class: "time" }, clock(hit.start)), " ", make("bdi", {}, hit.source));
+      make("span", { class: "time" }, reelscribe.inWords(hit.start)), " ", make("bdi", {}, hit.source));
     return make("li", { class: "hit" }, make("span", { class: "picture" }, picture), make("div", {},
       make("p", { class: "text", dir: "auto" }, ...marked(hit.text, hit.spans)),
       make("p", { class: "where" }, link, " ", make("span", { class: "tag" }, LABELS[hit.kind]),
