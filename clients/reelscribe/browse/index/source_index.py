@@ -240,6 +240,8 @@ class SourceIndex:
                 if earlier and not was_damaged:
                     self._use(earlier)
                     self._damaged = False
+            if self._damaged:
+                self.close()
             raise
         self._damaged = False
 
