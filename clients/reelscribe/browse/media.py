@@ -16,7 +16,7 @@ from pathlib import Path
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, path_bytes
 from reelscribe.browse.records import SavedRecord
-from reelscribe.errors import OutputError, ReelscribeError
+from reelscribe.errors import OutputError
 from reelscribe.pages.views import Playback
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.schema import NAME as LEDGER
@@ -40,7 +40,7 @@ _TYPES = {
 }
 
 
-class MediaRefused(ReelscribeError):
+class MediaRefused(Exception):
     """The bytes of a source are not shown; the message says why."""
 
 

@@ -243,7 +243,11 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         languages=_joined([text.language for text in record.segments if text.language]),
         flags=_joined([flag for items in (record.captions, record.clips) for item in items for flag in item.flags]),
     )
-    texts = {"captions": record.caption_spans, "clips": record.clips, "transcript": record.segments}
+    texts: dict[str, Sequence[Text | Clip]] = {
+        "captions": record.caption_spans,
+        "clips": record.clips,
+        "transcript": record.segments,
+    }
     return IndexedLine(row, [[text.text for text in texts[kind]] for kind in TEXT_KINDS])
 
 

@@ -60,11 +60,13 @@ class SourcePage:
                     if row is None:
                         return None
                     line = reader.line(row.file, row.start, row.size, row.digest)
+            except RecordChanged:
+                self._index.refresh_soon()
+                continue
+            try:
                 return self._view(site, row, read_record(line), seconds, retry)
             except UnreadableRecord as error:
                 return unreadable_view(site, row, str(error))
-            except RecordChanged:
-                self._index.refresh_soon()
         return None
 
     def _view(self, site: Site, row: SourceRow, record: SavedRecord, seconds: float, retry: str) -> SourceView:
