@@ -1,8 +1,8 @@
 """The bytes of sources: which a browser can play, and an open file of the source that a record names.
 
 Where the ledger knows a file, its size and the time at which it was written must be those that the run has seen: a
-library may be moved or copied with its times. Without a ledger the size alone counts, and no symbolic link may be on the
-way.
+library may be moved or copied with its times. Without a ledger the size alone counts, and no symbolic link may be on
+the way.
 """
 
 from __future__ import annotations
