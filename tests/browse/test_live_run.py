@@ -1,17 +1,24 @@
 """A run that goes on while its pages are open, what it tells of failures, and pictures that are made for pages."""
 
 import asyncio
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 
 import aiohttp
 import pytest
 
+from reelscribe.browse import previews
+from reelscribe.browse.index.lines import source_id
+from reelscribe.browse.serve import serving
+from reelscribe.browse.views.run import RunFollower
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
+from reelscribe.errors import MediaError
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
@@ -105,6 +112,51 @@ async def test_thumbnails_and_previews_are_made_when_somebody_looks(tmp_path):
             async with client.get(f"{address}preview/{ids[1]}.webm", headers={"Range": "bytes=0-3"}) as response:
                 assert (response.status, await response.read()) == (206, b"\x1aE\xdf\xa3")
     assert not (tmp_path / "out/thumbnails").exists()  # what is made for pages goes into the cache
+
+
+async def test_a_preview_is_given_up_when_its_client_has_left(tmp_path, monkeypatch):
+    write(tmp_path / "old.avi", "mpeg4", [50] * 10)
+    await caption(tmp_path / "out", tmp_path / "old.avi")
+    begun, given_up = threading.Event(), threading.Event()
+
+    def make_for_ever(_, __, *, cancelled):
+        begun.set()
+        if cancelled.wait(PATIENCE):
+            given_up.set()
+        raise MediaError("it was cancelled")
+
+    monkeypatch.setattr(previews, "make_preview", make_for_ever)
+    async with aiohttp.ClientSession() as client:
+        with browsing(tmp_path / "out", transcode=True) as address:
+            id_ = source_id(os.fsencode(tmp_path / "old.avi"))
+            request = asyncio.create_task(page(client, f"{address}preview/{id_}.webm"))
+            assert await asyncio.to_thread(begun.wait, PATIENCE)
+            request.cancel()
+            assert await asyncio.to_thread(given_up.wait, PATIENCE)
+
+
+async def test_pages_go_on_and_tell_it_when_the_run_cannot_be_followed(tmp_path, monkeypatch):
+    write_annotations(tmp_path, record("a.mp4"))
+    async with aiohttp.ClientSession() as client:
+        with serving(tmp_path) as server:
+            monkeypatch.setattr(RunFollower, "look", lambda _: 1 / 0)
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            try:
+
+                async def is_told() -> bool:
+                    return "The state of the run cannot be read" in await page(client, server.address)
+
+                await until(is_told)
+                write_annotations(tmp_path, record("a.mp4"), record("b.mp4"))
+
+                async def has_grown() -> bool:
+                    return "2 sources" in await page(client, server.address)
+
+                await until(has_grown)
+            finally:
+                server.stop()
+                thread.join()
 
 
 async def test_without_previews_the_reason_and_the_option_are_told(tmp_path):
