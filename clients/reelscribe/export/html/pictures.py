@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from reelscribe.browse.index.lines import SourceRow, path_bytes
-from reelscribe.browse.media import MediaFiles
+from reelscribe.browse.index.lines import SourceRow
+from reelscribe.browse.media import MediaFiles, MediaRefused
 from reelscribe.errors import MediaError, OutputError, UsageError
 from reelscribe.export.folder import ExportFolder
 from reelscribe.export.html.links import THUMBNAILS, thumbnail_name
@@ -67,14 +66,14 @@ class ExportedPictures:
         for seconds in times:
             if webp := self._store.read(sha256, seconds):
                 yield seconds, webp
-        if video and not times and not self._files.check(row):
+        if video and not times:
             yield from self._made(row, sha256)
 
     def _made(self, row: SourceRow, sha256: str) -> list[tuple[float, bytes]]:
         """Make thumbnails of a source, and keep them in the folder of the run for the next time."""
         made = []
-        with suppress(MediaError):
-            for seconds, webp in make_thumbnails(Path(os.fsdecode(path_bytes(row.path)))):
+        with suppress(MediaError, MediaRefused), self._files.checked_path(row) as path:
+            for seconds, webp in make_thumbnails(path):
                 made.append((seconds, webp))
                 with suppress(OutputError, UsageError):
                     self._store.write(sha256, seconds, webp)
