@@ -114,12 +114,10 @@ def test_hits_are_those_of_the_index_that_is_there_when_they_are_listed(tmp_path
     with open_index(tmp_path) as index:
         page = SearchPage(index, pictures)
         hits = page.all_hits(SearchQuery("common"))
-        first, _ = next(hits)
+        first = next(hits)
         write_annotations(tmp_path, *(record(f"other{k}.mp4", segments=segments("something else")) for k in range(40)))
         index.refresh()
-        assert [row.path for row in (first, *(row for row, _ in hits))] == [
-            os.path.abspath(f"{k:03}.mp4") for k in range(2)
-        ]
+        assert [hit.row.path for hit in (first, *hits)] == [os.path.abspath(f"{k:03}.mp4") for k in range(2)]
         assert list(page.all_hits(SearchQuery("common"))) == []
 
 
