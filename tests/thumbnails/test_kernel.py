@@ -26,8 +26,10 @@ ANNOTATE = "_ = reelscribe.annotate({path!r}, server={url!r}, model='captioner',
 
 
 @pytest.fixture
-async def execute(media, tmp_path):
+async def execute(media, tmp_path, monkeypatch):
     """Runs cells in a new kernel; returns the outputs of the last one as HTML."""
+    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):  # otherwise they are in the home folder
+        monkeypatch.setenv(variable, str(tmp_path / variable))
 
     async def run(cell: str) -> list[str]:
         async with FakeTorchServe(captions) as server:
