@@ -28,7 +28,8 @@ ANNOTATE = "_ = reelscribe.annotate({path!r}, server={url!r}, model='captioner',
 @pytest.fixture
 async def execute(media, tmp_path, monkeypatch):
     """Runs cells in a new kernel; returns the outputs of the last one as HTML."""
-    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):  # otherwise they are in the home folder
+    # Otherwise they are in the home folder, which somebody else may have, or which cannot be written.
+    for variable in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
 
     async def run(cell: str) -> list[str]:
