@@ -5,8 +5,8 @@ import random
 import re
 import shutil
 import signal
-import sys
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
