@@ -154,6 +154,7 @@ async def test_pages_go_on_and_tell_it_when_the_run_cannot_be_followed(tmp_path,
                     return "2 sources" in await page(client, server.address)
 
                 await until(has_grown)
+                assert await is_told()
             finally:
                 server.stop()
                 thread.join()

@@ -94,10 +94,10 @@ def test_the_lines_of_the_list_that_was_used_last_are_those_of_the_keys(spoken):
 
 
 def test_space_plays_and_pauses(spoken):
-    spoken.keyboard.press("Space")
-    spoken.wait_for_function("!media.paused")
-    spoken.keyboard.press("Space")
-    spoken.wait_for_function("media.paused")
+    for paused in (False, True):
+        spoken.keyboard.press("Space")
+        spoken.wait_for_function(f"media.paused === {str(paused).lower()}")
+        assert spoken.evaluate("media.paused") == paused
 
 
 def test_a_click_on_a_line_or_a_word_plays_there(spoken):
@@ -112,6 +112,7 @@ def test_a_click_on_the_timeline_goes_there(spoken):
     spoken.locator("#timeline").scroll_into_view_if_needed()
     click_middle(spoken, ".play-area")
     wait_for_time(spoken, 6.0)
+    assert spoken.evaluate("media.currentTime") == pytest.approx(6.0, abs=0.1)
 
 
 def test_the_current_line_scrolls_into_view_within_its_list(open_page):
@@ -164,6 +165,7 @@ def test_the_whole_card_leads_to_its_source(open_page):
     page = open_page("library")
     click_middle(page, f"#card-{SPOKEN} .counts")
     page.wait_for_url(f"**/source/{SPOKEN}.html")
+    assert page.inner_text("h1") == "spoken.mp4"
 
 
 def test_a_machine_without_chromium_is_told_what_to_install(monkeypatch):

@@ -79,7 +79,7 @@ async def test_names_that_a_server_gives_to_its_models_are_escaped():
                 sys.executable, "-m", "reelscribe.cli", *words, stdout=asyncio.subprocess.PIPE
             )
             output, _ = await process.communicate()
-            plain(output.decode())
+            assert ESCAPED in plain(output.decode())
 
 
 def test_lines_of_a_log_are_escaped_and_keep_their_tabs(tmp_path):
