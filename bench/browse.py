@@ -68,7 +68,7 @@ def records(sources: int, words: int, language: Language, chance: random.Random)
         path = f"/library/{k // 1000:03}/video {k:06}.mp4"
         texts = [language.text(words // 18 + (j % 3 - 1)) for j in range(chance.randint(17, 20))]
         spans = [{"start": 2.0 * j, "end": 2.0 * j + 2, "text": text} for j, text in enumerate(texts[::2])]
-        flags = ["near-duplicate"] if k % 7 == 0 else []
+        flags = ["repetition"] if k % 7 == 0 else []
         spoken = LANGUAGES[min(k % 10 // 3, 3)]
         common = {"language": spoken, "no_speech_prob": 0.01, "avg_logprob": -0.2, "words": None}
         caption = {"reused_from": None, "avg_logprob": -0.3, "flags": flags}
@@ -153,8 +153,12 @@ def library_pages(sources: int, chance: random.Random) -> dict[str, Query]:
         "all, any order and page": lambda: page(sort=order(), page=chance.randint(1, sources // 48 + 1)),
         "one language": lambda: page(language=chance.choice(LANGUAGES), sort=order(), page=chance.randint(1, 50)),
         "failed": lambda: page(error="MediaError", sort=order(), page=chance.randint(1, 20)),
+        "by name or folder": lambda: page(
+            q=f"{chance.randrange(sources // 1000 + 1):03} {chance.randrange(100):02}", page=chance.randint(1, 3)
+        ),
+        "in a folder": lambda: page(folder=f"{chance.randrange(sources // 1000 + 1):03}", sort=order()),
         "flagged and long": lambda: page(
-            flag="near-duplicate", duration=f"{chance.randint(60, 3000)}-", sort=order(), page=chance.randint(1, 20)
+            flag="repetition", duration=f"{chance.randint(60, 3000)}-", sort=order(), page=chance.randint(1, 20)
         ),
     }
 

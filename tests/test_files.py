@@ -1,12 +1,13 @@
-"""Folder locks, and files that appear only when they are complete."""
+"""Folder locks, files that appear only when they are complete, and sources that may change while they are read."""
 
 import errno
 import fcntl
 import os
+import time
 
 import pytest
 
-from reelscribe._files import FolderLock, atomic_file, writer_of
+from reelscribe._files import FolderLock, OpenSource, atomic_file, writer_of
 from reelscribe.errors import OutputError
 
 
@@ -88,3 +89,12 @@ def test_a_lock_tells_who_writes(tmp_path):
     with FolderLock(tmp_path):
         assert writer_of(tmp_path) == "run"
     assert writer_of(tmp_path) is None
+
+
+def test_a_source_is_read_when_all_later_writes_have_another_time(tmp_path):
+    path = tmp_path / "source.mp4"
+    path.write_bytes(b"just written")
+    with OpenSource(str(path)) as source:
+        tick = 10_000_000  # nanoseconds, before Linux 6.13
+        assert time.time_ns() - os.stat(path).st_ctime_ns > tick
+        source.check()

@@ -1,195 +1,129 @@
-"""Which detector finds the cuts of videos, and which of them are right?
+"""Are the cuts of videos found where they are hard to find, and what does it cost to look for them?
 
-    scripts/bench defaults/shots [--videos 20]
+    scripts/bench defaults/shots [--videos 4] [--set tuning|held-out] [--photos FOLDER] [--footage FILE ...]
 
-Videos of 11 shots each are encoded (H.264), in four sizes and at 23.976 to 60 frames a second; two of 20 have a
-variable frame rate. Shots have 8 to 90 frames. They are slow and fast pans over a texture, a shape that moves over a
-plain background, or still blocks with the grain of a camera; many are dark. Most transitions are hard cuts. In two of
-20 videos, every second one is a dissolve of 10 frames, and in two others a fade through black of 23 frames.
+demo/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing. The threshold
+was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a folder instead
+of textures, 17 or more.
 
-The table shows for each detector how many hard cuts it finds within one frame (recall), how many of its cuts are hard
-cuts (precision; those in dissolves and fades do not count), in how many dissolves and fades it finds a cut, and how
-many frames it looks at per second of process CPU, decoding included.
+The first table shows for each kind how many cuts there are, how many were found at the very frame (recall), and how
+many of those found are cuts (precision). The second shows what becomes of dissolves and of fades through black, which
+are no cuts: each video has one, and it shows in how many videos no cut was found, one, and more than one. The third
+shows process CPU time a frame for decoding and for looking for cuts, of noisy videos of three sizes and of the files of
+--footage: each is the median of rounds in which both take turns at every frame.
 """
 
 from __future__ import annotations
 
-import random
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import av
-import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
 
 from lib.command import command_parser, run_command
-from libraries import texture
+from libraries import write_video
 from reelscribe.contract.frames import InputSize
-from reelscribe.decode.shots import DEFAULT_THRESHOLDS, Detector, ShotDetection
+from reelscribe.decode.shots import CutFinder, ShotDetection
 from reelscribe.decode.video import Video, VideoTask
+from shot_scenes import GRADUAL, KINDS, SceneSet, scene_of, write_scene
 
-Image = NDArray[np.float32]
-"""(height, width, 3) RGB; values may be outside 0 to 255."""
-
-SIZES = ((320, 180), (480, 270), (256, 144), (180, 320))
-RATES = (Fraction(24000, 1001), Fraction(25), Fraction(30000, 1001), Fraction(50), Fraction(60))
-SHOTS = 11
-DISSOLVES, VARIABLE, FADES = (4, 11), (6, 13), (8, 17)
-"""Numbers (of 20) of the videos with dissolves, with a variable frame rate, and with fades through black."""
-FADE_FRAMES = 10
-"""Frames of a dissolve, and of a fade to or from black."""
-BLACK_FRAMES = 3
-TICKS = 90_000
+SIZES = ((640, 360), (1280, 720), (1920, 1080))
+COST_FRAMES = 100
+COST_ROUNDS = 5
 
 
-@dataclass
-class Clip:
-    """A video with known cuts."""
+class Counts(NamedTuple):
+    """What was found in the videos of a kind."""
 
-    path: Path
-    frames: int = 0
-    hard: list[int] = field(default_factory=list)
-    """The first frame after each hard cut."""
-    dissolves: list[range] = field(default_factory=list)
-    """The frames of each dissolve."""
-    fades: list[range] = field(default_factory=list)
-    """The frames of each fade to black and from black."""
+    cuts: int
+    """Cuts that there are."""
+    right: int
+    """Cuts that were found."""
+    false: int
+    """Frames that were taken for cuts."""
 
-
-@cache
-def _texture() -> Image:
-    return texture(1280, 1280)
+    def __str__(self) -> str:
+        recall, precision = self.right / self.cuts, self.right / max(1, self.right + self.false)
+        return f"{self.cuts:>6}{self.right:>7}{self.false:>7}{recall:>9.1%}{precision:>11.1%}"
 
 
-def pan(rng: random.Random, width: int, height: int, frames: int, speed: float = 2.0) -> Iterator[Image]:
-    """Yield crops of the texture, in other colours, which move by up to `speed` pixels a frame."""
-    tint = np.array([rng.uniform(-50, 50) for _ in range(3)], np.float32) + rng.uniform(-60, 40)
-    x, y = (rng.uniform(400, 600) for _ in range(2))
-    dx, dy = (rng.choice((-1, 1)) * rng.uniform(speed / 2, speed) for _ in range(2))
-    for k in range(frames):
-        left, top = (int(np.clip(start + step * k, 0, 900)) for start, step in ((x, dx), (y, dy)))
-        yield _texture()[top : top + height, left : left + width] + tint
-
-
-def fast_pan(rng: random.Random, width: int, height: int, frames: int) -> Iterator[Image]:
-    """Yield crops of the texture that move fast."""
-    return pan(rng, width, height, frames, speed=8.0)
-
-
-def shape(rng: random.Random, width: int, height: int, frames: int) -> Iterator[Image]:
-    """Yield a plain background with a square that moves over it."""
-    plain = np.full((height, width, 3), [rng.uniform(20, 235) for _ in range(3)], np.float32)
-    x, speed, colour = rng.uniform(0, width - 40), rng.uniform(-3, 3), [rng.uniform(0, 255) for _ in range(3)]
-    for k in range(frames):
-        image, left = plain.copy(), int(np.clip(x + speed * k, 0, width - 40))
-        image[height // 3 : height // 3 + 40, left : left + 40] = colour
-        yield image
-
-
-def grain(rng: random.Random, width: int, height: int, frames: int) -> Iterator[Image]:
-    """Yield coarse blocks that stand still, with noise."""
-    random_blocks = np.random.default_rng(rng.randrange(9999)).normal(0, 1, (height // 8 + 1, width // 8 + 1, 3))
-    still = 128 + rng.uniform(-80, 60) + 50 * random_blocks.repeat(8, 0).repeat(8, 1)[:height, :width]
-    noise = [np.random.default_rng(k).normal(0, 4, still.shape) for k in range(4)]
-    for k in range(frames):
-        yield (still + noise[k % 4]).astype(np.float32)
-
-
-KINDS: tuple[Callable[[random.Random, int, int, int], Iterator[Image]], ...] = (pan, fast_pan, shape, grain)
-
-
-def pictures(clip: Clip, number: int, rng: random.Random) -> list[Image]:
-    """Return the frames of a video, and note its transitions in `clip`."""
-    images: list[Image] = []
-    for k in range(SHOTS):
-        length = rng.choice([rng.randint(8, 20), rng.randint(25, 60), rng.randint(40, 90)])
-        shot, at = [*rng.choice(KINDS)(rng, *SIZES[number % 4], length)], len(images)
-        down = np.linspace(1, 0, min(FADE_FRAMES, len(shot), at) + 2)[1:-1]
-        if k % 2 == 0 and k and number % 20 in DISSOLVES:
-            for j, share in enumerate(down, at - len(down)):
-                images[j] = images[j] * share + shot[0] * (1 - share)
-            clip.dissolves.append(range(at - len(down), at + 1))
-        elif k % 2 == 0 and k and number % 20 in FADES:
-            for j, share in enumerate(down):
-                images[at - len(down) + j] = np.clip(images[at - len(down) + j], 0, 255) * share
-                shot[j] = np.clip(shot[j], 0, 255) * (1 - share)
-            images += [np.zeros_like(shot[0])] * BLACK_FRAMES
-            clip.fades.append(range(at - len(down), at + BLACK_FRAMES + len(down) + 1))
-        elif k:
-            clip.hard.append(at)
-        images += shot
-    clip.frames = len(images)
-    return images
-
-
-def write_clip(path: Path, number: int) -> Clip:
-    """Encode a video and return its cuts."""
-    clip, rng, rate = Clip(path), random.Random(number), RATES[number % 5]  # noqa: S311 - a seed is needed, not secrecy
-    with av.open(str(path), "w") as file:
-        stream = file.add_stream("libx264", rate=rate, options={"preset": "veryfast", "crf": "23"})
-        (stream.width, stream.height), stream.pix_fmt = SIZES[number % 4], "yuv420p"
-        stream.codec_context.time_base = Fraction(1, TICKS)
-        shown = Fraction(0)
-        for image in pictures(clip, number, rng):
-            frame = av.VideoFrame.from_ndarray(np.clip(image, 0, 255).astype(np.uint8), format="rgb24")
-            frame.pts, frame.time_base = round(shown * TICKS), Fraction(1, TICKS)
-            shown += (rng.choice((1, 1, 2)) if number % 20 in VARIABLE else 1) / rate
-            file.mux(stream.encode(frame))
-        file.mux(stream.encode())
-    return clip
-
-
-def find_cuts(path: Path, detector: Detector) -> list[int]:
+def find_cuts(path: Path) -> set[int]:
     """Return the frames with which shots begin, but the first."""
-    task = VideoTask(str(path), InputSize(1, 1), sampling=None, detection=ShotDetection(detector))
-    with Video(task) as video:
+    with Video(VideoTask(str(path), InputSize(1, 1), sampling=None, detection=ShotDetection())) as video:
         assert video.shots is not None
-        return [shot.start_frame for shot in video.shots[1:]]
+        return {shot.start_frame for shot in video.shots[1:]}
 
 
-def matched(truth: list[int], found: list[int]) -> int:
-    """Return how many of the true cuts were found within one frame; each cut that was found counts once."""
-    left = sorted(found)
-    for at in truth:
-        near = [cut for cut in left if abs(cut - at) <= 1]
-        if near:
-            left.remove(min(near, key=lambda cut: abs(cut - at)))
-    return len(found) - len(left)
+def count(path: Path, kind: str, part: SceneSet, videos: int, photos: Sequence[Image.Image]) -> Counts:
+    """Look for the cuts of all videos of a kind, each written to `path`."""
+    counts = Counts(0, 0, 0)
+    for number in range(videos):
+        scene, rate = scene_of(kind, part, number, photos)
+        write_scene(path, scene, rate)
+        cuts, found = {*scene.cuts}, find_cuts(path)
+        these = Counts(len(cuts), len(found & cuts), len(found - cuts))
+        counts = Counts(*map(sum, zip(counts, these, strict=True)))
+    return counts
 
 
-def row(clips: list[Clip], detector: Detector) -> str:
-    """Return the row of a detector."""
-    hard = right = false = dissolves = dissolved = fades = faded = 0
-    began = time.process_time()
-    for clip in clips:
-        found = find_cuts(clip.path, detector)
-        others = [cut for cut in found if all(abs(cut - at) > 1 for at in clip.hard)]
-        false += sum(all(cut not in part for part in clip.dissolves + clip.fades) for cut in others)
-        hard, right = hard + len(clip.hard), right + matched(clip.hard, found)
-        dissolves, fades = dissolves + len(clip.dissolves), fades + len(clip.fades)
-        dissolved += sum(any(cut in part for cut in others) for part in clip.dissolves)
-        faded += sum(any(cut in part for cut in others) for part in clip.fades)
-    rate = sum(clip.frames for clip in clips) / (time.process_time() - began)
-    counts = f"{right:>5}/{hard:<5}{right / max(1, hard):>7.1%}{right / max(1, right + false):>11.1%}"
-    return f"{detector:10}{counts}{dissolved:>7}/{dissolves:<5}{faded:>5}/{fades:<5}{rate:>10.0f}"
+def measure_cost(path: Path) -> tuple[float, float]:
+    """Return the seconds of process CPU time a frame for decoding, and for looking for cuts."""
+    decoding, looking = list[float](), list[float]()
+    for _ in range(COST_ROUNDS):
+        frames = 0
+        finder, spent, began = CutFinder(ShotDetection()), 0.0, time.process_time()
+        with av.open(str(path)) as file:
+            file.streams.video[0].thread_count = 1
+            for index, frame in enumerate(file.decode(video=0)):
+                frames = index + 1
+                before = time.process_time()
+                finder.add(index, frame)
+                spent += time.process_time() - before
+        decoding.append((time.process_time() - began - spent) / frames)
+        looking.append(spent / frames)
+    return statistics.median(decoding), statistics.median(looking)
+
+
+def print_cost(name: str, path: Path) -> None:
+    """Print a row of the table of costs."""
+    decoding, looking = measure_cost(path)
+    print(f"{name:24}{decoding * 1e3:>9.2f} ms{looking * 1e3:>9.2f} ms{looking / decoding:>9.0%}", flush=True)
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = command_parser(__doc__)
-    parser.add_argument("--videos", type=int, default=20)
-    videos = parser.parse_args().videos
+    parser.add_argument("--videos", type=int, default=4)
+    parser.add_argument("--set", choices=["tuning", "held-out"], default="held-out")
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--footage", type=Path, nargs="+", default=[])
+    args = parser.parse_args()
+    photos = [Image.open(path).convert("RGB") for path in sorted(args.photos.iterdir())] if args.photos else []
     with tempfile.TemporaryDirectory() as folder:
-        clips = [write_clip(Path(folder) / f"{k}.mp4", k) for k in range(videos)]
-        heading = f"{'detector':10}{'hard cuts':>11}{'recall':>7}{'precision':>11}"
-        print(f"{heading}{'dissolves':>13}{'fades':>11}{'frames/s':>10}")
-        for detector in DEFAULT_THRESHOLDS:
-            print(row(clips, detector), flush=True)
+        path, total = Path(folder) / "video.mp4", Counts(0, 0, 0)
+        print(f"{args.set:16}{'cuts':>6}{'found':>7}{'false':>7}{'recall':>9}{'precision':>11}")
+        for kind in KINDS:
+            counts = count(path, kind, args.set, args.videos, photos)
+            total = Counts(*map(sum, zip(total, counts, strict=True)))
+            print(f"{kind:16}{counts}", flush=True)
+        print(f"{'all':16}{total}\n\n{'change':20}{'none':>6}{'one':>6}{'more':>6}")
+        for kind in GRADUAL:
+            begun = [0, 0, 0]
+            for number in range(args.videos):
+                write_scene(path, *scene_of(kind, args.set, number, photos))
+                begun[min(2, len(find_cuts(path)))] += 1
+            print(f"{kind:20}" + "".join(f"{videos:>6}" for videos in begun), flush=True)
+        print(f"\n{'video':24}{'decoding':>12}{'looking':>12}{'share':>9}")
+        for width, height in SIZES:
+            write_video(path, width, height, COST_FRAMES)
+            print_cost(f"{width}x{height}", path)
+        for footage in args.footage:
+            print_cost(footage.name, footage)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from reelscribe._api import describe_async as describe_async
     from reelscribe._api import transcribe as transcribe
     from reelscribe._api import transcribe_async as transcribe_async
+    from reelscribe._values import Results as Results
+    from reelscribe._values import SavedRecord as SavedRecord
     from reelscribe.client.credentials import Credentials as Credentials
     from reelscribe.client.endpoint import Server as Server
     from reelscribe.client.models import CaptionClient as CaptionClient
@@ -72,6 +74,7 @@ _MODULES = {
         "transcribe",
         "transcribe_async",
     ),
+    "_values": ("Results", "SavedRecord"),
     "client.credentials": ("Credentials",),
     "client.endpoint": ("Server",),
     "client.models": ("CaptionClient", "ClipClient", "SpeechClient"),

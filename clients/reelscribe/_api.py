@@ -1,30 +1,31 @@
 """Captions, descriptions of clips, transcripts and records of files or arrays, in one call.
 
 Each function has a synchronous and an asynchronous form. They use the server on this machine unless another one is
-given, and close their connections before they return.
+given, and close their connections before they return. Notebooks show what they return with pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import tempfile
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe._values import Results, SavedRecord
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
-from reelscribe.errors import RequestRefused, UsageError
+from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.results.annotations import NAME, escape_surrogates
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
@@ -33,7 +34,6 @@ from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOpt
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
-from reelscribe.thumbnails.notebook import Captions
 
 ONLY_ONE = "*"
 """In place of a model's name, this is the only model of its kind that the server serves."""
@@ -45,7 +45,7 @@ SourcePath = str | os.PathLike[str]
 @overload
 async def caption_async(
     source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
-) -> list[Caption | Failure]: ...
+) -> Results[Caption | Failure]: ...
 
 
 @overload
@@ -60,13 +60,15 @@ async def caption_async(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: CaptionOptions | None = None,
-) -> list[Caption | Failure] | list[str | RequestRefused]:
+) -> Results[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory. The asynchronous form of `caption`."""
+    _check_source(source, "an array of frames")
+    _check("options", options, CaptionOptions, None)
     found = _found(server)
     async with CaptionClient([found.server], await _name(found, model, CaptionerDescription)) as client:
         if not isinstance(source, np.ndarray):
             path = os.fspath(source)
-            return Captions(path, [result async for result in caption_file(client, path, options)])
+            return Results([result async for result in caption_file(client, path, options)], path)
         if options is not None:
             raise UsageError("caption: expected options for a file alone; choose the frames of an array yourself")
         return await caption_frames(client, source)
@@ -75,7 +77,7 @@ async def caption_async(
 @overload
 def caption(
     source: SourcePath, *, server: Server | str | None = None, model: str = ..., options: CaptionOptions | None = None
-) -> list[Caption | Failure]: ...
+) -> Results[Caption | Failure]: ...
 
 
 @overload
@@ -90,7 +92,7 @@ def caption(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: CaptionOptions | None = None,
-) -> list[Caption | Failure] | list[str | RequestRefused]:
+) -> Results[Caption | Failure] | list[str | RequestRefused]:
     """Caption the frames of a video file, or frames in memory.
 
     Args:
@@ -101,8 +103,8 @@ def caption(
         options: Which frames of a file to caption, and how; by default one frame a second. Not allowed for an array.
 
     Returns:
-        For a file, a Caption for each chosen frame, or a Failure that says why it has none; a notebook shows the list
-        with pictures. For an array, the caption of each frame as text, or the RequestRefused that says why it has none.
+        For a file, a Caption for each chosen frame, or a Failure that says why it has none. For an array, the caption
+        of each frame as text, or the RequestRefused that says why it has none.
 
     Raises:
         MediaError: The file cannot be read, or is damaged or cut short.
@@ -120,11 +122,14 @@ async def describe_async(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: ClipOptions | None = None,
-) -> list[DescribedClip | ClipFailure]:
+) -> Results[DescribedClip | ClipFailure]:
     """Describe the clips of a video file. The asynchronous form of `describe`."""
+    _check_source(source)
+    _check("options", options, ClipOptions, None)
     found = _found(server)
     async with ClipClient([found.server], await _name(found, model, ClipModelDescription)) as client:
-        return [result async for result in describe_file(client, os.fspath(source), options)]
+        path = os.fspath(source)
+        return Results([result async for result in describe_file(client, path, options)], path)
 
 
 def describe(
@@ -133,7 +138,7 @@ def describe(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: ClipOptions | None = None,
-) -> list[DescribedClip | ClipFailure]:
+) -> Results[DescribedClip | ClipFailure]:
     """Describe the clips of a video file with a video-language model.
 
     Args:
@@ -161,15 +166,19 @@ async def transcribe_async(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: SpeechOptions | None = None,
-) -> list[Utterance | Silence | SpeechFailure]:
+) -> Results[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory. The asynchronous form of `transcribe`."""
+    _check_source(source, "an array of samples")
+    _check("sample_rate", sample_rate, (int, np.integer), None)
+    _check("options", options, SpeechOptions, None)
     found = _found(server)
     async with SpeechClient([found.server], await _name(found, model, SpeechDescription)) as client:
         if not isinstance(source, np.ndarray):
-            return [result async for result in transcribe_file(client, os.fspath(source), options)]
+            path = os.fspath(source)
+            return Results([result async for result in transcribe_file(client, path, options)], path)
         if sample_rate is None:
             raise UsageError("transcribe: expected the sample_rate of the samples, in Hz")
-        return await transcribe_samples(client, source, sample_rate, options)
+        return Results(await transcribe_samples(client, source, int(sample_rate), options))
 
 
 def transcribe(
@@ -179,7 +188,7 @@ def transcribe(
     server: Server | str | None = None,
     model: str = ONLY_ONE,
     options: SpeechOptions | None = None,
-) -> list[Utterance | Silence | SpeechFailure]:
+) -> Results[Utterance | Silence | SpeechFailure]:
     """Transcribe the audio of a media file, or samples in memory.
 
     Args:
@@ -203,7 +212,7 @@ def transcribe(
 
 
 async def annotate_async(
-    sources: SourcePath | Sequence[SourcePath],
+    sources: SourcePath | Iterable[SourcePath],
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
@@ -211,11 +220,14 @@ async def annotate_async(
     speech_model: str | None = ONLY_ONE,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
-) -> list[dict[str, Any]]:
+) -> Results[SavedRecord]:
     """Caption and transcribe files and folders. The asynchronous form of `annotate`."""
     if model is None and speech_model is None:
         raise UsageError("annotate: expected a model or a speech_model, got neither")
-    paths = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    paths = [sources] if isinstance(sources, (str, os.PathLike)) else _listed(sources)
+    _check("out", out, (str, os.PathLike), None)
+    _check("caption_options", caption_options, CaptionOptions, None)
+    _check("speech_options", speech_options, SpeechOptions, None)
     found = _found(server)
     tracks: list[CaptionTrack | TranscriptTrack] = []
     async with AsyncExitStack() as stack:
@@ -232,13 +244,11 @@ async def annotate_async(
         thumbnails = None if out else 0  # nobody would see those in a temporary folder
         run = BulkRun(tracks, folder, on_record=lambda record: done.append(record.absolute_path), thumbnails=thumbnails)
         await run.run([os.fspath(path) for path in paths])
-        with (folder / NAME).open(encoding="utf-8") as file:
-            records = {record["source"]["absolute_path"]: record for record in map(json.loads, file)}
-        return [records[escape_surrogates(path)] for path in done]
+        return Results(_saved(folder, done, kept=out is not None))
 
 
 def annotate(
-    sources: SourcePath | Sequence[SourcePath],
+    sources: SourcePath | Iterable[SourcePath],
     out: SourcePath | None = None,
     *,
     server: Server | str | None = None,
@@ -246,13 +256,13 @@ def annotate(
     speech_model: str | None = ONLY_ONE,
     caption_options: CaptionOptions | None = None,
     speech_options: SpeechOptions | None = None,
-) -> list[dict[str, Any]]:
+) -> Results[SavedRecord]:
     """Caption and transcribe files and folders, as `reelscribe annotate` does.
 
     All records are returned at once. For a whole library use `BulkRun`, which passes on each record as it is written.
 
     Args:
-        sources: One file, folder or glob, or a sequence of them.
+        sources: One file, folder or glob, or several.
         out: Folder for annotations.jsonl, thumbnails and the ledger, with which the same call can continue after an
             interruption. By default nothing is kept.
         server: A server or its inference address; by default that of the environment variable REELSCRIBE_SERVER, or
@@ -263,9 +273,8 @@ def annotate(
         speech_options: Language, task, word times, and where audio is cut; by default the language is detected.
 
     Returns:
-        The record of each of these sources, in their order, as docs/records.md describes the lines of
-        annotations.jsonl. It also has what earlier runs into `out` have made of the source. The record of a source that
-        failed says why it did.
+        The record of each of these sources, in their order. It also has what earlier runs into `out` have made of the
+        source. The record of a source that failed says why it did.
 
     Raises:
         ServerError: The server cannot be used.
@@ -285,14 +294,49 @@ def annotate(
     )
 
 
+def _saved(folder: Path, paths: Sequence[str], *, kept: bool) -> Iterator[SavedRecord]:
+    """Yield the record of each source, as annotations.jsonl has it, in the order of their absolute paths `paths`."""
+    wanted = {escape_surrogates(path): path for path in paths}
+    with (folder / NAME).open("rb") as file:
+        read = (SavedRecord.from_line(line, folder=str(folder) if kept else None) for line in file)
+        records = {record.source.absolute_path: record for record in read if record.source.absolute_path in wanted}
+    return (replace(records[name], _file=path) for name, path in wanted.items())
+
+
+def _check(name: str, value: object, kinds: type | tuple[type, ...], *allowed: None) -> None:
+    """Raise UsageError if an argument is of another type; bool is no int."""
+    if (allowed and value is None) or (isinstance(value, kinds) and not isinstance(value, bool)):
+        return
+    names = [kind.__name__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,))] + ["None"] * len(allowed)
+    raise UsageError(f"{name}: expected {' or '.join(names)}, got {brief(value)}")
+
+
+def _check_source(source: object, array: str = "") -> None:
+    """Raise UsageError if a source is neither a path nor, where `array` says what it holds, an array."""
+    if not isinstance(source, (str, os.PathLike)) and not (array and isinstance(source, np.ndarray)):
+        raise UsageError(f"source: expected a path{array and f' or {array}'}, got {brief(source)}")
+
+
+def _listed(sources: Iterable[SourcePath]) -> list[SourcePath]:
+    """Return several sources. Raises UsageError if one of them is no path."""
+    if not isinstance(sources, Iterable):
+        raise UsageError(f"sources: expected a path or several, got {brief(sources)}")
+    listed = list(sources)
+    for source in listed:
+        _check_source(source)
+    return listed
+
+
 def _found(server: Server | str | None) -> FoundServer:
+    _check("server", server, (Server, str), None)
     if isinstance(server, Server):
         return FoundServer(server)
     return find_servers(None if server is None else [server])[0]
 
 
 async def _name(found: FoundServer, model: str, kind: type[ModelDescription]) -> str:
-    return await find_model(found, kind) if model == ONLY_ONE else model
+    _check("model", model, str)
+    return await find_model(found, kind, None if model == ONLY_ONE else model)
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:

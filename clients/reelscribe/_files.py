@@ -1,16 +1,24 @@
-"""Files and folders that several processes use: folder locks, and files that appear only when they are complete."""
+"""Files and folders that others use at the same time.
+
+Folder locks, files that appear only when they are complete, and sources that may change while they are read.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from reelscribe.errors import OutputError
+from reelscribe.errors import OutputError, SourceChanged
+
+SETTLED_SECONDS = 0.02
+"""A file that was written to longer ago has another `file_stat` after the next write. Linux before 6.13 gives all
+writes within a tick of its clock, up to 10 ms, the same time."""
 
 
 def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
@@ -126,3 +134,86 @@ def atomic_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
     finally:
         if not durable:
             partial.unlink(missing_ok=True)
+
+
+def file_stat(file: str | int) -> str:
+    """Return a text that changes whenever a file is written to or replaced. `size_in` reads the size from it.
+
+    All machines that see the same file by a network file system get the same text, also after they were started anew;
+    so the number of the device, which is the machine's own, is not in it.
+
+    Args:
+        file: Path of the file, or the descriptor of an open one.
+
+    Returns:
+        The text; empty if there is no such file, or its disk cannot be read.
+    """
+    try:
+        stat = os.stat(file)
+    except (OSError, ValueError):  # ValueError: no file can have this name
+        return ""
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
+
+
+def size_in(stat: str) -> int:
+    """Return the size of a file, in bytes, from its `file_stat`."""
+    return int(stat.split()[0])
+
+
+class OpenSource:
+    """A source that is open to be read, as a context manager that closes it.
+
+    What a run saves of a source is saved for its digest, so it must be read from the very bytes that were digested.
+    Whoever reads the source therefore calls `check` before passing on what was read.
+
+    Args:
+        path: Path of the source.
+        stat: The `file_stat` that the file must have; empty for the one that it has now.
+
+    Raises:
+        OSError: It cannot be opened.
+        ValueError: No file can have this name.
+        SourceChanged: It is another file, or was written to.
+    """
+
+    stat: str
+    """The `file_stat` that the file has as long as `check` raises nothing."""
+
+    def __init__(self, path: str, stat: str = "") -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - `__exit__` closes it
+        self.stat = stat or file_stat(self._file.fileno())
+        age = time.time() - os.stat(self._file.fileno()).st_ctime
+        time.sleep(min(max(0.0, SETTLED_SECONDS - age), SETTLED_SECONDS))  # another machine may have another clock
+        try:
+            self.check()
+        except SourceChanged:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    @property
+    def name(self) -> str:
+        """The name by which this process opens the same file again, whatever its path leads to by now."""
+        return f"/dev/fd/{self._file.fileno()}"
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the file has another `file_stat` now: it was written to, renamed, replaced or deleted."""
+        now = file_stat(self._file.fileno())
+        return not now or now != self.stat
+
+    def read(self, most: int) -> bytes:
+        """Read on, at most so many bytes; nothing at the end of the file."""
+        return self._file.read(most) or b""
+
+    def check(self) -> None:
+        """Raise SourceChanged if the file has changed, so that what was read of it may be of other bytes."""
+        if self.is_changed:
+            raise SourceChanged("it was changed while it was being read; run the same command again")

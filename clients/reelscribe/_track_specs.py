@@ -84,16 +84,17 @@ class ModelSpec(TrackSpec):
     """Largest number of unanswered requests."""
 
     async def resolved(self) -> ModelSpec:
-        """Find the name of the model; see `TrackSpec.resolved`."""
+        """Find the name of the model, or check the one that was given; see `TrackSpec.resolved`."""
         from reelscribe.server.model_names import find_model
 
         description, _, _ = self._parts()
-        return self if self.name else replace(self, name=await find_model(self.found[0], description))
+        return replace(self, name=await find_model(self.found[0], description, self.name))
 
     async def open(self, stack: AsyncExitStack) -> Track[Any]:
         """Open the client of the model; see `TrackSpec.open`."""
         _, client_of, track_of = self._parts()
-        name, servers = (await self.resolved()).name, [each.server for each in self.found]
+        name = self.name or (await self.resolved()).name
+        servers = [each.server for each in self.found]
         client = client_of(servers, name or "", requests_in_flight=self.requests_in_flight)
         return track_of(await stack.enter_async_context(client), self.options)
 

@@ -7,11 +7,12 @@
     ├── MediaError              a source cannot be read: it is missing, empty, damaged or not a media file
     │   ├── NoPictures          a source has no video stream
     │   ├── NoSound             a source has no audio stream
+    │   ├── SourceChanged       a source is not the file that was digested, or was written to since
     │   ├── DecoderDied         the process that decoded a source ended early
     │   └── DecoderStalled      the process that decoded a source made no progress
     ├── RequestError            a request cannot be answered; each child has its HTTP status
     │   ├── WireError           400: a body is malformed, or a value cannot be packed into one
-    │   ├── LimitExceeded       413: a request holds too much, or something too large
+    │   ├── LimitExceeded       413: a request holds too much, or takes too long to read
     │   ├── MemoryNotShared     421: a request refers to memory that the server cannot read
     │   ├── UnsupportedFormat   415: a body has a known format that the handler does not read
     │   ├── FramesError         422: a body holds no frames that can be captioned
@@ -30,6 +31,7 @@
     │   ├── ServerOutOfMemory   the server has too little memory for a request
     │   ├── RequestRefused      the server refused one request
     │   └── NothingAnswered     a request failed, and then one that every working model answers
+    ├── AnswerRefused           a model's answer does not fit the JSON schema that was given for it
     ├── StartupError            a server did not start, or a model did not load
     ├── NodeRefused             a node of a run over many machines cannot be used, now or later
     └── OutputError             results cannot be saved: full disk, no permission, another run's folder
@@ -68,6 +70,10 @@ class NoSound(MediaError):
     """A source can be read but has no audio stream."""
 
 
+class SourceChanged(MediaError):
+    """A source is not the file that was digested, or was written to since, so nothing of it may be saved."""
+
+
 class DecoderDied(MediaError):
     """The process that decoded a source ended before it was done."""
 
@@ -90,7 +96,7 @@ class WireError(RequestError):
 
 
 class LimitExceeded(RequestError):
-    """A request holds more or larger frames, or more audio, than one request may hold."""
+    """A request holds more or larger frames, or more audio, than one request may hold, or takes too long to read."""
 
     http_status = 413
 
@@ -205,6 +211,10 @@ class NothingAnswered(ServerError):
     """A request failed, and then one that every working model answers, so the content of the first is not the cause."""
 
 
+class AnswerRefused(ReelscribeError):
+    """A model's answer does not fit the JSON schema that was given for it; the message says why."""
+
+
 class StartupError(ReelscribeError):
     """A server did not start, or a model did not load."""
 
@@ -215,6 +225,38 @@ class NodeRefused(ReelscribeError):
 
 class OutputError(ReelscribeError):
     """Results cannot be saved: the disk is full, permission is missing, or the folder belongs to another run."""
+
+
+def missing_package(package: str, extra: str) -> str:
+    """Say that a package is missing, and which command installs it, for an error message.
+
+    Args:
+        package: Name of the package.
+        extra: The extra of reelscribe that has it.
+    """
+    return f"expected the package {package}, got none; install it with: {install_command(extra)}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of reelscribe, from the folder or file where reelscribe came from.
+
+    Args:
+        extra: Name of the extra.
+    """
+    # Imported here, because few programs lack a package.
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        origin = json.loads(distribution("reelscribe").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # it is part of a model archive
+        origin = {}
+    address = urlsplit(origin.get("url", ""))
+    came_from = unquote(address.path) if address.scheme == "file" else "reelscribe"
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}{shlex.quote(f'{came_from}[{extra}]')}"
 
 
 def brief(value: Any) -> str:
@@ -235,6 +277,19 @@ def brief(value: Any) -> str:
     if type(value) is tuple and len(value) <= 8 and all(type(item) is int for item in value):
         return f"({', '.join(map(brief, value))})"
     return f"<{type(value).__name__}>"
+
+
+def kind_of(value: Any) -> str:
+    """Describe a value of a body for an error message, which tells nothing of what the body holds.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The name of its type, and its length if it has one.
+    """
+    length = f" of length {len(value)}" if isinstance(value, (str, bytes, memoryview, tuple, list, dict)) else ""
+    return f"{type(value).__name__}{length}"
 
 
 def printable(text: str, kept: str = "") -> str:

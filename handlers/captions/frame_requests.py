@@ -14,7 +14,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from reelscribe.errors import CallFull, FramesError, LimitExceeded
-from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
+from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
 MAX_ASPECT = 32
@@ -47,11 +47,10 @@ class FrameLimits:
         if count > self.frames:
             raise LimitExceeded(f"frames: at most {self.frames} a request, got {count}; send them in several requests")
         if max(width, height) > self.side:
-            raise LimitExceeded(f"frames: sides of at most {self.side} pixels, got {width} x {height}; scale them down")
+            raise LimitExceeded(f"frames: sides of at most {self.side} pixels, got a longer one; scale them down")
         if max(width, height) > MAX_ASPECT * min(width, height):
             raise FramesError(
-                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got {width} x {height}; crop"
-                " the frames"
+                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got a longer one; crop them"
             )
 
 
@@ -120,11 +119,13 @@ class FrameReader:
 
 
 def _parse_frames(tree: Any) -> FrameRequest:
-    frames = tree.get("frames") if isinstance(tree, dict) else tree
+    frames = tree["frames"] if isinstance(tree, dict) and "frames" in tree else tree
     if not isinstance(frames, np.ndarray):
-        raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {type(tree).__name__}')
+        got = kind_without(frames, "frames")
+        raise FramesError(f'frames: expected an array, or a dict with one under "frames", got {got}')
     if frames.dtype != np.uint8:
         raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; scale and convert before sending")
     if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
-        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}")
+        got = frames.shape if frames.size else "no pixel"
+        raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {got}")
     return FrameRequest(frames if frames.ndim == 4 else frames[None], single=frames.ndim == 3)

@@ -20,8 +20,8 @@ from reelscribe import wire
 from reelscribe.contract.clips import MAX_ASPECT, Clip, ClipBudget, ClipDescription
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
-from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, brief
-from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
+from reelscribe.errors import CallFull, FramesError, LimitExceeded, PromptError, kind_of
+from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 from worker.still_image import is_still, open_still, to_frame
 
 MAX_PROMPT_LETTERS = 100_000
@@ -79,7 +79,7 @@ class ClipReader:
         listed = isinstance(tree, dict) and set(tree) == {"clips"}
         sent = tree["clips"] if listed else [tree]
         if not isinstance(sent, list) or not sent:
-            raise FramesError(f"clips: expected a list of at least one clip, got {brief(sent)}")
+            raise FramesError(f"clips: expected a list of at least one clip, got {kind_of(sent)}")
         if len(sent) > self._settings.max_clips:
             raise LimitExceeded(
                 f"clips: at most {self._settings.max_clips} a request, got {len(sent)}; send them in several requests"
@@ -102,9 +102,9 @@ class ClipReader:
     def _read_clip(self, sent: Any) -> Clip:
         tree = {"frames": sent} if isinstance(sent, np.ndarray) else sent
         if not isinstance(tree, dict) or "frames" not in tree or not set(tree) <= _FIELDS:
-            got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else brief(sent)
             raise FramesError(
-                f"clip: expected an array, or a dict with frames and optionally pts_seconds and prompt, got {got}"
+                "clip: expected an array, or a dict with frames and optionally pts_seconds and prompt, got"
+                f" {kind_without(sent, 'frames')}"
             )
         frames = self._check_frames(tree["frames"])
         times = tree.get("pts_seconds")
@@ -114,13 +114,12 @@ class ClipReader:
 
     def _check_frames(self, frames: Any) -> FrameArray:
         if not isinstance(frames, np.ndarray):
-            raise FramesError(f"frames: expected an array, got {brief(frames)}")
+            raise FramesError(f"frames: expected an array, got {kind_of(frames)}")
         if frames.dtype != np.uint8:
             raise FramesError(f"frames: expected uint8 (0 to 255), got {frames.dtype}; convert before sending")
         if frames.ndim not in (3, 4) or frames.shape[-1] != 3 or frames.size == 0:
-            raise FramesError(
-                f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {frames.shape}"
-            )
+            got = frames.shape if frames.size else "no pixel"
+            raise FramesError(f"frames: expected (H, W, 3) or (N, H, W, 3) RGB with at least one pixel, got {got}")
         array: FrameArray = frames if frames.ndim == 4 else frames[None]
         if len(array) > self._describer.budget.max_frames:
             raise LimitExceeded(
@@ -132,12 +131,11 @@ class ClipReader:
     def _check_sides(self, width: int, height: int) -> None:
         if max(width, height) > self._settings.max_side:
             raise LimitExceeded(
-                f"frames: sides of at most {self._settings.max_side} pixels, got {width} x {height}; scale them down"
+                f"frames: sides of at most {self._settings.max_side} pixels, got a longer one; scale them down"
             )
         if max(width, height) > MAX_ASPECT * min(width, height):
             raise FramesError(
-                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got {width} x {height}; crop"
-                " the frames"
+                f"frames: the longer side may be at most {MAX_ASPECT} times the other, got a longer one; crop them"
             )
 
     def _budget(self, count: int) -> ClipBudget:
@@ -164,7 +162,7 @@ class ClipReader:
         if prompt is None:
             return None
         if not isinstance(prompt, str) or not prompt.strip():
-            raise PromptError(f"prompt: expected a text that is not empty, got {brief(prompt)}")
+            raise PromptError(f"prompt: expected a text that is not empty, got {kind_of(prompt)}")
         if len(prompt) > MAX_PROMPT_LETTERS:
             raise PromptError(
                 f"prompt: expected at most {MAX_PROMPT_LETTERS:,} letters, got {len(prompt):,}; shorten it"
@@ -183,7 +181,7 @@ class ClipReader:
 def _check_times(times: Any, count: int) -> list[float]:
     numbers = isinstance(times, list) and all(type(time) in (int, float) and math.isfinite(time) for time in times)
     if not numbers or len(times) != count:
-        got = f"{len(times)} of them" if numbers else brief(times)
+        got = f"{len(times)} of them" if numbers else kind_of(times)
         raise FramesError(f"pts_seconds: expected a list of {count} finite numbers, one for each frame, got {got}")
     if any(second < first for first, second in pairwise(times)):
         raise FramesError("pts_seconds: expected times that ascend, got one before the one in front of it")

@@ -1,7 +1,8 @@
 """Reads a WAV, FLAC or Ogg (Vorbis, Opus) file as mono audio at a model's sample rate.
 
 libsndfile decodes the bytes of untrusted clients in native code. Therefore it gets only these formats, the claims of
-the header are checked before anything is decoded, and files are read in blocks, whatever length they claim.
+the header are checked before anything is decoded, and files are read in blocks, whatever length they claim, until the
+time for a body is over.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from numpy.typing import NDArray
 from reelscribe.contract.speech import SampleArray, to_int16
 from reelscribe.errors import LimitExceeded, SpeechError, UnsupportedFormat, WireError
 from transcripts.chunks import Samples
-from worker.body_file import body_file
+from transcripts.ogg_pages import check_pages
+from worker.body_file import BodyFile, check_time
 
 MAX_CHANNELS = 8
 MIN_RATE, MAX_RATE = 4_000, 192_000
 """Accepted sample rates, in Hz."""
+
+MAX_SAMPLES = 200_000_000
+"""The most samples of all channels together, which are 10 minutes of stereo at 166 kHz. FLAC needs a byte for 15,000
+samples, and decoding this many takes 2 s."""
 
 MAX_LEVEL = 2.0
 """Largest accepted absolute value of float samples, where full scale is 1.
@@ -62,12 +68,14 @@ def open_audio_file(body: bytes | bytearray, max_seconds: float) -> soundfile.So
     Raises:
         WireError: The file is damaged.
         UnsupportedFormat: The codec is not supported, or the header does not say how long the file is.
-        LimitExceeded: The file is too long, or has too many channels.
+        LimitExceeded: The file is too long, or has too many channels or samples, or takes too long to read.
         SpeechError: Its sample rate is none of speech.
     """
     _check_riff_size(body)
+    if body.startswith(b"OggS"):
+        check_pages(body)
     with _libsndfile_errors():
-        file = soundfile.SoundFile(body_file(body))
+        file = soundfile.SoundFile(BodyFile(body))
     _check_header(file, max_seconds)
     return file
 
@@ -84,6 +92,7 @@ def decode(file: soundfile.SoundFile, sample_rate: int) -> SampleArray:
 
     Raises:
         WireError: The file is damaged.
+        LimitExceeded: It takes too long to decode.
         SpeechError: It holds no samples, or values that cannot be audio.
     """
     with _libsndfile_errors(), file:
@@ -103,7 +112,10 @@ def resample(samples: Samples, from_rate: int, to_rate: int) -> Samples:
 def check_rate(rate: int) -> None:
     """Raise SpeechError for a sample rate, in Hz, outside of what recordings of speech have."""
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise SpeechError(f"sample_rate: expected {MIN_RATE} to {MAX_RATE} samples a second, got {rate}")
+        raise SpeechError(
+            f"sample_rate: expected {MIN_RATE} to {MAX_RATE} samples a second, got"
+            f" {'fewer' if rate < MIN_RATE else 'more'}"
+        )
 
 
 def check_length(samples: int) -> None:
@@ -119,7 +131,7 @@ def check_levels(samples: NDArray[np.float32]) -> None:
         raise SpeechError("audio: expected finite numbers, got NaN or infinity; check the program that wrote it")
     if level > MAX_LEVEL:
         raise SpeechError(
-            f"audio: floats are from -1 to 1, got {level:.6g}; divide by full scale, 32768 for 16 bits, or send int16"
+            "audio: floats are from -1 to 1, got larger ones; divide by full scale, 32768 for 16 bits, or send int16"
         )
 
 
@@ -128,7 +140,8 @@ def _check_riff_size(body: bytes | bytearray) -> None:
     size = int.from_bytes(body[4:8], "little") + 8
     if body.startswith(b"RIFF") and len(body) < size < UNKNOWN_RIFF_SIZE:
         raise WireError(
-            f"audio: expected a whole WAV file, got a damaged one: {len(body)} of the {size} bytes that its header says"
+            f"audio: expected a whole WAV file, got a damaged one: {len(body)} bytes, fewer than its header says;"
+            " save it again"
         )
 
 
@@ -140,18 +153,20 @@ def _check_header(file: soundfile.SoundFile, max_seconds: float) -> None:
         )
     check_rate(file.samplerate)
     if not 1 <= file.channels <= MAX_CHANNELS:
-        raise LimitExceeded(f"audio: at most {MAX_CHANNELS} channels, got {file.channels}; mix it down to one")
+        raise LimitExceeded(f"audio: at most {MAX_CHANNELS} channels, got more; mix it down to one")
     if file.frames == _UNKNOWN_LENGTH:
         raise UnsupportedFormat("audio: expected a file that says how long it is, got FLAC from a pipe; save it again")
     if file.frames > max_seconds * file.samplerate:  # libsndfile never reads more than the header claims
         raise LimitExceeded(
-            f"audio: files of at most {max_seconds:g} seconds, got {file.frames / file.samplerate:.0f}; use"
-            " `reelscribe transcribe`"
+            f"audio: files of at most {max_seconds:g} seconds, got a longer one; use `reelscribe transcribe`"
         )
+    if file.frames * file.channels > MAX_SAMPLES:
+        raise LimitExceeded(f"audio: at most {MAX_SAMPLES:,} samples in all channels, got more; mix it down to one")
 
 
 def _mono_blocks(file: soundfile.SoundFile) -> Iterator[Samples]:
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        check_time()  # a file that has ended because of it has a last block
         check_levels(block)
         yield block.mean(axis=1)
 
@@ -171,6 +186,7 @@ def _libsndfile_errors() -> Iterator[None]:
     """Turn whatever libsndfile raises for a damaged file into an error of that file's request alone."""
     try:
         yield
-    except soundfile.SoundFileError as error:
-        reason = str(error).partition("\n")[0][:100]
-        raise WireError(f"audio: expected a whole WAV, FLAC or Ogg file, got a damaged one: {reason}") from None
+    except soundfile.SoundFileError:  # a message of libsndfile holds the address of an object
+        check_time()
+        raise WireError("audio: expected a whole WAV, FLAC or Ogg file, got a damaged one; save it again") from None
+    check_time()

@@ -21,7 +21,7 @@ import numpy as np
 from reelscribe import wire
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from reelscribe.errors import CallFull, LimitExceeded, SpeechError, brief
+from reelscribe.errors import CallFull, LimitExceeded, SpeechError, kind_of
 from transcripts.audio_file import (
     check_length,
     check_levels,
@@ -32,7 +32,7 @@ from transcripts.audio_file import (
     resample,
 )
 from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
-from worker.request_batch import Headers, Row, Unread, request_body, wrong_format
+from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 
 ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"
 """The formats of a body, for error messages."""
@@ -53,7 +53,7 @@ class ModelCapabilities(Protocol):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes of the languages that requests may name; empty for models of a single language."""
+        """Codes of the languages that requests may name; empty if the model does not say which one it knows."""
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -127,14 +127,13 @@ class AudioReader:
         if isinstance(tree, np.ndarray):
             return self._read_arrays(tree, self._model.sample_rate, self._check_options(_options_in(headers)))
         if not isinstance(tree, dict) or "chunks" not in tree or not set(tree) <= {"chunks", "sample_rate", *_OPTIONS}:
-            got = ", ".join(map(brief, list(tree)[:8])) if isinstance(tree, dict) else type(tree).__name__
             raise SpeechError(
                 "body: expected an array, or a dict with chunks and optionally sample_rate,"
-                f" {', '.join(_OPTIONS)}, got {got}"
+                f" {', '.join(_OPTIONS)}, got {kind_without(tree, 'chunks')}"
             )
         rate = tree.get("sample_rate", self._model.sample_rate)
         if type(rate) is not int:
-            raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {brief(rate)}")
+            raise SpeechError(f"sample_rate: expected how many samples a second the chunks have, got {kind_of(rate)}")
         check_rate(rate)
         options = self._check_options({name: tree[name] for name in _OPTIONS if name in tree})
         return self._read_arrays(tree["chunks"], rate, options)
@@ -161,16 +160,16 @@ class AudioReader:
 
     def _check_array(self, array: Any, rate: int) -> None:
         if not isinstance(array, np.ndarray):
-            raise SpeechError(f"chunks: expected an array of samples or a list of them, got {brief(array)}")
+            raise SpeechError(f"chunks: expected an array of samples or a list of them, got {kind_of(array)}")
         if (array.dtype.kind, array.dtype.itemsize) not in (("i", 2), ("f", 4)):
             raise SpeechError(f"chunks: expected int16, or float32 from -1 to 1, got {array.dtype}; convert it")
         if array.ndim != 1:
-            raise SpeechError(f"chunks: expected mono, (N,), got {array.shape}; average the channels")
+            raise SpeechError(f"chunks: expected mono, (N,), got {array.ndim} dimensions; average the channels")
         limit = self._limits.chunk_seconds
         if len(array) > limit * rate:
             raise LimitExceeded(
-                f"chunks: at most {limit:g} seconds each, the longest that the model takes whole, got"
-                f" {len(array) / rate:.2f}; cut them where it is quiet, or send a WAV file"
+                f"chunks: at most {limit:g} seconds each, the longest that the model takes whole, got a"
+                " longer one; cut them where it is quiet, or send a WAV file"
             )
 
     def _read_file(self, body: bytes | bytearray, options: TranscriptionOptions) -> Unread:
@@ -205,10 +204,10 @@ class AudioReader:
             ("task", checked.task, model.tasks),
         ):
             if value is not None and (type(value) is not str or value not in supported):
-                allowed = ", ".join(supported) or "none, as this model has a single language"
-                raise SpeechError(f"{name}: expected one of {allowed}; got {brief(value)}")
+                allowed = ", ".join(supported) or "none, as this model does not say which language it knows"
+                raise SpeechError(f"{name}: expected one of {allowed}; got {kind_of(value)}")
         if type(checked.word_times) is not bool:
-            raise SpeechError(f"word_times: expected true or false, got {brief(checked.word_times)}")
+            raise SpeechError(f"word_times: expected true or false, got {kind_of(checked.word_times)}")
         if checked.word_times and not model.word_times:
             raise SpeechError("word_times: expected false, as this model cannot give the times of words, got true")
         return checked

@@ -32,7 +32,7 @@ class SpeechModel(Protocol):
     chunk_seconds: float
     """Longest chunk, in seconds."""
     languages: tuple[str, ...]
-    """Codes of the languages that requests may name; empty for models of a single language."""
+    """Codes of the languages that requests may name; empty if the model does not say which one it knows."""
     tasks: tuple[str, ...]
     """The supported tasks, of "transcribe" and "translate"."""
     word_times: bool
@@ -123,7 +123,7 @@ def describe(model: SpeechModel, settings: SpeechSettings, workers: int, respons
         chunk_seconds=model.chunk_seconds,
         languages=model.languages,
         tasks=model.tasks,
-        language=settings.language,
+        language=model.languages[0] if len(model.languages) == 1 else settings.language,
         word_times=model.word_times,
         generation=model.generation,
         dtype=model.dtype,

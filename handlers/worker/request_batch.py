@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from reelscribe.contract import shared_memory
-from reelscribe.errors import RequestError, UnsupportedFormat, WireError
+from reelscribe.errors import RequestError, UnsupportedFormat, WireError, kind_of
 from runtime.metrics import Counters, TorchServeMetrics
+from worker.body_file import limited_time
 
 _SIGNATURES = (
     (0, b"{", "JSON"),
@@ -118,9 +119,10 @@ def request_body(row: Row) -> bytes | bytearray:
     """
     body = row.get("body", row.get("data"))
     if not isinstance(body, (bytes, bytearray)):
-        got = "a form" if body is None else type(body).__name__
+        got = "a form without a field named data" if body is None else type(body).__name__
         raise UnsupportedFormat(
-            f"body: expected bytes, got {got}; send it with Content-Type: application/octet-stream, or by curl -T FILE"
+            f"body: expected bytes, got {got}; send a file by curl -T FILE, or as a form by curl -F data=@FILE, and"
+            " bytes with Content-Type: application/octet-stream"
         )
     return shared_memory.resolve(body)
 
@@ -138,7 +140,19 @@ def wrong_format(body: bytes | bytearray, expected: str) -> RequestError:
     for offset, signature, name in _SIGNATURES:
         if body.startswith(signature, offset):
             return UnsupportedFormat(f"body: expected {expected}, got {name}")
-    return WireError(f"body: expected {expected}, got {len(body)} bytes that start with {bytes(body[:8])!r}")
+    return WireError(f"body: expected {expected}, got {len(body)} bytes that start like none of them")
+
+
+def kind_without(tree: Any, needed: str) -> str:
+    """Describe a value that is no dict of the names that a handler knows, for a message that tells nothing it holds.
+
+    Args:
+        tree: The value.
+        needed: The name that the dict must have.
+    """
+    if not isinstance(tree, dict):
+        return kind_of(tree)
+    return "a dict with other names, too" if needed in tree else f"a dict without {needed}"
 
 
 class RequestBatch:
@@ -184,7 +198,7 @@ class RequestBatch:
                 continue
             self._counters.add("requests")
             try:
-                with self._counters.timed("preprocess_seconds"):
+                with self._counters.timed("preprocess_seconds"), limited_time():
                     request = read(row, headers)
                 if self._threads and isinstance(request, Unread) and request.values >= THREAD_VALUES:
                     self._items[i] = self._threads.submit(self._finish_reading, i, request)
@@ -204,7 +218,7 @@ class RequestBatch:
     def _finish_reading(self, i: int, request: Request | Unread) -> Any:
         """Keep request `i`, once it is read, and return its items."""
         if isinstance(request, Unread):
-            with self._counters.timed("preprocess_seconds"):
+            with self._counters.timed("preprocess_seconds"), limited_time():
                 request = request.read()
         self._requests[i] = request
         return request.items

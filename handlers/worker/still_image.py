@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, PngImagePlugin, UnidentifiedImageError
 
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.scaling import fit
-from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, WireError
-from worker.body_file import body_file
+from reelscribe.errors import FramesError, LimitExceeded, OutOfDeviceMemory, RequestError, WireError
+from worker.body_file import BodyFile
 
 warnings.filterwarnings("ignore", module=r"PIL\.")
 """Pillow warns of sizes below its own limit and of odd metadata. Filters belong to the process, not to a thread, so
@@ -33,9 +33,12 @@ MAX_SCANNED_PIXELS = 16 * MAX_PIXELS
 """The most pixels times scans of a JPEG. A progressive JPEG is decoded once for each of its scans: usually there are
 10, in a hostile one thousands."""
 
-MAX_METADATA_PIECES = 64
+MAX_METADATA_PIECES = 16
 """The most pieces of metadata. Pillow joins EXIF pieces in quadratic time, and inflates each colour profile to up to a
 megabyte."""
+
+PngImagePlugin.MAX_TEXT_MEMORY = 16 * 2**20
+"""Pillow inflates the texts of a PNG, up to so many bytes: in 40 ms, from a body of 16 KB."""
 
 _FORMATS = ("JPEG", "PNG", "WEBP")
 
@@ -67,22 +70,22 @@ def open_still(body: bytes | bytearray) -> Image.Image:
 
     Raises:
         WireError: The file is damaged.
-        LimitExceeded: It has too many pixels, scans or pieces of metadata.
+        LimitExceeded: It has too many pixels, scans, pieces of metadata or parts, or takes too long.
         FramesError: It is an animation.
     """
     if body.count(b"Exif\0\0") > MAX_METADATA_PIECES or body.count(b"iCCP") > MAX_METADATA_PIECES:
         raise LimitExceeded(f"still: at most {MAX_METADATA_PIECES} pieces of metadata, got more; save it without")
     with _pillow_errors():
-        image = Image.open(body_file(body), formats=_FORMATS)
+        image = Image.open(BodyFile(body), formats=_FORMATS)  # type: ignore[arg-type]  # IO of typing has more methods
         animated = image.format != "MPO" and getattr(image, "is_animated", False)
     pixels = image.width * image.height
     if pixels > MAX_PIXELS:
-        raise _too_many_pixels(f"{image.width} x {image.height}")
+        raise _too_many_pixels()
     scans = body.count(b"\xff\xda") if image.format in ("JPEG", "MPO") else 1
     if scans * pixels > MAX_SCANNED_PIXELS:
         raise LimitExceeded(
-            f"still: at most {MAX_SCANNED_PIXELS:,} pixels in all scans together, got {image.width} x {image.height}"
-            f" pixels in {scans} scans; save it as baseline JPEG"
+            f"still: at most {MAX_SCANNED_PIXELS:,} pixels in all scans together, got more in {scans} scans; save it as"
+            " baseline JPEG"
         )
     if animated:  # an MPO file is a JPEG followed by further pictures
         raise FramesError(f"still: expected one picture, got an animated {image.format}; send its frames as an array")
@@ -101,6 +104,7 @@ def to_frame(image: Image.Image, size: InputSize) -> FrameArray:
 
     Raises:
         WireError: The file is damaged.
+        LimitExceeded: It has too many parts, or takes too long.
         OutOfDeviceMemory: The decoded picture does not fit the memory.
     """
     with _pillow_errors():
@@ -129,19 +133,24 @@ def _pillow_errors() -> Iterator[None]:
     """Turn whatever Pillow raises for a damaged file into an error of that file's request alone."""
     try:
         yield
+    except RequestError:
+        raise  # a limit of the file that Pillow reads
     except Image.DecompressionBombError:
-        raise _too_many_pixels("hundreds of millions") from None
+        raise _too_many_pixels() from None
     except MemoryError:
         raise OutOfDeviceMemory("still: it does not fit the memory when it is decoded; scale it down") from None
     except Exception as error:  # noqa: BLE001 - Pillow also raises AssertionError, struct.error and others
         raise _damaged(error) from None
 
 
-def _too_many_pixels(got: str) -> LimitExceeded:
-    return LimitExceeded(f"still: at most {MAX_PIXELS:,} pixels, got {got}; scale it down")
+def _too_many_pixels() -> LimitExceeded:
+    return LimitExceeded(f"still: at most {MAX_PIXELS:,} pixels, got more; scale it down")
 
 
 def _damaged(error: Exception) -> WireError:
-    unknown = isinstance(error, UnidentifiedImageError)  # its message is the address of an object
-    reason = "its header cannot be read" if unknown else (str(error) or type(error).__name__).partition("\n")[0][:100]
+    # Messages of Pillow hold the address of an object, or bytes of the body.
+    if isinstance(error, UnidentifiedImageError):
+        reason = "its header cannot be read"
+    else:
+        reason = "it is cut short" if "truncated" in str(error) else "its pixels or metadata cannot be read"
     return WireError(f"still: expected a whole JPEG, PNG or WebP file, got a damaged one: {reason}")

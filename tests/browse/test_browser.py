@@ -20,7 +20,8 @@ from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
 from support.browser import open_browser, violations
-from support.browsing import browsing
+from support.browsing import browsing, record_of_file, write_annotations
+from support.exporting import record
 from support.fake_torchserve import SPEECH, FakeTorchServe
 from support.patience import PATIENCE
 
@@ -119,11 +120,50 @@ def test_the_library_finds_what_failed_and_the_command_to_try_it_again(open_page
     page = open_page(address)
     expect(page.locator(".card")).to_have_count(3)
     page.select_option("select[name=state]", "error")
-    page.click("text=Apply")
-    expect(page.locator("#count")).to_have_text("1 of 3 sources")
+    expect(page.locator("#count")).to_contain_text("1 of 3 sources")
     source(page, "broken.mp4")
     expect(page.locator("#what-failed")).to_contain_text("MediaError")
     expect(page.locator("#retry")).to_contain_text("--retry-failed")
+
+
+def test_the_library_is_filtered_as_one_types_and_keeps_it_in_the_address(open_page, address):
+    page = open_page(address)
+    field = page.locator("#filters [name=q]")
+    field.press_sequentially("OLD.A")
+    expect(page.locator("#count")).to_contain_text("1 of 3 sources")
+    expect(page.locator(".card .name")).to_have_text("old.avi")
+    expect(field).to_be_focused()
+    assert page.url == f"{address}?q=OLD.A"
+    field.press_sequentially("x")
+    expect(page.locator("#nothing")).to_contain_text("No source fits")
+    expect(open_page(address, "?q=old").locator(".card .name")).to_have_text("old.avi")
+    page.click("text=Show all")
+    expect(page.locator(".card")).to_have_count(3)
+
+
+def test_folders_lead_to_what_is_in_them(open_page, tmp_path):
+    records = [record(f"/v/{folder}/IMG_0001.MOV", "a star") for folder in ("a", "b", "b/c d&é")]
+    for value in records:
+        value["source"]["sha256"] = None  # so that there are no thumbnails to ask for
+    write_annotations(tmp_path, *records)
+    with browsing(tmp_path) as address:
+        page = open_page(address)
+        expect(page.locator(".card .place")).to_have_text(["a", "b", "b/c d&é"])
+        page.click("#folders :text-is('b')")
+        expect(page.locator(".card")).to_have_count(2)
+        page.click("#folders :text-is('c d&é')")
+        expect(page.locator(".card .place")).to_have_text("b/c d&é")
+        page.fill("#filters [name=q]", "nothing")
+        expect(page.locator("#count")).to_contain_text("0 of 3 sources")
+        page.fill("#filters [name=q]", "img")
+        expect(page.locator("#count")).to_contain_text("1 of 3 sources")
+        page.click(".card a")
+        page.wait_for_url("**/source/*")
+        assert page.title() == "IMG_0001.MOV · b/c d&é · reelscribe"
+        page.click(".folders :text-is('b')")
+        expect(page.locator(".card")).to_have_count(2)
+        assert violations(page) == []
+        page.close()
 
 
 def test_from_a_word_to_the_moment_in_which_it_is_said(open_page, address):
@@ -159,6 +199,29 @@ def test_a_preview_of_what_no_browser_plays_is_played(open_page, address):
     wait_for_time(page, 0)
     page.keyboard.press("Space")
     page.wait_for_function("() => media.videoWidth > 0 && media.currentTime > 0.2")
+
+
+def test_a_browser_that_cannot_play_a_video_plays_its_preview(browser, address):
+    with browser.new_context() as context:
+        context.route(
+            "**/media/*", lambda route: route.fulfill(body="nothing that it plays", content_type="video/x-ms")
+        )
+        page = context.new_page()
+        page.goto(address)
+        source(page, "spoken.mp4")
+        page.wait_for_function("() => media.currentSrc.endsWith('.webm') && media.videoWidth > 0")
+        expect(page.locator("#cannot")).to_be_hidden()
+
+
+def test_matroska_with_codecs_that_browsers_know_is_played(open_page, tmp_path):
+    path = shutil.copy(MEDIA / "same-1280x720.mkv", tmp_path)
+    write_annotations(tmp_path / "out", record_of_file(Path(path), "a star"))
+    with browsing(tmp_path / "out") as address:
+        page = source(open_page(address), "same-1280x720.mkv")
+        wait_for_time(page, 0)
+        page.keyboard.press("Space")
+        page.wait_for_function("() => media.videoWidth === 1280 && media.currentTime > 0.2")
+        page.close()
 
 
 def test_a_page_that_is_open_grows_with_the_run_and_keeps_what_was_typed(open_page, runs, tmp_path):

@@ -1,18 +1,24 @@
-"""A cache that came from somebody else: nothing is written to, read or deleted through what it has."""
+"""The cache of pages: a deleted one is made again, and through one of somebody else nothing is read or written."""
 
+import asyncio
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from reelscribe.browse.cache import cache_folder
 from reelscribe.browse.index import tables
+from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.media import MediaFiles
 from reelscribe.browse.previews import Previews
-from reelscribe.browse.serve import cache_folder
-from support.browsing import count_hits, names, open_index, segments, write_annotations
+from reelscribe.errors import OutputError
+from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
 from support.exporting import record
+from support.patience import PATIENCE
 
 RECORDS = [record(f"{k}.mp4", segments=segments("common", f"word{k}")) for k in range(5)]
 
@@ -95,3 +101,64 @@ def test_previews_delete_only_what_has_their_names(tmp_path):
         (folder / name).write_text("content")
     Previews(tmp_path, MediaFiles(tmp_path))
     assert set(os.listdir(folder)) == others
+
+
+@pytest.mark.parametrize("deleted", ["", "index", "index/library.sqlite"])
+def test_a_cache_that_is_deleted_while_it_is_used_is_made_again(tmp_path, deleted):
+    out = tmp_path / "out"
+    write_annotations(out, *RECORDS)
+    with cache_folder(out) as cache, SourceIndex(out, cache.folder) as index:
+        path = cache.folder / deleted
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with pytest.raises(OutputError, match="was deleted, and is being built anew"):
+            count_hits(index, "common")
+        cache.restore()
+        index.refresh()
+        assert (index.notices, count_hits(index, "common"), len(names(index))) == ((), 5, 5)
+        with cache_folder(out) as other:  # it is locked again, too
+            assert "another `reelscribe browse` uses it" in other.notice
+
+
+def test_a_cache_that_another_one_has_made_meanwhile_is_left_to_it(tmp_path):
+    with cache_folder(tmp_path) as cache:
+        shutil.rmtree(cache.folder)
+        with cache_folder(tmp_path) as other:
+            assert other.folder == cache.folder
+            with pytest.raises(OSError, match="another `reelscribe browse` uses it"):
+                cache.restore()
+        cache.restore()
+
+
+async def test_pages_are_there_again_soon_after_their_cache_was_deleted(tmp_path):
+    write_annotations(tmp_path, *RECORDS)
+    with browsing(tmp_path) as address:
+        async with aiohttp.ClientSession() as client, asyncio.timeout(PATIENCE):
+
+            async def status(path):
+                async with client.get(address + path) as response:
+                    return response.status
+
+            shutil.rmtree(tmp_path / ".browse")
+            found = {503}
+            while found != {200}:  # of many at once, some need files that nobody has opened before
+                found = set(await asyncio.gather(*map(status, ["", "search?q=common", "search.csv?q=word1"] * 5)))
+                assert found <= {200, 503}
+            while not (tmp_path / ".browse" / "index").exists():
+                assert await status("run") in (200, 503)
+
+
+async def test_lists_can_be_downloaded_again_when_what_took_the_place_of_their_cache_is_gone(tmp_path):
+    write_annotations(tmp_path, *RECORDS)
+    cache = tmp_path / ".browse"
+    with browsing(tmp_path) as address:
+        async with aiohttp.ClientSession() as client, asyncio.timeout(PATIENCE):
+            shutil.move(cache, tmp_path / "moved")
+            cache.write_text("content")
+            async with client.get(f"{address}search.csv?q=common") as response:
+                assert response.status == 503
+            cache.unlink()
+            status = 503
+            while status != 200:  # as soon as the index has been built anew
+                assert status == 503
+                async with client.get(f"{address}search.csv?q=common") as response:
+                    status = response.status

@@ -98,7 +98,7 @@ def test_hits_are_ordered_by_source_and_time_and_counting_ends_somewhere(tmp_pat
         page = SearchPage(index, pictures)
         view = page.view(Site("out"), SearchQuery("word", page=3))
         assert (view.total, view.more, view.pages) == (MOST_HITS, True, MOST_HITS // 50)
-        assert [(hit.name, hit.start) for hit in view.hits] == [("001.mp4", float(k)) for k in range(50)]
+        assert [(hit.path, hit.start) for hit in view.hits] == [("001.mp4", float(k)) for k in range(50)]
         assert page.view(Site("out"), SearchQuery("word", page=10**9)).query.page == view.pages
 
 

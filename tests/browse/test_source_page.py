@@ -9,7 +9,7 @@ from reelscribe.browse.media import MediaFiles
 from reelscribe.browse.views.source import LINES_A_SECTION, SourcePage
 from reelscribe.pages.views import Site
 from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
-from support.exporting import record
+from support.exporting import record, video
 
 
 @pytest.fixture
@@ -42,6 +42,19 @@ def test_each_line_is_in_one_section_also_before_the_beginning_of_the_source(vie
     assert [len(some) for some in shown] == [2000, 2000, 1000]
     assert sorted(line for some in shown for line in some) == sorted(f"line at {k}" for k in range(5000))
     assert [(one.start, one.end) for one in sections] == [(0.0, 2000.0), (2000.0, 4000.0), (4000.0, 5000.0)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ({"width": 1920, "height": 1080}, "1920 x 1080, "),
+        ({"width": 1920, "height": 1080, "rotation": 90}, "1080 x 1920 (stored as 1920 x 1080), "),
+        ({"width": 720, "height": 576, "pixel_aspect": 16 / 15}, "768 x 576 (stored as 720 x 576), "),
+        ({"width": 9, "height": 16, "pixel_aspect": 1e308}, "9 x 16, "),  # a record may say anything
+    ],
+)
+def test_the_size_of_a_video_is_the_one_that_players_show(view_of, stored, shown):
+    assert view_of(record("a.mp4", media=video() | stored)).facts[0].value.startswith(shown)
 
 
 def test_of_lines_that_begin_together_the_first_are_shown_and_the_others_counted(view_of):

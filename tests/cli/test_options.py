@@ -14,6 +14,7 @@ from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
 from reelscribe.run.tracks.shots import ShotOptions
+from support.fake_torchserve import CLIPS, DESCRIPTION
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
 
@@ -79,24 +80,30 @@ def test_two_ways_of_choosing_frames_contradict_each_other(sampling):
 def test_what_counts_as_a_cut_reaches_the_run(started):
     CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", "--decode-workers", "4"])
     assert started["shots"].options == ShotOptions(ShotDetection(), decode_workers=4)
-    cut = ["--shot-detector", "content", "--shot-threshold", "30"]
+    cut = ["--shot-threshold", "0.5"]
     CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *cut])
-    assert started["shots"].options == ShotOptions(ShotDetection("content", 30.0))
+    assert started["shots"].options == ShotOptions(ShotDetection(0.5))
     CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", "--per-shot", "2", *cut])
-    assert started["captions"].options.detection == ShotDetection("content", 30.0)
+    assert started["captions"].options.detection == ShotDetection(0.5)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--shot-detector", "magic"], "--shot-detector"),
-        (["--shot-threshold", "0"], "shot threshold: expected a number over 0, got 0.0"),
-    ],
-)
-def test_what_cannot_be_a_cut_is_refused(started, words, message):
-    result = CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *words])
+@pytest.mark.parametrize("given", [(), ("--deinterlace",)])
+def test_deinterlacing_reaches_frames_clips_and_shots_and_is_in_their_settings(started, given):
+    CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *given])
+    CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", *given])
+    pictures = PictureOptions(deinterlace=bool(given))
+    clips = ClipOptions().clip_options(RUN, pictures, "fast")
+    options = [started["shots"].options, started["captions"].options, clips]
+    assert [each.deinterlace for each in options] == [bool(given)] * 3
+    assert clips.task("a.mp4", CLIPS, None).deinterlace == bool(given)
+    settings = [started["captions"].options.settings(DESCRIPTION), clips.settings(CLIPS)]
+    assert [each.get("deinterlace") for each in settings] == [True if given else None] * 2
+
+
+def test_a_threshold_of_cuts_out_of_range_is_refused(started):
+    result = CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", "--shot-threshold", "0"])
     assert (result.exit_code, started) == (2, {})
-    assert message in result.output
+    assert "shot threshold: expected a number over 0, got 0.0" in result.output
 
 
 @pytest.mark.parametrize(
@@ -110,12 +117,60 @@ def test_with_json_log_an_option_that_is_wrong_is_told_as_json_too(wrong, named)
     assert named in event["text"]
 
 
-@pytest.mark.parametrize(
-    "option", [{"clips": "shots"}, {"prompt": "?"}, {"json_schema": Path("s.json")}, {"clip_fps": 1.0}]
-)
-def test_options_that_only_clips_have_mean_clips(option):
-    assert ClipOptions(**option).wanted
-    assert not ClipOptions(clip_seconds_max=60.0).wanted
+@pytest.fixture
+def clips(started) -> Callable[..., str]:
+    """What the clips of a command with these words would be, in words, or what it says against them."""
+
+    def clips(command: str, *words: str) -> str:
+        started.clear()
+        result = CliRunner().invoke(app, [command, "a.mp4", "-o", "out", *words], env={"COLUMNS": "200"})
+        if result.exit_code:
+            return f"{result.exit_code}: {result.output}"
+        # Without --clips, `caption` asks the server which of the two it can make.
+        return (
+            started["clips"].options.cutting.describe() if started.keys() & {"captions", "clips"} == {"clips"} else ""
+        )
+
+    return clips
+
+
+@pytest.mark.parametrize("command", ["caption", "annotate"])
+def test_every_option_that_decides_something_about_clips_means_clips(clips, tmp_path, command):
+    (tmp_path / "schema.json").write_text("{}")
+    assert clips(command) == clips(command, "--clips-per-request", "4") == ""
+    assert clips(command, "--clip-seconds", "2") == "a clip of each 2 seconds"
+    assert clips(command, "--clip-overlap", "1") == "a clip of each 10 seconds"
+    for words in (
+        ["--clips", "shots"],
+        ["--clip-seconds-min", "0"],
+        ["--clip-seconds-max", "60"],
+        ["--clip-fps", "1"],
+        ["--prompt", "?"],
+        ["--json-schema", str(tmp_path / "schema.json")],
+    ):
+        assert clips(command, *words) == "a clip for each shot"
+
+
+def test_a_length_of_other_clips_is_refused(clips):
+    assert clips("caption", "--clips", "shots", "--clip-seconds", "2").startswith(
+        "2: reelscribe: clip seconds: expected windows with it, got clips that are shots"
+    )
+    assert "clip overlap: expected windows" in clips("annotate", "--clips", "shots", "--clip-overlap", "0")
+    assert "clip seconds max: expected shots" in clips("caption", "--clip-seconds", "2", "--clip-seconds-max", "9")
+
+
+def test_clips_on_the_command_line_replace_a_length_of_others_in_a_file(clips, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("reelscribe.toml").write_text('[shared]\nclips = "windows"\nclip-seconds = 5\n')
+    assert clips("caption") == "a clip of each 5 seconds"
+    assert clips("caption", "--clips", "windows") == "a clip of each 5 seconds"
+    assert clips("caption", "--clips", "shots") == "a clip for each shot"
+    assert clips("caption", "--clip-seconds-max", "9") == "a clip for each shot"
+    Path("reelscribe.toml").write_text('[shared]\nclips = "shots"\n')
+    assert clips("caption", "--clip-seconds", "2") == "a clip of each 2 seconds"
+    Path("reelscribe.toml").write_text('[shared]\nclips = "shots"\nclip-seconds = 5\n')
+    assert "clip seconds: expected windows" in clips("caption")
+    assert CliRunner().invoke(app, ["transcribe", "a.mp4", "-o", "out"]).exit_code == 0  # it has no clips
 
 
 @pytest.mark.parametrize("command", ["caption", "annotate"])

@@ -12,7 +12,7 @@ from reelscribe.cli.results import describe_written
     [
         ([], "wrote nothing"),
         (["captions.csv"], "wrote out/captions.csv"),
-        (["vtt/a/1.vtt"], "wrote 1 .vtt file below out/vtt"),
+        (["vtt/a/1.vtt", "html/index.html"], "wrote out/vtt/a/1.vtt, out/html/index.html"),
         (
             ["vtt/a/1.vtt", "vtt/2.vtt", "captions.csv", "words.csv"],
             "wrote 2 .vtt files below out/vtt, out/captions.csv, out/words.csv",

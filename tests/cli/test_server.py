@@ -66,6 +66,22 @@ def test_a_restart_keeps_the_certificate_of_the_last_start_without_no_tls(tmp_pa
     assert "no archive to serve" in server("restart", "--directory", tmp_path, "--no-tls").output
 
 
+def test_a_start_without_config_has_the_settings_of_the_last_start_and_says_so(tmp_path, monkeypatch):
+    (tmp_path / "config.properties").write_text(CONFIG.read_text())
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path)
+    StartOptions(Path("copy.properties"), tmp_path / "store").save(Instance(tmp_path).options)
+    start = ["start", "--directory", tmp_path, "--model-store", tmp_path / "store"]
+    result = server(*start)
+    said = f"settings of the last start: {tmp_path}/copy.properties; --config names others\n"
+    assert result.output == f"{said}reelscribe: {tmp_path}/copy.properties: no such file; expected TorchServe's " + (
+        "settings, which --config names\n"
+    )
+    others = server(*start, "--config", "config.properties")
+    assert "last start" not in others.output
+    assert "no archive to serve" in others.output
+
+
 def test_warnings_are_printed_on_standard_output(tmp_path):
     config = tmp_path / "config.properties"
     config.write_text(CONFIG.read_text() + "disable_token_authorization=true\n")

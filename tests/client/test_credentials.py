@@ -68,7 +68,7 @@ async def management(tmp_path, clock) -> AsyncIterator[Management]:
 
 
 def test_the_inference_key_is_read_from_the_key_file(tmp_path):
-    assert Credentials(write_key_file(tmp_path / "keys", "secret")).token == "secret"
+    assert Credentials(str(write_key_file(tmp_path / "keys", "secret"))).token == "secret"
 
 
 def test_reload_tells_whether_the_key_has_changed(tmp_path):

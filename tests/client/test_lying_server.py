@@ -25,6 +25,7 @@ WORD = {"start": 0.0, "end": 1.0, "text": "a", "probability": 0.5}
 CLIP = description_of(1).to_json()
 BOMB = gzip.compress(bytes(2**26), compresslevel=1)
 HUGE = 10**400
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def json_with(item: str) -> bytes:
@@ -70,6 +71,31 @@ async def test_a_gigabyte_of_text_is_read_up_to_16_mib(status):
         with peak_memory() as peak, pytest.raises(ServerError, match="at most 16 MiB, got a larger one"):
             await client.caption(FRAMES)
     assert peak() < 24 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("head", "block"),
+    [
+        pytest.param(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 4096, id="answers before the answer"),
+        pytest.param(CHUNKED + b"1;", b"x" * 2**16, id="a chunk extension without end"),
+        pytest.param(CHUNKED, (b"1;" + b"x" * 2**12 + b"\r\n \r\n") * 16, id="chunk extensions"),
+        pytest.param(CHUNKED, b"1\r\n \r\n" * 2**14, id="chunks of one byte"),
+        pytest.param(CHUNKED, b"0" * 2**16, id="the size of a chunk without end"),
+    ],
+)
+async def test_what_http_puts_around_an_answer_counts_as_the_answer_does(head, block, monkeypatch):
+    monkeypatch.setattr("reelscribe.client.answers.MAX_ANSWER_BYTES", 2**20)
+    endless = partial(write_without_end, head=head, block=block)
+    async with LyingServer(endless) as server, connected(server) as client:
+        with pytest.raises(ServerError, match="at most 1 MiB, got a larger one"):
+            await client.caption(FRAMES)
+
+
+async def test_a_connection_that_is_used_again_may_receive_as_much_for_each_answer(monkeypatch):
+    monkeypatch.setattr("reelscribe.client.answers.MAX_ANSWER_BYTES", 2**12)
+    async with LyingServer(as_json(GOOD)) as server, connected(server) as client:
+        for _ in range(20):
+            assert frame_numbers(await client.caption(FRAMES)) == [*range(8)]
 
 
 async def test_headers_without_end_are_cut_off():

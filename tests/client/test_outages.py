@@ -55,6 +55,22 @@ async def test_a_server_that_is_gone_for_a_while_is_waited_for(messages):
     assert back == f"{server.url}/predictions/captioner answers again"
 
 
+async def test_a_server_that_comes_back_at_another_address_is_found_there(messages):
+    old, new = eight_at_once(), eight_at_once(key="new")
+    async with new:
+        moved = Server(new.url, "new")
+        await old.start()
+        with no_waiting():
+            async with CaptionClient([Server(old.url, None, lambda: moved)], "captioner") as client:
+                await client.describe()
+                await old.stop()
+                assert await each_alone(client) == [*range(8)]
+    assert messages.lines[1:] == [
+        f"{old.url}: the server is at {new.url} now",
+        f"{new.url}/predictions/captioner answers again",
+    ]
+
+
 async def test_a_server_that_goes_away_while_it_answers_gets_the_requests_again():
     async def hang(_):
         return await asyncio.Event().wait()

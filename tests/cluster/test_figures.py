@@ -24,6 +24,7 @@ def test_before_a_node_has_reported_there_is_nothing_but_its_state():
     assert (now.lanes, now.sources, now.media_hours_per_hour, now.bottleneck) == ((), 0, 0.0, "starting")
     assert [(node.name, node.state, node.is_ready) for node in now.nodes] == [("a", "starting", False)]
     assert now.nodes_ready == 0
+    assert not now.all_listed
 
 
 def test_what_nodes_have_done_is_added_up():

@@ -4,15 +4,23 @@ import os
 import struct
 import subprocess
 import sys
+import tempfile
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
+from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe import wire
+from reelscribe.contract import shared_memory
+from reelscribe.contract.frames import InputSize
 from reelscribe.contract.shared_memory import MAGIC, MAX_BYTES, SharedMemory, machine, refer, resolve
 from reelscribe.errors import MemoryNotShared, WireError
+from support.fake_context import FakeContext
+from worker.request_batch import RequestBatch
 
 INSIDE = 2**64 - 1
+NOT_SHARED = "expected memory of reelscribe, with its secret, that the server's user may read; send the frames"
 RESOLVE = """
 import sys
 from reelscribe.contract.shared_memory import resolve
@@ -33,9 +41,9 @@ def array_in(memory, shape=(2, 100, 50, 3), offset=777):
     return array
 
 
-def reference(*pieces, fd=0, pid=None, inside=b"", of=None):
+def reference(*pieces, fd=0, pid=None, inside=b"", of=None, secret=bytes(16)):
     pid = os.getpid() if pid is None else pid
-    head = struct.pack("<8s16sIII", MAGIC, (of or machine()).encode(), pid, fd, len(pieces))
+    head = struct.pack("<8s16s16sIII", MAGIC, (of or machine()).encode(), secret, pid, fd, len(pieces))
     return head + b"".join(struct.pack("<QQ", *piece) for piece in pieces) + inside
 
 
@@ -76,11 +84,11 @@ def test_every_other_body_stays_as_it_is():
     [
         (MAGIC + b"1234", "cut short"),
         (reference((0, 1), (0, 1))[:-1], "cut short"),
-        (reference((0, MAX_BYTES + 1)), "at most 16777216 bytes, got 16777217"),
+        (reference((0, MAX_BYTES + 1)), "at most 16777216 bytes, got a longer one"),
         (reference((0, 2**64 - 1)), "at most 16777216 bytes"),
-        (reference((INSIDE, 4), inside=b"123"), "expected 56 bytes, got 55"),
-        (reference((INSIDE, 4), inside=b"12345"), "expected 56 bytes, got 57"),
-        (reference(*[(0, 0)] * 16_385), "at most 16384 pieces, got 16385"),
+        (reference((INSIDE, 4), inside=b"123"), "that it announces and nothing else, got 71 bytes"),
+        (reference((INSIDE, 4), inside=b"12345"), "that it announces and nothing else, got 73 bytes"),
+        (reference(*[(0, 0)] * 16_385), "at most 16384 pieces, got more"),
     ],
     ids=range(7),  # the bytes have the process id
 )
@@ -91,15 +99,14 @@ def test_a_malformed_reference_is_refused(body, message):
 
 @pytest.mark.parametrize("offset", [999_999, 1_000_000, 2**63 - 1, 2**64 - 2])
 def test_a_reference_beyond_the_memory_is_refused(memory, offset):
-    with pytest.raises(WireError, match="expected memory of at least"):
-        resolve(reference((offset, 2), fd=memory.fd))
+    with pytest.raises(WireError, match="expected pieces inside of the memory, got one beyond its end"):
+        resolve(reference((offset, 2), fd=memory.fd, secret=memory.secret))
 
 
-def test_memory_that_shrinks_meanwhile_is_an_error_and_no_crash(memory):
-    body = refer(wire.pack(array_in(memory)), [memory])
-    os.ftruncate(memory.fd, 1000)
-    with pytest.raises(WireError, match="got less"):
-        resolve(body)
+def test_nobody_can_change_the_size_of_a_memory(memory):
+    for size in (1000, 2_000_000):
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory.fd, size)
 
 
 def test_nothing_but_shared_memory_of_reelscribe_is_opened(tmp_path):
@@ -110,18 +117,64 @@ def test_nothing_but_shared_memory_of_reelscribe_is_opened(tmp_path):
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)
     reading, writing = os.pipe()
     for fd in (other, secret, pipe, reading, writing):
-        with pytest.raises(MemoryNotShared, match="expected shared memory of reelscribe"):
+        with pytest.raises(MemoryNotShared, match=NOT_SHARED):
             resolve(reference((0, 6), fd=fd))
         os.close(fd)
     for pid, fd in ((os.getpid(), 2**32 - 1), (2**32 - 1, 0)):
-        with pytest.raises(MemoryNotShared, match=r"cannot be opened: No such file or directory; send the frames"):
+        with pytest.raises(MemoryNotShared, match=NOT_SHARED):
             resolve(reference((0, 6), pid=pid, fd=fd))
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", None], ids=["tmpfs", "disk"])
+def test_a_file_that_is_named_like_a_memory_is_none(folder, tmp_path, monkeypatch):
+    """One may be at the root of a container's file system; /proc would show it as it shows a memory."""
+    with tempfile.NamedTemporaryFile(dir=folder or tmp_path) as file:
+        file.write(b"secret")
+        file.flush()
+        name = f"/memfd:{shared_memory.NAME}-{bytes(16).hex()} (deleted)"
+        monkeypatch.setattr(os, "readlink", lambda path: name)
+        with pytest.raises(MemoryNotShared, match=NOT_SHARED):
+            resolve(reference((0, 6), fd=file.fileno()))
+
+
+VICTIM = """
+import os, sys
+from reelscribe.contract.shared_memory import SharedMemory
+memory = SharedMemory(1_000_000)
+memory.view[:1200] = b"a private frame " * 75
+print(memory.fd, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_client_that_guesses_a_process_and_a_descriptor_learns_nothing_of_the_memory():
+    """It lets the worker read a bad header of .npy out of the memory of another run, whose end an error then tells."""
+    victim = subprocess.Popen([sys.executable, "-c", VICTIM], stdin=PIPE, stdout=PIPE)
+    fd = int(victim.stdout.readline())
+    start = b"\x93NUMPY\1\0\xff\0"
+    address = struct.pack("<IIIQQQQ", victim.pid, fd, 2, INSIDE, len(start), 0, 1000) + start
+    of = machine().encode()
+    guesses = [b"\x93RSMEM\0\1" + of + address, *(MAGIC + of + secret + address for secret in (bytes(16), of))]
+    context = FakeContext()
+    requests = RequestBatch(
+        [{"body": guess} for guess in guesses], context, FrameReader(FrameLimits(8, 100), InputSize(8, 8))
+    )
+    answers = requests.responses([], {})
+    victim.communicate()
+    assert all("private" not in answer for answer in answers)
+    assert context.statuses == {0: 400, 1: 421, 2: 421}
 
 
 def test_memory_of_another_machine_is_not_read_here(memory):
     array_in(memory)
     with pytest.raises(MemoryNotShared, match="expected memory of this machine and user; send the frames"):
         resolve(reference((0, 6), fd=memory.fd, of="another machine!"))
+
+
+def test_processes_with_another_version_of_references_share_nothing(monkeypatch):
+    known = machine()
+    monkeypatch.setattr(shared_memory, "MAGIC", MAGIC[:-1] + b"\3")
+    assert machine.__wrapped__() not in (known, "")
 
 
 def test_processes_of_a_user_on_a_machine_know_each_other():

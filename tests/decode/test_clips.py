@@ -119,8 +119,18 @@ def test_a_stretch_in_which_no_frame_appears_is_no_clip():
             {"overlap_seconds": 9.999999},
             "clip overlap: expected from 0 to 9.9 of the 10.0 seconds of a window",
         ),
+        ({"cut": "shots", "window_seconds": 2.0}, "clip seconds: expected windows with it, got clips that are shots"),
+        ({"cut": "shots", "overlap_seconds": 0.0}, "clip overlap: expected windows with it"),
+        ({"cut": "windows", "max_seconds": 20.0}, "clip seconds max: expected shots with it"),
+        ({"window_seconds": 2.0, "max_seconds": 20.0}, "clip seconds max: expected shots with it"),
     ],
 )
 def test_clips_that_cannot_be_cut_are_refused(options, rule):
     with pytest.raises(UsageError, match=rule):
         ClipCutting(**options)
+
+
+def test_a_length_that_only_windows_have_means_windows():
+    assert ClipCutting(window_seconds=2.0).settings() == ClipCutting("windows", window_seconds=2.0).settings()
+    assert ClipCutting(overlap_seconds=1.0).describe() == "a clip of each 10 seconds"
+    assert ClipCutting(max_seconds=20.0).describe() == ClipCutting().describe() == "a clip for each shot"

@@ -232,3 +232,20 @@ def test_frames_outside_an_edit_list_are_left_out(tmp_path, mode):
     frames = read(edited, SIZE, Sampling(every=1), mode)
     assert [(index, seconds) for index, seconds, _ in frames] == [(k, k / 10) for k in range(15)]
     assert [round(frame.mean() / 10) for _, _, frame in frames] == list(range(7, 22))
+
+
+def test_frames_are_undecodable_if_the_first_is_damaged_and_no_keyframe_stated(tmp_path):
+    path = tmp_path / "damaged.mp4"
+    write(path, "libx264", range(20, 220, 10), options={"bf": "0"})
+    with av.open(str(path)) as container:
+        first = next(container.demux(video=0))
+    content = bytearray(path.read_bytes())
+    content[first.pos : first.pos + first.size] = bytes(first.size)
+    for box, number in [(b"stss", 99), (b"elst", 1000)]:  # its only keyframe; milliseconds that are shown
+        at = content.index(box) + 12  # the first entry, ISO/IEC 14496-12, sections 8.6.2 and 8.6.6
+        content[at : at + 4] = number.to_bytes(4)
+    path.write_bytes(content)
+    with Video(VideoTask(str(path), SIZE)) as video:
+        frames = list(video.frames(range(len(video.chosen))))
+    assert [frame.frame_index for frame in frames] == list(range(10))
+    assert all(frame.image is None for frame in frames)

@@ -13,7 +13,7 @@ from PIL import Image
 from libraries import write_video
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.frame_scaler import FrameScaler
+from reelscribe.decode.conversion.frame_scaler import FrameScaler
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write_pictures
@@ -25,8 +25,8 @@ CORNERS[:48, :64], CORNERS[:48, 64:] = (220, 40, 40), (40, 200, 40)
 CORNERS[48:, :64], CORNERS[48:, 64:] = (40, 40, 210), (230, 230, 230)
 
 
-def only_frame(path: Path, size: InputSize, mode: str, library: str = "av") -> tuple[VideoInfo, np.ndarray]:
-    with Video(VideoTask(str(path), size, resize=mode, library=library)) as video:
+def only_frame(path: Path, size: InputSize, mode: str) -> tuple[VideoInfo, np.ndarray]:
+    with Video(VideoTask(str(path), size, resize=mode)) as video:
         image = next(video.frames(range(1))).image
         assert image.shape == (size.height, size.width, 3)
         return video.info, image.astype(int)
@@ -77,13 +77,13 @@ BARS = [(r, g, b) for r in (30, 200) for g in (30, 200) for b in (30, 200)]
 BAR_PICTURE = np.repeat(np.array(BARS, np.uint8)[None], 64, 0).repeat(32, 1)
 """64 x 256; eight bars."""
 
-BT709, BT601, BT2020, LIMITED, FULL = 1, 6, 9, 1, 2
+BT709, NOT_STATED, BT601, BT2020, LIMITED, FULL = 1, 2, 6, 9, 1, 2
 """FFmpeg's numbers of colour matrices and ranges; in the table below, the number of the matrix in swscale follows."""
 COLOURS = {
     "bt709": ("libx264", "yuv420p", BT709, 1, LIMITED),
     "bt601": ("libx264", "yuv420p", BT601, 5, LIMITED),
     "bt2020": ("libx264", "yuv420p", BT2020, 9, LIMITED),
-    "not stated": ("libx264", "yuv420p", 2, 5, LIMITED),
+    "not stated": ("libx264", "yuv420p", NOT_STATED, 5, LIMITED),
     "full range, bt709": ("libx264", "yuv420p", BT709, 1, FULL),
     "full range, bt601": ("libx264", "yuvj420p", BT601, 5, FULL),
     "4:4:4": ("libx264", "yuv444p", BT709, 1, LIMITED),
@@ -112,9 +112,9 @@ def in_colours(
     return convert
 
 
-@pytest.mark.parametrize(("mode", "library"), [*((mode, "av") for mode in MODES), ("fast", "decord")])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", COLOURS)
-def test_colours_are_converted_with_the_matrix_and_range_of_the_stream(tmp_path, kind, mode, library):
+def test_colours_are_converted_with_the_matrix_and_range_of_the_stream(tmp_path, kind, mode):
     codec, pix_fmt, matrix, swscale, colour_range = COLOURS[kind]
     path = tmp_path / "bars.mkv"
 
@@ -123,9 +123,26 @@ def test_colours_are_converted_with_the_matrix_and_range_of_the_stream(tmp_path,
 
     to_frame = in_colours(pix_fmt, matrix, swscale, colour_range)
     write_pictures(path, codec, [BAR_PICTURE] * 3, set_up=flag, to_frame=to_frame, pix_fmt=pix_fmt)
-    _, image = only_frame(path, InputSize(64, 16), mode, library)
+    _, image = only_frame(path, InputSize(64, 16), mode)
     middles = image[8, 4::8]
     assert np.abs(middles - np.array(BARS)).max() <= 6
+
+
+@pytest.mark.parametrize(
+    ("lines", "stated", "used"),
+    [(720, NOT_STATED, 1), (718, NOT_STATED, 5), (720, BT601, 5), (1080, NOT_STATED, 1), (1080, BT709, 1)],
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_video_of_720_lines_or_more_is_bt709_if_nothing_is_stated(tmp_path, lines, stated, used, mode):
+    path = tmp_path / "bars.mkv"
+    picture = BAR_PICTURE[:1].repeat(lines, 0)
+
+    def flag(stream: av.VideoStream) -> None:
+        stream.codec_context.colorspace = stated
+
+    write_pictures(path, "ffv1", [picture], set_up=flag, to_frame=in_colours("yuv420p", stated, used, LIMITED))
+    _, image = only_frame(path, InputSize(64, 16), mode)
+    assert np.abs(image[8, 4::8] - np.array(BARS)).max() <= 4
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -165,19 +182,16 @@ def test_exact_scales_the_full_frame_with_pil(media):
     assert np.abs(full.astype(int) - read_with_av(path)[0][1]).max() < 128  # its colours are slightly wrong
 
 
-@pytest.mark.parametrize(
-    ("mode", "library", "most"),
-    [("planes", "av", (1, 6, 12)), ("fast", "av", (1, 4, 8)), ("fast", "decord", (2, 7, 12))],
-)
-def test_the_quicker_modes_and_decord_are_almost_exact(tmp_path, mode, library, most):
+@pytest.mark.parametrize(("mode", "most"), [("planes", (1, 6, 12)), ("fast", (1, 4, 8))])
+def test_the_quicker_modes_are_almost_exact(tmp_path, mode, most):
     path = tmp_path / "textured.mp4"
     write_video(path, 640, 360, 4)
 
-    def images(mode: str, library: str) -> np.ndarray:
-        with Video(VideoTask(str(path), InputSize(224, 224), Sampling(every=1), mode, library)) as video:
+    def images(mode: str) -> np.ndarray:
+        with Video(VideoTask(str(path), InputSize(224, 224), Sampling(every=1), mode)) as video:
             return np.stack([frame.image for frame in video.frames(range(4))]).astype(int)
 
-    off = np.abs(images(mode, library) - images("exact", "av"))
+    off = np.abs(images(mode) - images("exact"))
     assert off.max() > 0  # otherwise this would compare a mode with itself
     assert off.mean() <= most[0]
     assert np.percentile(off, 99.9) <= most[1]

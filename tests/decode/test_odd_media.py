@@ -94,6 +94,41 @@ def test_a_matroska_file_that_is_cut_is_cut_wherever_it_begins(tmp_path, start):
     assert audio.read(path).why_incomplete.startswith("cut short: it ends ")
 
 
+FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
+
+
+@pytest.mark.parametrize(("sound", "audio_start"), [(None, None), ("aac", 0), ("aac", 2.5)])
+def test_a_live_stream_that_was_joined_late_is_complete(tmp_path, sound, audio_start):
+    whole = write(tmp_path / "live.mp4", "libx264", LONG, audio=sound, audio_start=audio_start, container=FRAGMENTS)
+    late = Seen(odd_media.drop_fragments(whole, 9))
+    assert late.why_incomplete is None
+    assert late.times[0] > 1.5
+    assert late.numbers == list(range(late.numbers[0], 75))
+    assert late.times == pytest.approx([late.times[0] + k / FPS for k in range(len(late.numbers))], abs=2e-3)
+    assert audio.read(whole).why_incomplete is None
+
+
+@pytest.mark.parametrize("dropped", [0, 4])
+def test_a_fragmented_file_that_ends_within_a_fragment_is_cut(tmp_path, dropped):
+    path = write(tmp_path / "cut.mp4", "libx264", LONG, audio="aac", container=FRAGMENTS)
+    content = odd_media.drop_fragments(path, dropped).read_bytes()
+    *_, last = odd_media.boxes(content, b"mdat")
+    path.write_bytes(content[: last.stop - 10])
+    assert Seen(path).why_incomplete == "cut short: 10 of the bytes it announces are missing"
+    assert audio.read(path).why_incomplete == "cut short: 10 of the bytes it announces are missing"
+    path.write_bytes(content[: last.stop] + b"no box at all")
+    assert (Seen(path).why_incomplete, audio.read(path).why_incomplete) == (None, None)
+
+
+@pytest.mark.parametrize(("start", "audio_start"), [(0, 3), (3, 0), (10, 12)])
+def test_asf_whose_streams_begin_at_different_times_is_complete(tmp_path, start, audio_start):
+    path = write(tmp_path / "late.asf", "wmv2", LONG, start=start, audio="mp2", audio_start=audio_start)
+    seen, sound = Seen(path), audio.read(path)
+    assert (seen.why_incomplete, seen.numbers) == (None, list(LONG))
+    assert sound.why_incomplete is None
+    assert seen.info.duration_seconds <= max(start, audio_start) + 3.1  # and no stream's beginning is added to it
+
+
 EVERY_TENTH = [n for n in NUMBERS if n % 10 == 0]
 NOT_EVERY_TENTH = [n for n in NUMBERS if n % 10 or n == 0]
 
@@ -156,6 +191,17 @@ def test_an_odd_file_has_the_right_frames_at_the_right_times(tmp_path, name):
     assert (np.diff(seen.times) > 0).all()
     assert seen.info.average_fps == pytest.approx(FPS)
     assert seen.info.start_seconds == seen.times[0]
+
+
+def test_keyframes_of_packed_b_frames_are_chosen(tmp_path):
+    seen = Seen(odd_media.write_packed(tmp_path / "packed.avi"), Sampling(keyframes=True))
+    assert (seen.indices, seen.numbers) == ([0, 12, 24, 36, 48], [0, 12, 24, 36, 48])
+
+
+def test_packed_b_frames_of_a_few_bytes_are_no_placeholders(tmp_path):
+    path = odd_media.write_packed_still(tmp_path / "still.avi")
+    assert Seen(path).numbers == [5] * 50
+    assert Seen(path, Sampling(keyframes=True)).indices == [0, 12, 24, 36, 48]
 
 
 @pytest.mark.parametrize("name", ["packed-b-frames.avi", "middle-of-group.ts", "begins-before-zero.mkv"])

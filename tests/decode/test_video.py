@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import av
@@ -106,14 +104,12 @@ def test_frames_have_the_size_that_the_pixel_budget_gives_the_video(media):
 
 
 def test_a_task_is_the_same_after_it_was_sent_as_json():
-    task = VideoTask("x.mp4", InputSize(32, 24, "bilinear", 40), Sampling(fps=2), "planes", "decord")
+    task = VideoTask("x.mp4", InputSize(32, 24, "bilinear", 40), Sampling(fps=2), "planes")
     assert VideoTask.from_json(task.to_json()) == task
     task = VideoTask("y.mp4", PixelBudget(28, 784, 50_000))
     assert VideoTask.from_json(task.to_json()) == task
     with pytest.raises(ValueError, match="resize: expected one of exact, planes, fast, got 'nearest'"):
         VideoTask.from_json({**task.to_json(), "resize": "nearest"})
-    with pytest.raises(ValueError, match="library: expected one of av, decord, got 'gstreamer'"):
-        VideoTask.from_json({**task.to_json(), "library": "gstreamer"})
 
 
 def test_reading_calls_the_heartbeat(tmp_path):
@@ -228,19 +224,6 @@ def test_a_file_whose_name_is_not_utf8_is_read(media, tmp_path):
     shutil.copy(media / "old.avi", path)
     for resize in ("exact", "fast"):
         assert len(read(Path(path), SIZE, Sampling(every=1), resize)) == 90
-
-
-def test_decord_is_imported_only_where_it_is_used(media):
-    code = (
-        "import sys, reelscribe.decode.video as v; from reelscribe.contract.frames import InputSize\n"
-        "for library in ('av', 'decord'):\n"
-        f"    task = v.VideoTask({str(media / 'old.avi')!r}, InputSize(32, 32), library=library)\n"
-        "    with v.Video(task) as video:\n"
-        "        assert len(list(video.frames(range(9)))) == 9\n"
-        "    print('decord' in sys.modules)\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["False", "True"]
 
 
 def test_a_rotated_clip_of_one_frame_is_shown_upright_and_opened_once(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from reelscribe.decode_pool.facts import digest_file, read_header
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, SourceChanged
 
 
 def test_a_file_is_described_by_its_size_and_the_digest_of_its_bytes(tmp_path):
@@ -19,6 +19,13 @@ def test_the_heartbeat_is_called_while_a_large_file_is_read(tmp_path):
     path.write_bytes(bytes(5 * 2**20))
     digest_file(str(path), lambda: beats.append("heartbeat"))
     assert len(beats) >= 5
+
+
+def test_a_file_that_is_written_to_meanwhile_gets_no_digest(tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"video")
+    with pytest.raises(SourceChanged, match="it was changed while it was being read"):
+        digest_file(str(path), lambda: path.write_bytes(b"other"))
 
 
 @pytest.mark.parametrize(

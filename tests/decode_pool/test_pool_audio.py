@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -132,12 +133,20 @@ async def test_if_nothing_is_missing_before_the_end_there_are_no_batches(clip):
 async def test_files_without_audio_or_of_another_kind_have_errors_of_their_own(clip, media, tmp_path):
     (tmp_path / "x.mp4").write_text("text")
     (tmp_path / "x.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nFFmpeg takes this for media\n")
+    with av.open(str(tmp_path / "x.srt")) as text, av.open(str(tmp_path / "text.mkv"), "w") as file:
+        stream = file.add_stream_from_template(text.streams.subtitles[0])
+        for packet in text.demux():
+            if packet.size:
+                packet.stream = stream
+                file.mux(packet)
     async with new_pool() as pool:
         with pytest.raises(NoSound, match="it has no sound"):
             await Received().take(pool, task_of(media / "old.avi"))
         with pytest.raises(MediaError, match="not a media file"):
             await Received().take(pool, task_of(tmp_path / "x.mp4"))
         with pytest.raises(MediaError, match="expected sound, or at least pictures, got neither"):
+            await Received().take(pool, task_of(tmp_path / "text.mkv"))
+        with pytest.raises(MediaError, match='the format that FFmpeg calls "srt", which is not read'):
             await Received().take(pool, task_of(tmp_path / "x.srt"))
         received = await Received().take(pool, task_of(clip))
         assert pool.failures == 0

@@ -45,8 +45,10 @@ def every_entry_point(monkeypatch):
 class Reading:
     """The batches of a video as they come, released, with copies of their frames."""
 
-    def __init__(self, pool: DecodePool, path: Path, *spans: Span, reuse: bool = False) -> None:
-        command = ReadFrames(VideoTask(str(path), SIZE), 4, reuse)
+    def __init__(
+        self, pool: DecodePool, path: Path, *spans: Span, reuse: bool = False, deinterlace: bool = False
+    ) -> None:
+        command = ReadFrames(VideoTask(str(path), SIZE, deinterlace=deinterlace), 4, reuse)
         self.begun = asyncio.Event()
         self._items = pool.read(command, spans or [Span()], self.begun.set)
         self.opened: list[OpenedVideo] = []
@@ -95,6 +97,21 @@ async def test_several_processes_read_each_frame_once_and_as_one_does(long_video
     assert reading.frames == again.frames == alone.frames
 
 
+async def test_several_processes_deinterlace_as_one_does(tmp_path):
+    path = tmp_path / "interlaced.mp4"
+    noise = np.random.default_rng(0).integers(0, 255, (96, 400, 3), np.uint8)
+    pictures = [noise[:, k : k + 160].copy() for k in range(FRAMES)]
+    write_pictures(path, "libx264", pictures, options={"x264-params": f"tff=1:keyint={GROUP}:scenecut=0"})
+    readings = []
+    for workers in (1, 3):
+        async with new_pool(workers) as pool:
+            readings.append(await Reading(pool, path, deinterlace=True).take())
+    alone, together = readings
+    assert [len(opened.entry_points) for opened in together.opened] == [FRAMES // GROUP - 1]
+    assert together.frames == alone.frames
+    assert together.frames != (await read(1, path)).frames
+
+
 async def test_only_what_is_missing_is_read(long_video):
     spans = Span(3, 6), Span(8, 45), Span(47, 48), Span(101, None)
     reading = await read(3, long_video, *spans)
@@ -121,10 +138,10 @@ async def test_a_process_that_dies_costs_its_portion_one_attempt(long_video):
     assert sorted(reading.ordinals) == alone.ordinals
 
 
-async def test_a_source_that_processes_die_of_is_given_up_after_three(long_video):
+async def test_a_source_that_processes_die_of_is_given_up_after_two(long_video):
     async with new_pool(5) as pool:
         reading = Reading(pool, long_video)
-        with pytest.raises(DecoderDied, match="SIGKILL; like 2 before it"):
+        with pytest.raises(DecoderDied, match="SIGKILL; like 1 before it"):
             while True:
                 await reading.take(1)
                 for process in decode_processes():

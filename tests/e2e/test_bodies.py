@@ -151,7 +151,9 @@ async def test_a_body_labelled_json_is_not_parsed_by_the_worker(either):
 async def test_the_refusal_of_a_form_explains_how_to_send_a_file(server):
     status, text = await server.post(still(FRAME, "PNG"), {"Content-Type": "application/x-www-form-urlencoded"})
     assert status == 415
-    assert "got a form; send it with Content-Type: application/octet-stream, or by curl -T FILE" in text
+    assert (
+        "got a form without a field named data; send a file by curl -T FILE, or as a form by curl -F data=@FILE" in text
+    )
 
 
 async def test_a_file_of_a_form_is_read(server):

@@ -69,6 +69,14 @@ def test_two_stages_annotate_all_demo_media_like_one_process(staged, media, anno
     assert (tmp_path / "annotations.jsonl").read_bytes() == (annotated / "annotations.jsonl").read_bytes()
 
 
+def test_no_process_of_two_stages_listens_beyond_loopback(staged):
+    processes = staged.instance.processes()
+    assert any("torchrun" in word for process in processes for word in process.cmdline())
+    sockets = [connection for process in processes for connection in process.net_connections("inet")]
+    listening = {connection.laddr.ip for connection in sockets if connection.status == psutil.CONN_LISTEN}
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+
 def caption_is_awaited(running: RunningServer, before: Figures) -> bool:
     """Whether more requests have come since `before` than the captioner has answered."""
     grown = scrape_server(running) - before

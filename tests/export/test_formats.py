@@ -110,7 +110,13 @@ def test_a_line_that_is_no_record_is_named_and_no_table_is_left(tmp_path, line, 
         export(tmp_path / "a.jsonl", tmp_path / "out", [kind])
     assert len(str(error.value)) < 500
     assert files(tmp_path / "out").keys() <= {
-        *("vtt/a.mp4.vtt", "srt/a.mp4.srt", "chapters/a.mp4.ffmetadata", "chapters/a.mp4.chapters.txt"),
+        *(
+            "vtt/a.mp4.vtt",
+            "srt/a.mp4.srt",
+            "txt/a.mp4.txt",
+            "chapters/a.mp4.ffmetadata",
+            "chapters/a.mp4.chapters.txt",
+        ),
         f"html/source/{page_id(os.path.abspath('a.mp4'))}.html",
     }
 
@@ -140,7 +146,7 @@ def test_cues_of_what_no_record_has_are_refused_and_nothing_is_left(tmp_path):
         (record("a", "x"), "clips", "caption --clips shots` or `reelscribe annotate --clips shots"),
     ):
         path = annotations(tmp_path, [value])
-        with pytest.raises(UsageError, match=rf"records with {wanted} .*or make {wanted} with `reelscribe {command}`"):
+        with pytest.raises(UsageError, match=rf"records with {wanted}s?, .*; make them with `reelscribe {command}`"):
             export(path, tmp_path / "out", ["csv", "vtt"], wanted)
         assert files(tmp_path / "out") == {}
         assert export(path, tmp_path / "out", ["vtt"], "both") == [tmp_path / "out/vtt/a.vtt"]
@@ -163,7 +169,8 @@ def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path):
 @pytest.mark.parametrize("kinds", [[kind] for kind in FORMATS] + [["csv", "parquet"], ["parquet", "csv"]])
 def test_a_full_disk_is_an_error_and_no_partial_file_is_left(tmp_path, kinds):
     captions = [os.urandom(50).hex() for _ in range(4000)]
-    (tmp_path / "a.jsonl").write_text(json.dumps(record("a.mp4", *captions)))
+    value = both(record("a.mp4", *captions), transcript_record("a.mp4", *captions))
+    (tmp_path / "a.jsonl").write_text(json.dumps(value))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
@@ -181,7 +188,7 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for name, kind, reason in [
         ("missing.jsonl", "csv", "missing.jsonl does not exist; expected"),
         ("pipe", "vtt", "no regular file"),
-        ("a.jsonl", "xml", "expected formats out of vtt, srt, csv, parquet, chapters, html, got 'xml'"),
+        ("a.jsonl", "xml", "expected formats out of vtt, srt, txt, csv, parquet, chapters, html, got 'xml'"),
         ("a.jsonl", "csv", "out cannot be written to: File exists"),
         ("a.jsonl", "vtt", "cannot be written to: Not a directory"),
     ]:
@@ -190,7 +197,8 @@ def test_a_usage_error_says_why_and_what_to_do(tmp_path, monkeypatch):
     for kind, library in {"vtt": "pysubs2", "srt": "pysubs2", "parquet": "pyarrow"}.items():
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(
-            UsageError, match=rf"{kind} needs the package {library}; .*pip install '\.\[(client|parquet)\]'"
+            UsageError,
+            match=rf"{kind}: expected the package {library}, got none; .*pip install .*\[(client|parquet)\]'",
         ):
             export(tmp_path / "a.jsonl", tmp_path / "new", [kind])
     assert not (tmp_path / "new").exists()

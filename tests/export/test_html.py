@@ -207,7 +207,8 @@ async def test_pages_are_exported_while_a_run_is_writing(tmp_path):
     with FolderLock(tmp_path):
         result = CliRunner().invoke(app, ["export", str(tmp_path), "--format", "html", "--media", "none"])
     assert result.exit_code == 0
-    assert result.output.splitlines()[-1].startswith(f"open {tmp_path}/html/index.html in a browser; 1 thumbnail")
+    index = tmp_path / "html" / "index.html"
+    assert result.output == f"wrote {index}\nopen {index} in a browser; pages of 1 source, 1 thumbnail\n"
     assert "a star" in (tmp_path / f"html/source/{page_id('/v/a.mp4')}.html").read_text()
 
 
@@ -230,6 +231,8 @@ def test_no_records_make_an_empty_library(tmp_path):
     assert json.loads((site / "index/manifest.js").read_text().partition(", ")[2].removesuffix(");\n")) == {
         "texts": [],
         "words": [],
+        "sources": [],
+        "cards": [],
     }
     assert "There are no results" in (site / "index.html").read_text()
-    assert line == f"open {site / 'index.html'} in a browser; 0 thumbnails"
+    assert line == f"open {site / 'index.html'} in a browser; pages of 0 sources, 0 thumbnails"

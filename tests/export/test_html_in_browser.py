@@ -83,6 +83,32 @@ def test_searching_finds_what_the_live_search_finds(page, site):
     assert page.locator("text=Show more").count() == 0
 
 
+def test_the_library_is_filtered_by_name_and_folder(page, site):
+    page.goto(f"file://{site}/index.html")
+    page.locator("#filters [name=q]").press_sequentially("/1 .MP4")
+    page.wait_for_selector("#count:text('31 of 121 sources')")
+    assert page.locator(".card").count() == 31
+    page.fill("#filters [name=q]", "SPOKEN")
+    page.wait_for_selector("#count:text-matches('^1 of 121 sources')")
+    assert page.locator(".card .name").all_inner_texts() == ["spoken.webm"]
+    page.fill("#filters [name=q]", "")
+    page.wait_for_selector("#count:text-is('121 sources')")
+    assert page.locator(".card").count() == 96
+    page.click("#folders :text-is('in')")
+    page.wait_for_selector("#count:text('120 of 121 sources')")
+    page.click(".pager a:text-is('2')")
+    page.wait_for_selector(".pager [aria-current]:text-is('2')")
+    assert page.locator(".card").count() == 24
+    page.click("#folders a:text-is('All folders')")
+    page.wait_for_selector("#count:text-is('121 sources')")
+
+
+def test_a_search_finds_names_too(page, site):
+    page.goto(f"file://{site}/search.html?q=webm")
+    page.click(".named a:has-text('spoken.webm')")
+    page.wait_for_url("**/source/*.html")
+
+
 def test_a_query_that_cannot_be_searched_is_explained(page, site):
     for query, reason in (("q=a*", "needs at least 2 characters"), ("q=%2B", "Type at least one word")):
         page.goto(f"file://{site}/search.html?{query}")
@@ -97,7 +123,7 @@ def test_a_piece_that_is_missing_is_said(browser, site):
     page.close()
 
 
-@pytest.mark.parametrize("name", ["index.html", "search.html?q=red"])
+@pytest.mark.parametrize("name", ["index.html", "index.html?q=mp4&folder=in", "search.html?q=red"])
 def test_pages_are_accessible(browser, site, name):
     page = browser.new_page()
     page.goto(f"file://{site}/{name}")

@@ -123,7 +123,7 @@ FRAMES = np.zeros((4, 96, 160, 3), np.uint8)
         (packed({"clips": []}), 422, "clips: expected a list of at least one clip"),
         (packed({"clips": [FRAMES] * 65}), 413, "clips: at most 64 a request, got 65"),
         (packed({"frames": FRAMES.astype(np.float32)}), 422, "frames: expected uint8"),
-        (packed({"frames": FRAMES, "fps": 2}), 422, "clip: expected an array, or a dict with frames"),
+        (packed({"frames": FRAMES, "fps": 2}), 422, "prompt, got a dict with other names, too"),
         (packed({"frames": FRAMES, "pts_seconds": [0.0, 1.0]}), 422, "pts_seconds: expected a list of 4"),
         (packed({"frames": FRAMES, "pts_seconds": [0.0, 2.0, 1.0, 3.0]}), 422, "times that ascend"),
         (packed({"frames": FRAMES, "pts_seconds": [0.0, 1.0, 2.0, float("nan")]}), 422, "finite numbers"),

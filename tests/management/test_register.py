@@ -46,9 +46,15 @@ async def test_a_registration_that_takes_too_long_leaves_nothing(server, client)
 
 async def test_a_registration_without_workers_leaves_nothing(server, client):
     server.archives["new.mar"] = ("new", "1.0", FakeVersion("new.mar", min_workers=0, ready=[]))
-    with pytest.raises(StartupError, match="has no workers: give minWorkers"):
+    with pytest.raises(StartupError, match=r"has no workers, .* An archive without a valid minWorkers"):
         await client.register("new.mar")
     assert "new" not in server.models
+
+
+async def test_waiting_for_a_model_that_was_scaled_to_nothing_says_how_to_give_it_workers(client):
+    await client.scale("captioner", 0)
+    with pytest.raises(StartupError, match=r"^captioner 1\.0 has no workers, .* `reelscribe models scale captioner 1`"):
+        await client.wait_ready("captioner")
 
 
 async def test_a_registration_whose_workers_are_refused_leaves_nothing(server, client):

@@ -153,6 +153,19 @@ def test_what_no_browser_plays_is_shown_as_thumbnails(open_page):
     assert page.locator("#cannot").inner_text().startswith("No browser plays the container AVI.")
 
 
+def test_a_still_of_another_shape_is_shown_whole(open_page):
+    page = open_page(f"source/{OLD}")
+    page.evaluate("""() => {
+        const canvas = Object.assign(document.createElement("canvas"), { width: 320, height: 240 });
+        still.src = canvas.toDataURL();
+        return still.decode();
+    }""")
+    still, player = (page.locator(selector).bounding_box() for selector in ("#still", "#player"))
+    assert still["height"] <= player["height"]
+    assert still["y"] >= player["y"]
+    assert page.evaluate("getComputedStyle(still).objectFit") == "contain"
+
+
 def test_the_skip_link_is_the_first_that_can_be_reached(open_page):
     page = open_page("library")
     page.keyboard.press("Tab")

@@ -8,7 +8,7 @@ from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 
 
 def test_a_query_of_the_library_survives_its_address():
-    query = LibraryQuery("error", "en", "MediaError", "repetition", "60-600", "longest", 3)
+    query = LibraryQuery("beach 2024", " a/b ", "error", "en", "MediaError", "repetition", "60-600", "longest", 3)
     assert LibraryQuery.from_parameters(dict(query.parameters())) == query
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
-from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, shown
+from reelscribe.pages.render import MOST_CHARACTERS, STATIC, Renderer, clock, label, page_numbers, shown
 from reelscribe.pages.views import Line, Playback, Site, SourceView, Track, Word
 from support.example_views import (
     AUDIO,
@@ -180,6 +180,37 @@ def test_a_line_of_a_million_words_is_shown_without_their_times():
 )
 def test_times_are_shown_as_players_show_them(seconds, text):
     assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("times", "labels"),
+    [
+        ((0.0, 5.0, 65.5), ["0:00", "0:05", "1:05"]),
+        ((0.0, 0.4, 0.9), ["0:00.0", "0:00.4", "0:00.9"]),
+        ((3599.98, 3600.02, 3600.98), ["59:59.9", "1:00:00.0", "1:00:00.9"]),
+        ((4.0, 4.0001), ["0:04.000", "0:04.000"]),  # no thumbnails are closer than a millisecond
+    ],
+)
+def test_no_two_thumbnails_have_the_same_label(times, labels):
+    page = Page(SERVED.source(replace(UNPLAYABLE, tracks=(), thumbnails=times)))
+    assert [text for text in page.texts if text in labels][-len(labels) :] == labels
+
+
+@pytest.mark.parametrize(
+    ("page", "pages", "numbers"),
+    [
+        (1, 2, [1, 2]),
+        (1, 5, [1, 2, 3, None, 5]),
+        (3, 5, [1, 2, 3, 4, 5]),
+        (7, 209, [1, None, 5, 6, 7, 8, 9, None, 209]),
+        (209, 209, [1, None, 207, 208, 209]),
+    ],
+)
+def test_there_are_links_to_the_first_the_last_and_the_nearest_pages(page, pages, numbers):
+    assert page_numbers(page, pages) == numbers
+    view = replace(LIBRARY, pages=pages, query=LibraryQuery(page=page))
+    labels = [label for label in Page(SERVED.library(view)).values("aria-label") if label.startswith("Page ")]
+    assert labels == [f"Page {number} of {pages}" for number in numbers if number]
 
 
 def test_a_page_asks_for_what_is_new_only_where_there_may_be_something_new():

@@ -7,6 +7,9 @@ import random
 import pytest
 
 from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
+from reelscribe.reporting.limits import Resources
+from reelscribe.reporting.track_meter import Readings, TrackMeter
+from reelscribe.reporting.words import describe_time_left
 
 WORKERS = 3
 
@@ -80,6 +83,28 @@ def test_the_uncertainty_holds_what_comes_and_shrinks():
     early, late = ([each for each in rows if low <= each[0] < low + 0.1] for low in (0.1, 0.5))
     assert sum(abs(told - left) <= spread for _, told, left, spread in early) > 0.7 * len(early)
     assert sum(spread for *_, spread in late) / len(late) < sum(spread for *_, spread in early) / len(early)
+
+
+@pytest.mark.parametrize("done", [0, 1, 3])
+def test_few_sources_are_no_experience(done):
+    forecast, size = Forecast(1), SourceSize("video", 10**7, 100.0)
+    for _ in range(done):
+        forecast.learn(size, 1.0, 10.0)
+    forecast.expect("a", size)
+    left = forecast.time_left([OpenCost(size, 0.9, 0.1, 1.0)])
+    assert describe_time_left(*left).startswith("about ")
+    assert left.plus_minus > left.seconds  # a factor of more than 2
+
+
+def test_what_was_decoded_of_a_source_that_is_not_done_is_known_after_an_interruption():
+    track = TrackMeter(Resources("frames", 1, 1, 1), Readings(), None)
+    size = SourceSize("video", 10**7, 100.0)
+    track.expect("a", size, 0.0, 0.0)
+    track.begun("a")
+    track.decoded("a", 0.5)
+    again = Forecast(1, Costs.from_json(json.loads(json.dumps(track.costs().to_json()))))
+    again.expect("a", size)
+    assert again.time_left() is not None
 
 
 def test_one_long_video_at_the_end_takes_as_long_as_it_takes():

@@ -42,6 +42,11 @@ def test_more_processes_than_cores_are_not_advised():
     assert limit(Resources("frames", 2, 4, 32, cores=2), **BUSY_DECODERS) == "decoding is the limit: use more cores"
 
 
+def test_where_the_server_has_no_gpus_none_are_to_be_added():
+    on_cpu = Resources("frames", 2, 4, 32, on_cpu=True, cores=8)
+    assert limit(on_cpu, **WAITING_DECODERS) == "the server is the limit: add GPUs or cores"
+
+
 def test_audio_has_an_option_of_its_own():
     sound = Resources("seconds of sound", 2, 4, 32, cores=8)
     assert limit(sound, **BUSY_DECODERS) == "decoding is the limit: add --audio-workers"

@@ -129,8 +129,18 @@ def test_a_run_whose_sources_are_all_done_says_so():
     assert drawn(80, done)[1] == "all sources are done"
 
 
+def test_while_sources_are_being_found_nothing_says_that_all_are_done():
+    first = replace(ON_NODES, sources=0, sources_done=0, sources_failed=0, lanes=(), all_listed=False)
+    assert describe(first).startswith("0 of 0 sources found so far, 0 failed, ")
+    assert describe(first).endswith("; starting")
+    caught_up = drawn(80, replace(SNAPSHOT, sources=2, all_listed=False))
+    assert caught_up[0].startswith("sources 2/2+ ")
+    assert caught_up[1].startswith("decoding is the limit")
+
+
 LIMITS = [
     "the server is the limit: add GPUs",
+    "the server is the limit: add GPUs or cores",
     "the network is the limit: use a faster one",
     "requests are the limit: raise --requests-in-flight",
     "the client's core is the limit: run several clients",
@@ -218,11 +228,15 @@ def test_programs_get_one_json_object_a_line():
     ("seconds", "plus_minus", "told"),
     [
         (None, None, ""),
-        (0.0, 0.0, "0 ± 1 s"),
+        (0.0, 0.0, "less than 1 s"),
+        (0.3, 0.2, "less than 1 s"),
+        (3.7, 9.0, "about 1 s to 13 s"),
         (59.6, 12.0, "60 ± 12 s"),
         (754.0, 65.0, "13 ± 1 min"),
         (7800.0, 1200.0, "2.2 ± 0.3 h"),
         (400_000.0, 50_000.0, "4.6 ± 0.6 d"),
+        (30.0, 60.0, "about 10 s to 1 min 30 s"),
+        (754.0, 754.0, "about 6 min 17 s to 25 min"),
     ],
 )
 def test_the_time_left_and_its_uncertainty_are_in_one_unit(seconds, plus_minus, told):

@@ -24,6 +24,7 @@ def status(state: str, snapshot=SNAPSHOT, *, locked: bool = False) -> RunStatus:
         ("stopping", SNAPSHOT, True, "stopping, process 7: it saves what is in progress", 0),
         ("done", DONE, False, "done: all sources succeeded", 0),
         ("done", replace(SNAPSHOT, sources_done=5), False, "done: 1 of 5 sources failed", 3),
+        ("done", replace(DONE, others=2, others_failed=1), False, "done: 1 of 7 sources failed", 3),
         ("interrupted", SNAPSHOT, False, "interrupted: to continue, run the same command again", 130),
         ("ended: the disk is full", SNAPSHOT, False, "ended early: the disk is full", 1),
         ("running", SNAPSHOT, False, "ended without notice, killed or by a crash: to continue,", 1),
@@ -55,6 +56,12 @@ def test_this_run_and_the_whole_job_are_kept_apart():
         "time      1 min 00 s",
     ]
     assert lines[8].startswith("13 ± 2 min left; decoding is the limit: add --decode-workers (decode 50% busy")
+
+
+def test_the_whole_job_is_the_folder_of_which_a_run_may_do_some_sources():
+    lines = printed(status("done", replace(DONE, others=2, others_failed=1)))
+    assert lines[2:4] == ["sources            4     7 of 7", "  failed                      1"]
+    assert lines[-1] == "all of them: out/failures.txt; again: --retry-failed"
 
 
 def test_failures_are_named_with_where_all_of_them_are():

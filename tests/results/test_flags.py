@@ -3,7 +3,9 @@
 import pytest
 
 from reelscribe.contract.outcomes import Caption, DescribedClip
-from reelscribe.results.flags import repeats_itself, with_flags
+from reelscribe.decode.clips import ClipCutting
+from reelscribe.decode.sampling import Sampling
+from reelscribe.results.flags import chosen_to_differ, repeats_itself, with_flags
 
 DOG = "A dog runs on the beach."
 DOG_TOO = "A dog runs on a beach."
@@ -75,14 +77,14 @@ def clip(text: str) -> DescribedClip:
 )
 def test_a_text_that_is_nearly_equal_to_a_neighbour_is_a_near_duplicate(made, texts, near):
     results = [made(text) for text in texts]
-    flagged = list(with_flags(results))
+    flagged = list(with_flags(results, differ=True))
     assert [result for result, _ in flagged] == results
     assert [flags for _, flags in flagged] == [["near-duplicate"] if each else [] for each in near]
 
 
 def test_a_text_may_have_both_flags():
     texts = ["ha ha ha ha ha ha ha", "ha ha ha ha ha ha ha", DOG, "no " * 9]
-    assert [flags for _, flags in with_flags(map(clip, texts))] == [
+    assert [flags for _, flags in with_flags(map(clip, texts), differ=True)] == [
         ["repetition", "near-duplicate"],
         ["repetition", "near-duplicate"],
         [],
@@ -95,5 +97,24 @@ def test_results_are_flagged_while_they_are_read():
         yield from map(caption, [DOG, DOG_TOO, CAT])
         raise AssertionError("more was read than the next result")
 
-    flagged = with_flags(results())
+    flagged = with_flags(results(), differ=True)
     assert [next(flagged)[1], next(flagged)[1]] == [["near-duplicate"], ["near-duplicate"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "differ"),
+    [
+        ({"sampling": Sampling().to_json()}, False),  # one frame a second
+        ({"sampling": Sampling(every=1).to_json()}, False),
+        ({"sampling": Sampling(keyframes=True).to_json()}, False),
+        ({"sampling": Sampling(per_shot=3).to_json()}, False),  # those of one shot are alike
+        ({"sampling": Sampling(per_shot=1).to_json()}, True),
+        ({"clips": ClipCutting("windows").settings()}, False),
+        ({"clips": ClipCutting("shots").settings()}, True),
+        ({}, False),
+    ],
+)
+def test_only_of_frames_and_clips_that_were_chosen_to_differ_is_an_equal_text_odd(settings, differ):
+    assert chosen_to_differ(settings) == differ
+    flags = [flags for _, flags in with_flags(map(caption, [DOG, DOG]), differ=chosen_to_differ(settings))]
+    assert flags == [["near-duplicate"] if differ else []] * 2

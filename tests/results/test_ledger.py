@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from reelscribe._files import file_stat
 from reelscribe.contract.outcomes import (
     Caption,
     Failure,
@@ -30,7 +31,7 @@ from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
 from reelscribe.results.known_files import KnownFiles
-from reelscribe.results.ledger import Ledger, file_stat
+from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
 
@@ -388,7 +389,7 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
     video = (
         '{"info": {"duration_seconds": 4.0, "width": 64, "height": 48, "rotation": 0, "pixel_aspect": 1.0,'
         ' "frames": 40, "average_fps": 10.0, "start_seconds": 0.0, "end_seconds": 4.0, "video_codec": "h264",'
-        ' "audio_codec": null, "skipped_frames": 0}, "end_seconds": 4.0, "cut": null}'
+        ' "audio_codec": null, "skipped_frames": 0, "dynamic_range": "sdr"}, "end_seconds": 4.0, "cut": null}'
     )
     audio = (
         '{"info": {"codec": "aac", "sample_rate": 44100, "channels": 2, "start_seconds": 0.0,'

@@ -77,7 +77,7 @@ TRANSCRIBED = TranscriptResult(
     results=lambda: AUDIO,
 )
 
-ADAPTIVE = ModelSettings('{"c": 3}', Model("PySceneDetect", "0.7"), {"detection": {"detector": "adaptive"}})
+ADAPTIVE = ModelSettings('{"c": 3}', Model("reelscribe shots", "1"), {"detection": {"threshold": 0.75}})
 SEARCHED = ShotResult(ADAPTIVE, video=CAPTIONED.video, shots=[Section(0, 3, 0.0, 0.3), Section(3, 5, 0.3, 0.5)])
 
 SOURCE = Source("vidéo.mp4", 10, "00ff")

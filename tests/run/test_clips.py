@@ -67,10 +67,9 @@ async def test_the_record_has_the_description_of_each_clip(video, out):
     async with clip_server(answer) as server:
         assert (await describe(out, [video], server)).failed == 0
     record = records(out)["video.mkv"]
-    near = ["near-duplicate"]
     assert [tuple(clip.values()) for clip in record["clips"]] == [
-        (0.0, 1.0, 4, "A dog runs on the beach.", "complete", 8, -0.25, None, near),
-        (1.0, 2.0, 4, "A dog runs on a beach.", "complete", 7, -0.5, None, near),
+        (0.0, 1.0, 4, "A dog runs on the beach.", "complete", 8, -0.25, None, []),
+        (1.0, 2.0, 4, "A dog runs on a beach.", "complete", 7, -0.5, None, []),
         (2.0, 3.0, 4, "la la la la la la la la", "truncated", 30, None, None, ["repetition"]),
         (3.0, 4.0, 4, "A car.", "complete", 3, 0.0, None, []),
     ]
@@ -103,7 +102,7 @@ async def test_a_clip_for_each_shot_comes_with_the_shots(tmp_path, out):
     record = records(out)["cut.mp4"]
     assert [(clip["start_seconds"], clip["end_seconds"]) for clip in record["clips"]] == [(0.0, 1.2), (1.2, 3.2)]
     assert [shot["start_frame"] for shot in record["shots"]] == [0, 30, 70]
-    assert settings_of(out)["settings"]["clips"]["detection"] == {"detector": "adaptive", "threshold": 3.0}
+    assert settings_of(out)["settings"]["clips"]["detection"] == {"threshold": 0.75}
 
 
 async def test_copies_are_described_once(video, out, tmp_path):
@@ -198,7 +197,7 @@ async def test_a_clip_that_is_refused_is_a_failure_and_the_others_stay(video, ou
     assert texts(out) == ["clip 40", "clip 80", "clip 160"]
     assert failures(out) == [(2.0, "status 422: no good")]
     error = records(out)["video.mkv"]["error"]
-    assert error == {"type": "RequestRefused", "message": "1 clips have no description: status 422: no good"}
+    assert error == {"type": "RequestRefused", "message": "1 clip has no description: status 422: no good"}
 
 
 async def test_what_failed_is_tried_again_when_that_is_asked_for(video, out):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from reelscribe._files import file_stat
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.source import Header
@@ -18,7 +19,6 @@ from reelscribe.errors import UsageError
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.known_files import KnownFiles
-from reelscribe.results.ledger import file_stat
 from reelscribe.run import plan
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.tracks.captions import CaptionTrack
@@ -113,8 +113,18 @@ async def test_other_settings_than_in_the_last_run_are_told(runs):
     await runs.run(CaptionOptions(Sampling(fps=1)), limit=1)
     assert (await runs.outlook(CaptionOptions(Sampling(fps=1)))).changed_settings == ()
     changed = await runs.outlook(CaptionOptions(Sampling(fps=2), reuse=True))
-    assert changed.changed_settings == ("reuse_levels", "sampling")
-    assert "other settings than those of the newest results (reuse_levels, sampling)" in str(changed)
+    assert changed.changed_settings == ("reuse_drift_levels", "reuse_levels", "sampling")
+    told = "1 record will show other results than now, as other settings were chosen"
+    assert f"{told} (reuse_drift_levels, reuse_levels, sampling)" in str(changed)
+
+
+async def test_the_failures_of_earlier_batches_are_known(runs, library):
+    (library / "a bad one.mp4").write_text("no video")
+    counted = [(await runs.run(limit=2)).snapshot for _ in range(2)]
+    assert [(each.sources, each.sources_failed, each.others, each.others_failed) for each in counted] == [
+        (2, 1, 0, 0),
+        (2, 0, 2, 1),
+    ]
 
 
 async def test_a_limit_takes_the_first_sources_that_are_not_done(runs):

@@ -198,7 +198,7 @@ async def test_a_transcript_that_has_been_made_before_is_used(media, tmp_path, s
 async def test_with_another_transcript_clips_are_described_again_if_the_prompt_has_its_words(media, tmp_path, served):
     clips, _ = served
     for prompt, described in [("Who speaks?", 3), ("[{transcript}]", 9)]:
-        for word_times in (True, False):
+        for word_times in (False, True, False):  # the times of words stay
             paths, out = [media / "spoken.mp4"], tmp_path / "out"
             await annotate(out, paths, *served, word_times=word_times, prompt=prompt)
         assert len(prompts(clips)) == described

@@ -9,12 +9,13 @@ from aiohttp import web
 
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient, SpeechClient
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.errors import ServerError, UsageError
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
-from support.fake_torchserve import SPEECH, FakeTorchServe, captions, transcripts
+from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, Received, captions, refused, transcripts
 
 
 @pytest.fixture
@@ -32,12 +33,24 @@ async def caption(out: Path, *names: Path) -> int:
     return summary.failed
 
 
-async def transcribe(out: Path, *names: Path) -> int:
+async def transcribe(out: Path, *names: Path, answer: Answer = transcripts, **options: object) -> int:
     """Transcribe sources; return how many of them failed."""
-    server = FakeTorchServe(transcripts, description=SPEECH)
+    server = FakeTorchServe(answer, description=SPEECH)
     async with server, SpeechClient([Server(server.url)], "speech") as client:
-        run = BulkRun([TranscriptTrack(client, SpeechOptions(silence_db=None))], out)
+        run = BulkRun([TranscriptTrack(client, SpeechOptions(**{"silence_db": None, **options}))], out)
         return (await run.run([str(name) for name in names])).failed
+
+
+async def transcripts_with_words(request: Received) -> web.Response:
+    """Respond like the speech handler to a request for the times of words."""
+    segments = (SpeechSegment(0.0, 1.0, "three", (Word(0.0, 1.0, "three"),)),)
+    return web.json_response([ChunkTranscript("three", "en", segments).to_json() for _ in request.names()])
+
+
+async def refuse(request: Received) -> web.Response:
+    """Respond like the speech handler, and refuse all but silence."""
+    loud = any(chunk.any() for chunk in request.tree["chunks"])
+    return refused(422, "SpeechError", "no good") if loud else await transcripts(request)
 
 
 def records(out: Path) -> dict[str, dict]:
@@ -58,6 +71,48 @@ async def test_captions_stay_when_a_transcript_is_made_later(library, tmp_path):
         "spoken.mp4": (True, True),
         "phrases.ogg": (False, True),
     }
+
+
+WORDS = {"answer": transcripts_with_words, "transcription": TranscriptionOptions(word_times=True)}
+
+
+async def test_the_times_of_words_stay_when_a_later_run_does_not_ask_for_them(library, tmp_path, caplog):
+    out, names = tmp_path / "out", [library / "spoken.mp4", library / "phrases.ogg"]
+    await transcribe(out, *names, **WORDS)
+    before = (out / "annotations.jsonl").read_bytes()
+    assert before.count(b'"text":"three"') >= 4  # of segments and of their words
+    for options in ({}, {"retry_failed": True}):
+        await transcribe(out, *names, answer=refuse, **options)
+        assert (out / "annotations.jsonl").read_bytes() == before
+    assert caplog.messages == []
+
+
+async def test_the_times_of_words_are_made_where_there_are_none(library, tmp_path, caplog):
+    out = tmp_path / "out"
+    await transcribe(out, library / "spoken.mp4")
+    await transcribe(out, library / "spoken.mp4", **WORDS)
+    assert records(out)["spoken.mp4"]["segments"][0]["words"]
+    assert caplog.messages == []  # the new result adds to the old one
+
+
+async def test_a_run_says_how_many_records_will_show_other_results(library, tmp_path, caplog):
+    out = tmp_path / "out"
+    await transcribe(out, library / "spoken.mp4")
+    await transcribe(out, library / "spoken.mp4", library / "phrases.ogg", transcription=TranscriptionOptions("fr"))
+    assert caplog.messages == ["1 record will show other results than now, as other settings were chosen (language)"]
+
+
+async def test_retrying_touches_failed_sources_alone(library, tmp_path, caplog):
+    out, names = tmp_path / "out", [library / "spoken.mp4", library / "phrases.ogg"]
+    await transcribe(out, names[0])
+    await transcribe(out, names[1], answer=refuse)
+    before = records(out)
+    assert [before[name.name]["status"] for name in names] == ["ok", "error"]
+    await transcribe(out, *names, retry_failed=True, **WORDS)
+    after = records(out)
+    assert after["spoken.mp4"] == before["spoken.mp4"]
+    assert after["phrases.ogg"]["segments"][0]["words"]
+    assert caplog.messages == []
 
 
 async def test_the_order_of_runs_changes_no_byte(library, tmp_path):

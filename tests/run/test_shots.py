@@ -71,8 +71,8 @@ def test_the_command_needs_no_server_and_writes_the_shots_of_each_source(clip, m
     assert (found["clip.mp4"]["media"]["frames"], found["clip.mp4"]["captions"]) == (51, [])
     assert found["old.avi"]["shots"][-1]["end_frame"] == 90
     settings = json.loads((out / "run.json").read_text())["settings"][found["clip.mp4"]["shot_settings"]]
-    assert settings["model"]["name"] == "PySceneDetect"
-    assert settings["settings"] == {"detection": {"detector": "adaptive", "threshold": 3.0}}
+    assert settings["model"]["name"] == "reelscribe shots"
+    assert settings["settings"] == {"detection": {"threshold": 0.75}}
 
 
 async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, media, out, monkeypatch):
@@ -90,7 +90,7 @@ async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, m
 
 async def test_other_settings_look_for_shots_again(clip, out):
     await find_shots(out, clip)
-    await find_shots(out, clip, detection=ShotDetection("content", 200.0))
+    await find_shots(out, clip, detection=ShotDetection(1000.0))
     assert records(out)["clip.mp4"]["shots"] == [{**SHOTS[0], "end_seconds": 2.04, "end_frame": 51}]
     await find_shots(out, clip)
     assert records(out)["clip.mp4"]["shots"] == SHOTS
@@ -120,9 +120,9 @@ async def test_a_decode_process_that_dies_costs_nothing(clip, out, monkeypatch):
     shutil.copy(clip, crash)
     write(always, cut(30, 30))
     summary = await find_shots(out, crash, always)
-    assert (summary.failed, summary.replaced_processes) == (1, 5)
+    assert (summary.failed, summary.replaced_processes) == (1, 3)
     assert records(out)["crash.mp4"]["shots"] == SHOTS
-    died = "the process that was decoding it ended: SIGSEGV; like 2 before it"
+    died = "the process that was decoding it ended: SIGSEGV; like 1 before it"
     assert errors(out) == {"crash-always.mp4": ("DecoderDied", died)}
 
 
@@ -142,7 +142,7 @@ async def test_the_middle_frame_of_each_shot_is_captioned_and_the_record_has_the
     assert (record["shots"], record["shot_settings"]) == (SHOTS, None)
     settings = json.loads((out / "run.json").read_text())["settings"][record["caption_settings"]]["settings"]
     assert settings["sampling"] == {"per_shot": 1}
-    assert settings["detection"] == {"detector": "adaptive", "threshold": 3.0}
+    assert settings["detection"] == {"threshold": 0.75}
 
 
 async def test_an_interrupted_run_goes_on_with_the_shots_that_it_had_found(tmp_path, out, monkeypatch):

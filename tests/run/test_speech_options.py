@@ -11,7 +11,7 @@ from reelscribe.errors import UsageError
 from reelscribe.run.tracks.options import SpeechOptions, chunk_samples
 from support.fake_torchserve import SPEECH, FakeTorchServe
 
-ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
+OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=F
     [
         (
             SpeechOptions(TranscriptionOptions(language="en")),
-            "language: expected one that .* knows, got 'en'; it knows none, as the model knows a single language",
+            "language: expected one that .* knows, got 'en'; it knows none, as it does not say which language it knows",
         ),
         (
             SpeechOptions(TranscriptionOptions(task="translate")),
@@ -33,14 +33,14 @@ ENGLISH_ONLY = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=F
 )
 def test_what_the_model_cannot_do_is_refused(options, rule):
     with pytest.raises(UsageError, match=rule):
-        options.check(ENGLISH_ONLY)
+        options.check(OF_ONE_LANGUAGE)
 
 
 async def test_a_search_as_long_as_a_chunk_is_refused_before_anything_is_written(media, tmp_path):
     options = SpeechOptions(cutting=Cutting(search_seconds=60.0))
     async with FakeTorchServe(description=SPEECH) as server, SpeechClient([Server(server.url)], "speech") as client:
         with pytest.raises(UsageError, match="search less"):
-            await BulkRun([TranscriptTrack(client, options)], tmp_path / "out").run([str(media / "phrases.ogg")])
+            await BulkRun([TranscriptTrack(client, options)], str(tmp_path / "out")).run([str(media / "phrases.ogg")])
     assert not (tmp_path / "out").exists()
 
 

@@ -57,6 +57,19 @@ def test_by_default_it_is_the_server_of_this_folder_with_its_key(local):
     )
 
 
+def test_a_server_of_this_folder_is_found_again_at_another_address_unless_one_was_named(local):
+    (server,) = (each.server for each in find_servers())
+    (named,) = (each.server for each in find_servers(["http://127.0.0.1:9080"]))
+    assert named.find_again is None
+    (local / "tmp").rmdir()
+    assert server.find_again() is None
+    start(local, port=7080)
+    again = server.find_again()
+    assert (again.url, again.credentials.token) == ("http://127.0.0.1:7080", "key of 7080")
+    (local / "key_file.json").unlink()  # a server that is just starting
+    assert again.find_again() is None
+
+
 def test_a_server_without_tokens_is_found_too(folder):
     start(folder / ".server", tokens=False)
     write_keys(folder / "key_file.json", "of another server")

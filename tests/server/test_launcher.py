@@ -16,8 +16,9 @@ import pytest
 from reelscribe.errors import StartupError
 from reelscribe.server import launcher
 from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed
-from reelscribe.server.launcher import restart, start, stop
+from reelscribe.server.launcher import check, restart, start, stop
 from reelscribe.server.options import StartOptions
+from reelscribe.server.settings import free_ports
 
 CONFIG = Path(__file__).parents[2] / "config.properties"
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
@@ -50,6 +51,15 @@ def test_a_port_that_is_taken_is_named(instance, store, name):
         overrides = {name: f"http://127.0.0.1:{port}" if "address" in name else str(port)}
         with pytest.raises(StartupError, match=f"port {port} of 127.0.0.1 is taken"):
             start(instance, options(store, **overrides))
+    assert not instance.directory.exists()
+
+
+def test_a_check_refuses_the_same_without_archives_and_leaves_nothing(instance, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match=f"port {port} of 127.0.0.1 is taken"):
+            check(instance, options(tmp_path / "no_store", grpc_inference_port=str(port)))
+    check(instance, StartOptions(CONFIG, tmp_path / "no_store", overrides=free_ports()))
     assert not instance.directory.exists()
 
 

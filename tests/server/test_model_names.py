@@ -44,12 +44,22 @@ async def serving(models: dict[str, ModelDescription | None], died: Collection[s
         await runner.cleanup()
 
 
-async def find(models: dict[str, ModelDescription | None], kind: type[ModelDescription], *, listed: bool) -> str:
+async def find(
+    models: dict[str, ModelDescription | None], kind: type[ModelDescription], *, listed: bool, name: str | None = None
+) -> str:
     async with serving(models) as url, FakeManagement() as management:
-        for name in models:
-            management.add(name, "1.0", FakeVersion(f"{name}.mar"))
+        for each in models:
+            management.add(each, "1.0", FakeVersion(f"{each}.mar"))
         found = FoundServer(Server(url), ManagedServer(management.url) if listed else None)
-        return await find_model(found, kind)
+        return await find_model(found, kind, name)
+
+
+async def test_a_name_that_no_model_has_is_told_with_those_that_there_are():
+    models = {"ours": DESCRIPTION, "words": SPEECH}
+    assert await find(models, SpeechDescription, listed=True, name="words") == "words"
+    with pytest.raises(UsageError, match=r"expected the name of a model there, got 'whisper'; it has ours, words$"):
+        await find(models, SpeechDescription, listed=True, name="whisper")
+    assert await find(models, SpeechDescription, listed=False, name="whisper") == "whisper"  # its server tells
 
 
 async def test_whatever_the_only_model_is_called_it_is_found_in_the_list():

@@ -86,6 +86,7 @@ CARDS = (
     Card(
         SPOKEN,
         "spoken.mp4",
+        "",
         12.0,
         "ok",
         counts=Counts(12, 3, 4, 3),
@@ -93,19 +94,30 @@ CARDS = (
         thumbnail=0.0,
         flags=("near-duplicate",),
     ),
-    Card(MUTE, "same-640x360.webm", 8.0, "ok", counts=Counts(8, failures=1), thumbnail=2.0),
-    Card(OLD, "old.avi", 7.5, "ok", counts=Counts(captions=8), thumbnail=0.0, missing=True),
-    Card(TALK, "phrases.ogg", 78.4, "ok", counts=Counts(segments=31), languages=("en", "de")),
+    Card(MUTE, "same-640x360.webm", "shapes/same", 8.0, "ok", counts=Counts(8, failures=1), thumbnail=2.0),
+    Card(OLD, "old.avi", "old", 7.5, "ok", counts=Counts(captions=8), thumbnail=0.0, missing=True),
+    Card(TALK, "phrases.ogg", "", 78.4, "ok", counts=Counts(segments=31), languages=("en", "de")),
     Card(
         BROKEN,
         "broken.mp4",
+        "",
         None,
         "error",
         error_type="MediaError",
         error="broken.mp4 cannot be opened: expected a media file, found no stream. Is it complete? Copy it again.",
     ),
-    Card("f" * 16, "a" * 120 + " العربية.mp4", 4711.0, "ok", counts=Counts(4711), thumbnail=0.0),
-    Card("0" * 16, HOSTILE, 3.0, "error", error_type=HOSTILE, error=HOSTILE, languages=(HOSTILE,), flags=(HOSTILE,)),
+    Card("f" * 16, "a" * 120 + " العربية.mp4", "b" * 200 + "/shapes", 4711.0, "ok", counts=Counts(4711), thumbnail=0.0),
+    Card(
+        "0" * 16,
+        HOSTILE,
+        HOSTILE,
+        3.0,
+        "error",
+        error_type=HOSTILE,
+        error=HOSTILE,
+        languages=(HOSTILE,),
+        flags=(HOSTILE,),
+    ),
 )
 
 LIBRARY = LibraryView(
@@ -115,6 +127,8 @@ LIBRARY = LibraryView(
     total=7,
     all_sources=7,
     pages=3,
+    folders=(Choice("old", "old", 1), Choice("shapes", "shapes", 2), Choice(HOSTILE, HOSTILE, 1)),
+    folders_hidden=12,
     states=(Choice("ok", "done", 5), Choice("error", "failed", 2)),
     languages=(Choice("en", "en", 2), Choice("de", "de", 1)),
     errors=(Choice("MediaError", "MediaError", 1),),
@@ -145,6 +159,8 @@ SEARCH = SearchView(
     total=10_000,
     more=True,
     pages=500,
+    named=CARDS[:3] + CARDS[-1:],
+    named_total=17,
 )
 
 

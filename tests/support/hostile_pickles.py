@@ -149,7 +149,7 @@ HOSTILE = {
         "nothing": b"",
         "a frame as long as the world": b"\x80\x04\x95" + b"\xff" * 8 + b"\x8e" + b"\xff" * 8 + b".",
     },
-    "32 are allowed": {
+    "more than 32 bytes": {
         "a huge integer": b"\x80\x02\x8a\xff" + b"\x7f" * 255 + b".",
     },
     "over 100000 values or 32 levels": {
@@ -205,7 +205,7 @@ HOSTILE = {
         "protocol 0": pickle.dumps([1], protocol=0),
         "protocol 9": b"\x80\x09N.",
     },
-    "opcode 0x": {
+    "expected opcodes": {
         "a persistent id": b"\x80\x02X\x01\x00\x00\x00xQ.",
         "an extension code": b"\x80\x02\x82\x01.",
         "a set": pickle.dumps({1}),

@@ -13,6 +13,7 @@ from pathlib import Path
 import av
 import numpy as np
 
+from support import videos
 from support.audio import RATE, frames, tone
 
 FPS = 25
@@ -52,16 +53,20 @@ def write(
     *,
     start: float = 0,
     audio: str | None = None,
+    audio_start: float | None = None,
     options: dict[str, str] | None = None,
     container: dict[str, str] | None = None,
     file_format: str | None = None,
     rate: int = FPS,
+    title: str | None = None,
 ) -> Path:
     """Write pictures with a number each: the first is shown at `start`, and the others follow by
-    their numbers, `rate` of them a second. `audio` is a tone of the same length."""
+    their numbers, `rate` of them a second. `audio` is a tone of the same length, from `audio_start` or `start` on."""
     keep_start = {"avoid_negative_ts": "disabled"} if start < 0 else {}
     with av.open(str(path), "w", format=file_format, options=keep_start | (container or {})) as file:
         streams, pending = [], []
+        if title:
+            file.metadata["title"] = title
         if codec:
             video = file.add_stream(codec, rate=rate, options={"g": "12", "bf": "0"} | (options or {}))
             video.width, video.height, video.pix_fmt, video.bit_rate = WIDTH, HEIGHT, "yuv420p", 2_000_000
@@ -72,7 +77,8 @@ def write(
             sound = file.add_stream(audio, rate=sound_rate, layout="mono")
             sound.codec_context.time_base = Fraction(1, sound_rate)
             streams.append(sound)
-            pieces = [(start, tone(440, (numbers[-1] + 1 - numbers[0]) / rate, sound_rate))]
+            samples = tone(440, (numbers[-1] + 1 - numbers[0]) / rate, sound_rate)
+            pieces = [(start if audio_start is None else audio_start, samples)]
             pending += [(sound, f) for f in frames(pieces, sound_rate, "mono", sound.codec_context.format.name)]
         for stream, frame in sorted(pending, key=lambda item: item[1].time):
             file.mux(stream.encode(frame))
@@ -107,7 +113,19 @@ def write_packed(path: Path) -> Path:
 
     A frame that is not coded follows the B-frames, so that there are as many packets as frames.
     """
-    plain = write(path.with_suffix(".m4v"), options={"bf": "2", "b_strategy": "0"})
+    return pack(write(path.with_suffix(".m4v"), options={"bf": "2", "b_strategy": "0"}), path)
+
+
+def write_packed_still(path: Path) -> Path:
+    """The same of 50 frames that show one picture, whose B-frames have under 20 bytes."""
+    plain = path.with_suffix(".m4v")
+    pictures = [picture(5)] * 50
+    videos.write_pictures(plain, "mpeg4", pictures, options={"bf": "2", "b_strategy": "0", "g": "12"})
+    return pack(plain, path)
+
+
+def pack(plain: Path, path: Path) -> Path:
+    """Pack the B-frames of an MPEG-4 stream, as `write_packed` says."""
     with av.open(str(plain)) as file:
         pictures = [bytes(packet) for packet in file.demux(video=0) if packet.size]
     at = pictures[0].index(_FRAME)
@@ -129,6 +147,25 @@ def write_packed(path: Path) -> Path:
             packet.is_keyframe = number == 0
             file.mux(packet)
     return path
+
+
+def drop_fragments(path: Path, count: int) -> Path:
+    """Take the first fragments of a fragmented MP4 file off, as a player does who joins a live stream late."""
+    content = path.read_bytes()
+    fragments = boxes(content, b"moof")
+    path.write_bytes(content[: fragments[0].start] + content[fragments[count].start :])
+    return path
+
+
+def boxes(content: bytes, kind: bytes) -> list[range]:
+    """Where the boxes of a type are in an MP4 file, among those that are in no other box (ISO/IEC 14496-12, 4.2)."""
+    found, at = [], 0
+    while at < len(content):
+        size = int.from_bytes(content[at : at + 4])
+        if content[at + 4 : at + 8] == kind:
+            found.append(range(at, at + size))
+        at += size
+    return found
 
 
 def cut_beginning(path: Path, share: float, unit: int) -> Path:

@@ -67,9 +67,9 @@ def shots_of(path: Path, detection: ShotDetection | None = None) -> Sequence[Sec
         return video.shots
 
 
-def cuts_of(path: Path, detector: str = "adaptive", threshold: float | None = None) -> list[int]:
+def cuts_of(path: Path, detection: ShotDetection | None = None) -> list[int]:
     """The frames with which shots begin, but the first; all shots together hold every frame once."""
-    shots = shots_of(path, ShotDetection(detector, threshold))
+    shots = shots_of(path, detection)
     assert all(one.end_frame == other.start_frame < other.end_frame for one, other in pairwise(shots))
     assert shots[0].start_frame == 0
     return [shot.start_frame for shot in shots[1:]]

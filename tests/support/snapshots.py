@@ -63,7 +63,8 @@ OUTLOOK = Outlook(
     estimated=False,
     unknown=1,
     choices=(Choice("one frame a second", "frame", 9000), Choice("speech", "chunk", 300)),
-    changed_settings=("vad", "word_times"),
+    replaced=3,
+    changed_settings=("language", "vad"),
     left=TimeLeft(1500.0, 240.0),
 )
 

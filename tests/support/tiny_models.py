@@ -73,7 +73,7 @@ def save_git(directory: Path) -> str:
 
 
 def save_whisper(directory: Path, processor: Any, window_seconds: int = 5, mels: int = 16, **settings: Any) -> str:
-    """Save a Whisper with the tokenizer of `processor`; `settings` go into its generation_config.json."""
+    """Save a Whisper with the tokenizer of `processor`; `settings` go into its generation_config.json, but for None."""
     torch.manual_seed(3)
     tokenizer = processor.tokenizer
     number = tokenizer.convert_tokens_to_ids
@@ -97,7 +97,8 @@ def save_whisper(directory: Path, processor: Any, window_seconds: int = 5, mels:
     known |= {"lang_to_id": {f"<|{code}|>": number(f"<|{code}|>") for code in ("en", "de")}}
     known |= {"task_to_id": {task: number(f"<|{task}|>") for task in ("transcribe", "translate")}}
     known |= {"suppress_tokens": [], "begin_suppress_tokens": []}
-    model.generation_config = GenerationConfig(**{**known, **ids, **settings})
+    known = {name: value for name, value in {**known, **ids, **settings}.items() if value is not None}
+    model.generation_config = GenerationConfig(**known)
     model.save_pretrained(directory)
     extractor = WhisperFeatureExtractor(feature_size=mels, chunk_length=window_seconds)
     WhisperProcessor(extractor, tokenizer).save_pretrained(directory)

@@ -8,6 +8,7 @@ import av
 import numpy as np
 
 from reelscribe.contract.frames import InputSize, PixelBudget, Resize
+from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 
@@ -23,6 +24,12 @@ def read(
     with Video(VideoTask(str(path), frame, sampling, resize)) as video:
         frames = video.frames(range(len(video.chosen)))
         return [(f.frame_index, f.pts_seconds, f.image) for f in frames if f.image is not None]
+
+
+def info_of(path: Path) -> VideoInfo:
+    """The description of the video stream."""
+    with Video(VideoTask(str(path), InputSize(64, 48))) as video:
+        return video.info
 
 
 def read_with_av(path: Path) -> list[tuple[float, np.ndarray]]:

@@ -4,9 +4,11 @@ import io
 import os
 import threading
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -61,6 +63,24 @@ def test_a_file_that_begins_late_has_thumbnails_of_all_its_parts(tmp_path, suffi
     assert len(times) == 12
     assert times[0] < 10.4
     assert times[-1] > 13.6
+
+
+def test_of_two_videos_a_thumbnail_is_the_picture_that_is_shown_at_its_time(tmp_path):
+    path = tmp_path / "two.mkv"
+    with av.open(str(path), "w") as file:
+        streams = [
+            (file.add_stream("libvpx-vp9", rate=10, options={"g": g}), side) for g, side in (("10", 48), ("47", 96))
+        ]
+        for stream, side in streams:
+            stream.width, stream.height, stream.pix_fmt, stream.bit_rate = side, side, "yuv420p", 2_000_000
+        for number in range(60):
+            for stream, side in streams:
+                frame = av.VideoFrame.from_ndarray(np.full((side, side, 3), 30 + 3 * number, np.uint8))
+                frame.pts, frame.time_base = number, Fraction(1, 10)
+                file.mux(stream.encode(frame))
+        for stream, _ in streams:
+            file.mux(stream.encode())
+    assert [time for time, _ in pictures(path, 1.0, 3.0, 5.0)] == [1.0, 3.0, 5.0]
 
 
 def test_a_thumbnail_is_turned_and_shaped_as_players_show_it(media):

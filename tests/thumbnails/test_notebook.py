@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from reelscribe.contract.outcomes import Caption, Failure, SourceError
+from reelscribe import Results
+from reelscribe.contract.outcomes import Caption, DescribedClip, Failure, SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.results.records import CaptionResult, Model, ModelSettings, Record
-from reelscribe.thumbnails.notebook import Captions
 from reelscribe.thumbnails.pictures import to_webp
 from reelscribe.thumbnails.store import ThumbnailStore
 
@@ -50,15 +50,37 @@ def test_a_caption_is_shown_as_time_and_text():
     assert shown.tags == {"small", "bdi"}
 
 
-def test_the_captions_of_a_file_are_a_list_and_shown_with_pictures(media):
-    results = [*captions_at(1.0, 5.0), Failure(9, 6.0, "no")]
-    captions = Captions(str(media / "spoken.mp4"), results)
-    assert captions == results
-    shown = Shown(captions)
-    assert len(shown.sources) == 2
-    assert all(source.startswith("data:image/webp;base64,") for source in shown.sources)
-    assert "at 1.0" in shown.text
-    assert "at 5.0" in shown.text
+def utterance(start: float, text: str) -> Utterance:
+    return Utterance(start, start + 1, text, "en", None)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda time: Caption(0, time, f"at {time}"),
+        lambda time: DescribedClip(time, time + 1, 4, f"at {time}", "complete", 3),
+        lambda time: utterance(time, f"at {time}"),
+    ],
+    ids=["captions", "clips", "utterances"],
+)
+def test_the_results_of_a_file_are_a_list_and_shown_with_pictures(media, made):
+    results = [made(1.0), made(5.0), Failure(9, 6.0, "no <b>")]
+    shown = Results(results, str(media / "spoken.mp4"))
+    assert shown == results
+    assert str(shown) == "0:00:01.000 at 1.0\n0:00:05.000 at 5.0\n0:00:06.000 no caption: no <b>"
+    html = Shown(shown)
+    assert len(html.sources) == 2
+    assert all(source.startswith("data:image/webp;base64,") for source in html.sources)
+    assert "1 failure; the first one: 0:00:06.000 no caption: no <b>" in html.text
+    assert "at 1.0" in html.text
+    assert "at 5.0" in html.text
+
+
+def test_results_of_an_array_are_shown_as_text_and_of_many_the_first():
+    html = Shown(Results([utterance(float(k), f"word {k}") for k in range(1007)]))
+    assert html.sources == []
+    assert html.text.startswith("0:00:00.000 word 0")
+    assert html.text.endswith("word 4and 1,002 more")
 
 
 def test_a_record_is_shown_with_the_thumbnails_of_its_run(tmp_path):

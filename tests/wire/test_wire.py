@@ -180,7 +180,7 @@ def test_padding_that_is_not_zero_is_refused():
     start = len(packed) - FRAMES.nbytes
     assert packed[start - 1] == 0
     packed[start - 1] = 1
-    with pytest.raises(WireError, match=f"expected zeros between its parts, from .* to {start}"):
+    with pytest.raises(WireError, match="expected zeros between its parts, got others"):
         wire.unpack(packed)
 
 
@@ -192,11 +192,14 @@ def test_a_buffer_that_the_pickle_does_not_use_is_refused():
 
 NONE = b"\x80\x05N."
 CLAIMS = {
-    "a pickle of 4 GB": (struct.pack("<BII", wire.VERSION, 2**32 - 1, 0) + NONE, "header and pickle take"),
+    "a pickle of 4 GB": (
+        struct.pack("<BII", wire.VERSION, 2**32 - 1, 0) + NONE,
+        "expected the header and pickle that it announces",
+    ),
     "a buffer of 2**40 bytes": (struct.pack("<BIIQ", wire.VERSION, 4, 1, 2**40) + NONE, "announces"),
     "buffers of 2**64 bytes": (struct.pack("<BIIQQ", wire.VERSION, 4, 2, 2**64 - 1, 2**64 - 1) + NONE, "announces"),
-    "4,097 buffers": (struct.pack("<BII4097Q", wire.VERSION, 4, 4097, *[0] * 4097) + NONE, "at most 4096 fit"),
-    "2**32 - 1 buffers": (struct.pack("<BII", wire.VERSION, 4, 2**32 - 1) + NONE, "at most 4096 fit"),
+    "4,097 buffers": (struct.pack("<BII4097Q", wire.VERSION, 4, 4097, *[0] * 4097) + NONE, "at most 4096 buffers fit"),
+    "2**32 - 1 buffers": (struct.pack("<BII", wire.VERSION, 4, 2**32 - 1) + NONE, "at most 4096 buffers fit"),
 }
 
 
@@ -219,11 +222,11 @@ NPY_HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%s), }\n"
     ("body", "reason"),
     [
         (b"\x93NUMPY", "version"),
-        (npy_file(NPY_HEADER % b"1,", b"x", b"\3\0"), "expected format version 1.0 or 2.0, got 3.0"),
-        (npy_file(NPY_HEADER % b"1,"), "takes 1 bytes, got 0"),
-        (npy_file(NPY_HEADER % b"1,", b"xx"), "takes 1 bytes, got 2"),
+        (npy_file(NPY_HEADER % b"1,", b"x", b"\3\0"), "expected format version 1.0 or 2.0, got another one"),
+        (npy_file(NPY_HEADER % b"1,"), "as its dtype and shape take, got 0"),
+        (npy_file(NPY_HEADER % b"1,", b"xx"), "as its dtype and shape take, got 2"),
         (npy_file(NPY_HEADER % b"-1,", b"x"), "header of a plain numeric array"),
-        (npy_file(NPY_HEADER % b"1099511627776,"), "takes 1099511627776 bytes"),
+        (npy_file(NPY_HEADER % b"1099511627776,"), "as its dtype and shape take, got 0"),
         (npy_file(NPY_HEADER % (b"1, " * 33), b"x"), "up to 32 lengths"),
         (npy_file(NPY_HEADER % (b"9" * 20 + b", ") * 2), "header of a plain"),
         (npy_file((NPY_HEADER % b"1,").replace(b"|u1", b"|O8"), b"x" * 8), "array dtype: expected one of"),
@@ -245,13 +248,13 @@ def test_numpy_reads_the_npy_file_that_the_refused_ones_are_made_from():
     assert np.load(io.BytesIO(body)) == wire.unpack(body) == [120]
 
 
-def test_the_error_names_an_unknown_version():
+def test_an_unknown_version_is_refused():
     newer = bytearray(body(FRAMES))
     newer[7] = 2
-    with pytest.raises(WireError, match="version 2 is not known here, only 1"):
+    with pytest.raises(WireError, match="expected format version 1, got another one; use the newer"):
         wire.unpack(newer)
 
 
-def test_the_error_shows_the_first_bytes_of_an_unknown_format():
-    with pytest.raises(WireError, match="got 14 bytes that start with b'GIF89a a'"):
+def test_bytes_of_an_unknown_format_are_refused():
+    with pytest.raises(WireError, match="got 14 bytes that start like none of them"):
         wire.unpack(b"GIF89a and on.")

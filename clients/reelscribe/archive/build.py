@@ -33,16 +33,7 @@ WEIGHTS_FOLDER = "weights"
 _TWO_STAGE_ARCHITECTURES = {"caption": "Blip2ForConditionalGeneration", "speech": "WhisperForConditionalGeneration"}
 """The architecture that each kind of handler can run in two stages."""
 
-_TWO_PROCESSES = {
-    "parallelType": "pp",
-    "torchrun": {
-        "nproc-per-node": 2,
-        # By default, several pairs of processes and several servers would share one port, and read pickles from it. So
-        # each pair has its own port. torchrun still listens there on all interfaces (docs/security.md).
-        "rdzv-backend": "static",
-        "rdzv-endpoint": "localhost:0",
-    },
-}
+_TWO_PROCESSES = {"parallelType": "pp", "torchrun": {"nproc-per-node": 2}}
 """Settings that make TorchServe start two processes for each worker."""
 
 _TWO_STAGE_BATCHING = {

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, missing_package
 
 TORCH = "torch"
 """The engine that needs no conversion."""
@@ -87,8 +87,7 @@ def find_conversion(kind: str, engine: str, dtype: str, stages: int) -> Conversi
         raise UsageError(f"engine {engine}: expected one stage, got {stages}; build the archive without --stages")
     if importlib.util.find_spec(conversion.package) is None:
         raise UsageError(
-            f"engine {engine}: expected the package {conversion.package} here and on the server, got none; in the"
-            f" project's folder, .venv/bin/pip install '.[{conversion.extra}]'"
+            f"engine {engine}: here and on the server, {missing_package(conversion.package, conversion.extra)}"
         )
     return conversion
 

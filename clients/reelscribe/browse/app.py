@@ -32,7 +32,7 @@ from reelscribe.browse.views.pictures import Pictures
 from reelscribe.browse.views.run import RunFollower, RunPage
 from reelscribe.browse.views.search import SearchPage, TextHit
 from reelscribe.browse.views.source import SourcePage
-from reelscribe.errors import UsageError
+from reelscribe.errors import OutputError, UsageError
 from reelscribe.pages.queries import LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC, Renderer
 from reelscribe.pages.views import Site
@@ -171,7 +171,10 @@ class Browser:
             Route("/preview/{name}", self._answer_preview),
             Route("/static/{name}", self._answer_static),
         ]
-        app = Starlette(routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_root)])
+        handlers = {OutputError: _not_now}
+        app = Starlette(
+            routes=[Mount(f"/{token}", routes=routes), Route(f"/{token}", _to_root)], exception_handlers=handlers
+        )
         return Guard(app, token, port)
 
     def close(self) -> None:
@@ -236,6 +239,7 @@ class Browser:
 
         def made() -> OpenMedia:
             # In memory, several lists at once would be too large, and a slow client must not keep a reader.
+            self._cache.mkdir(exist_ok=True)  # somebody may have deleted it
             with TemporaryFile(dir=self._cache) as file:
                 for line in lines_of(self._search.all_hits(query)):
                     file.write(line.encode("utf-8", "replace"))
@@ -246,6 +250,8 @@ class Browser:
             response = MediaResponse(await self._in_slow_thread(made), "", self._threads)
         except UsageError as error:
             return PlainTextResponse(str(error), 400)
+        except OSError as error:
+            raise OutputError(f"{self._cache} cannot be written to ({error.strerror})") from None
         name = request.url.path.rpartition("/")[2]
         response.headers.update({"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"})
         return response
@@ -314,6 +320,12 @@ class Browser:
 
 async def _to_root(request: Request) -> Response:
     return RedirectResponse(f"{request.url.path}/")
+
+
+async def _not_now(_: Request, error: Exception) -> Response:
+    """Answer while there is no index, such as after it was deleted; browsers ask again by themselves."""
+    seconds = {"Retry-After": "2", "Refresh": "2"}
+    return PlainTextResponse(f"Not now: {error}.", 503, seconds)
 
 
 def _not_found() -> Response:

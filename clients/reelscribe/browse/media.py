@@ -28,6 +28,7 @@ _TYPES = {
     ".m4v": "video/mp4",
     ".mov": "video/mp4",  # browsers that know its codecs read it, but not under its own type
     ".webm": "video/webm",
+    ".mkv": "video/x-matroska",
     ".ogv": "video/ogg",
     ".mp3": "audio/mpeg",
     ".m4a": "audio/mp4",
@@ -179,7 +180,7 @@ def playback_of_format(row: SourceRow, record: SavedRecord, *, previews: bool) -
     audio = record.audio.codec if record.audio else record.media.audio_codec if record.media else None
     video_plays, audio_plays = not video or video in _VIDEO_CODECS, not audio or audio in _AUDIO_CODECS
     if media_type and video_plays and audio_plays and (video or audio):
-        return Playback("video" if video else "audio", type=media_type)
+        return Playback("video" if video else "audio", type=media_type, or_preview=previews and bool(video))
     if previews and (video or audio):
         return Playback("preview", "This is a small preview, because browsers cannot play the file.", "video/webm")
     if not video and not audio:

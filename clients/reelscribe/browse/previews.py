@@ -96,6 +96,7 @@ class Previews:
             raise MediaRefused(self._failed[path.name])
         if cancelled.is_set():
             raise MediaRefused(f"{row.path}: nobody waits for its preview")
+        self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have deleted the cache
         self._make_room()
         try:
             with self._files.checked_path(row) as source:

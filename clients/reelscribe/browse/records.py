@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from reelscribe.contract.source import shown_size
+
 
 class SavedWord(msgspec.Struct, gc=False):
     """A word of a segment."""
@@ -95,12 +97,22 @@ class Media(msgspec.Struct):
     duration_seconds: float = 0.0
     width: int = 0
     height: int = 0
+    rotation: int = 0
+    pixel_aspect: float = 1.0
     frames: int = 0
     average_fps: float = 0.0
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     video_codec: str = ""
     audio_codec: str | None = None
+
+    @property
+    def shown_size(self) -> tuple[int, int]:
+        """Width and height of a frame as players show it; as it is stored if the record says what cannot be."""
+        try:
+            return shown_size(self.width, self.height, self.rotation, self.pixel_aspect)
+        except OverflowError:
+            return self.width, self.height
 
 
 class Audio(msgspec.Struct):

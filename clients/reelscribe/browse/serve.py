@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
 
 import uvicorn
 
-from reelscribe._files import try_lock
 from reelscribe.browse.app import Browser
+from reelscribe.browse.cache import Cache, cache_folder
 from reelscribe.browse.index.source_index import SourceIndex
-from reelscribe.browse.index.tables import NAME as INDEX_NAME
 from reelscribe.browse.views.run import RunFollower
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.schema import NAME as LEDGER
-
-CACHE_NAME = ".browse"
-"""Name of the folder of the index in an output folder."""
 
 MOST_CONNECTIONS = 800
 """Number of connections from which on further ones get 503."""
 
 _REFRESH_SECONDS = 1.0
 _REFRESH_SHARE = 0.1  # of the time, at most, goes into refreshing
-
-
-class Cache(NamedTuple):
-    """A folder for an index, which nobody else uses."""
-
-    folder: Path
-    notice: str
-    """Why it is not in the output folder, as a sentence; empty if it is."""
 
 
 class Serving:
@@ -87,7 +72,7 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
             raise OutputError(f"{out}: the results cannot be read, or not be indexed: {error}") from None
         run = RunFollower(out)
         run.look()
-        stack.enter_context(_kept_up_to_date(index, run))
+        stack.enter_context(_kept_up_to_date(cache, index, run))
         notices = (cache.notice,) if cache.notice else ()
         browser = Browser(out, index, run, cache.folder, transcode=transcode, notices=notices)
         stack.callback(browser.close)
@@ -108,42 +93,6 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
 
 
 @contextmanager
-def cache_folder(out: Path) -> Iterator[Cache]:
-    """Provide a folder for the index: OUT/.browse, or a temporary one if that cannot be used.
-
-    Args:
-        out: The output folder.
-    """
-    with ExitStack() as stack:
-        folder = out / CACHE_NAME
-        try:
-            folder.mkdir(exist_ok=True)
-            _refuse_links(folder)
-            # O_NOFOLLOW: nobody can have put a link there that leads to a file of somebody else.
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            if not try_lock(stack.enter_context(open(lock, "a"))):
-                raise OSError("another `reelscribe browse` uses it")
-            reason = ""
-        except OSError as error:
-            reason = error.strerror or str(error)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reelscribe-")))
-        notice = (
-            f"{out / CACHE_NAME} cannot be used ({reason}), so the index is built anew each time." if reason else ""
-        )
-        yield Cache(folder, notice)
-
-
-def _refuse_links(folder: Path) -> None:
-    """Raise OSError if a cache has a symbolic link through which something else would be written to or deleted."""
-    if folder.is_symlink():
-        raise OSError("it is a symbolic link")
-    for place in (folder, folder / INDEX_NAME):
-        for path in place.iterdir() if place.is_dir() else ():
-            if path.is_symlink():
-                raise OSError(f"it has a symbolic link, {str(path.relative_to(folder))!r}")
-
-
-@contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
     """Listen on a port of 127.0.0.1. Raises UsageError if it is taken."""
     with socket.socket() as listening:
@@ -157,14 +106,15 @@ def _listening(port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _kept_up_to_date(index: SourceIndex, run: RunFollower) -> Iterator[None]:
-    """Refresh the index and the state of the run in a thread while the block runs."""
+def _kept_up_to_date(cache: Cache, index: SourceIndex, run: RunFollower) -> Iterator[None]:
+    """Refresh the index and the state of the run in a thread while the block runs, and make a deleted cache again."""
 
     def refresh() -> None:
         while not index.stopped:
             began = time.monotonic()
             index.attempt("run", "The state of the run cannot be read", run.look)
-            index.refresh()
+            if index.attempt("cache", f"{cache.folder} was deleted, and cannot be made again", cache.restore):
+                index.refresh()
             index.wait(max(_REFRESH_SECONDS, (time.monotonic() - began) / _REFRESH_SHARE))
 
     thread = Thread(target=refresh, name="index")

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from reelscribe import __version__
+from reelscribe.errors import missing_package
+
+try:
+    import typer
+except ModuleNotFoundError:  # reelscribe was installed without an extra
+    raise SystemExit(f"reelscribe: {missing_package('typer', 'client')}") from None
 from reelscribe.cli import archive, models, results, runs, server, shell
 from reelscribe.cli.parser.commands import BareCommand, Command, group
 

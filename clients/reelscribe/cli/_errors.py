@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import typer
 
-from reelscribe.errors import ReelscribeError, UsageError, printable
+from reelscribe.errors import ReelscribeError, UsageError, install_command, printable
 from reelscribe.reporting.words import json_event
 
 EXIT_FAILED = 1
@@ -38,8 +38,8 @@ def errors_as_one_line(*, json_log: bool = False) -> Iterator[None]:
         raise exit_with(str(error), status, json_log=json_log) from None
     except ModuleNotFoundError as error:
         text = (
-            f"the package {error.name} is missing; in the project's folder, run pip install '.[client]' to caption and"
-            " transcribe, or '.[server]' to build archives and serve them"
+            f"the package {error.name} is missing; to caption and transcribe, run {install_command('client')}; to build"
+            f" archives and serve them, run {install_command('server')}"
         )
         raise exit_with(text, EXIT_FAILED, json_log=json_log) from None
     except KeyboardInterrupt:

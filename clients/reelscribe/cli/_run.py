@@ -167,7 +167,7 @@ async def _on_this_machine(
     from reelscribe.run.bulk import BulkRun
 
     async with AsyncExitStack() as stack:
-        opened = [await track.open(stack) for track in tracks]
+        opened = [await (await track.resolved()).open(stack) for track in tracks]
         yield BulkRun(
             opened,
             options.out,

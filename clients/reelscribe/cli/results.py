@@ -100,7 +100,7 @@ def describe_written(paths: Sequence[Path], out: Path) -> str:
         inside = path.relative_to(out)
         places.setdefault(out / inside.parts[0], []).append(path)
     described = [
-        str(place) if paths == [place] else f"{_count_by_suffix(paths)} below {place}"
+        str(paths[0]) if len(paths) == 1 else f"{_count_by_suffix(paths)} below {place}"
         for place, paths in places.items()
     ]
     return f"wrote {', '.join(described) or 'nothing'}"
@@ -146,7 +146,7 @@ def status(
 ) -> None:
     """Show the progress of the run that writes to a folder, or how the last one ended.
 
-    Exit status: that of the run, and 0 while it lasts: 0 if all sources succeeded; 3 if some sources failed; 130 if it
+    Exit status: 0 while the run lasts, and if all sources of the folder succeeded; 3 if some of them failed; 130 if it
     was interrupted; 1 if it ended early or was killed, or the folder cannot be read; 2 if there was no run.
     """
     with errors_as_one_line():

@@ -138,5 +138,7 @@ def shots(run: RunOptions, pictures: PictureOptions, cluster: ClusterOptions) ->
         from reelscribe._track_specs import ShotSpec
         from reelscribe.run.tracks.shots import ShotOptions
 
-        options = ShotOptions(pictures.detection(), pictures.decode_workers, run.stall_seconds, run.retry_failed)
+        options = ShotOptions(
+            pictures.detection(), pictures.deinterlace, pictures.decode_workers, run.stall_seconds, run.retry_failed
+        )
         run_command(run, cluster, None, [ShotSpec(options)])

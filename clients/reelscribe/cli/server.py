@@ -43,7 +43,12 @@ class GivenOptions:
     """The options of `start` and `restart`; None for options that are not given."""
 
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TorchServe's settings file.", show_default=str(CONFIG))
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TorchServe's settings file. By default that of the last start in the same folder.",
+            show_default=str(CONFIG),
+        ),
     ] = None
     model_store: Annotated[
         Path | None,
@@ -112,14 +117,30 @@ class GivenOptions:
 
 @app.command("start", cls=Command)
 @flatten
-def start_server(*, directory: Directory = DIRECTORY, given: GivenOptions) -> None:
+def start_server(
+    *,
+    directory: Directory = DIRECTORY,
+    given: GivenOptions,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the options, the settings and the ports, and start nothing.")
+    ] = False,
+) -> None:
     """Start TorchServe and wait until every worker is READY. If that fails, show the reason and stop it again."""
     with errors_as_one_line(), log_messages(_show_message):
         from reelscribe.server import launcher
         from reelscribe.server.instance import Instance
 
         instance = Instance(directory)
-        launcher.start(instance, given.applied_to(StartOptions()))
+        options = StartOptions()
+        if given.config is None and instance.options.exists():
+            # Clients that have found the server must find it again, at the ports of these settings.
+            options = replace(options, config=StartOptions.load(instance.options).config)
+            typer.echo(printable(f"settings of the last start: {options.config}; --config names others"))
+        options = given.applied_to(options)
+        if dry_run:
+            launcher.check(instance, options)
+            return
+        launcher.start(instance, options)
         typer.echo(_where(instance))
 
 

@@ -1,22 +1,26 @@
 """Send a request to a server that may lie, and read its answer in bounded memory.
 
 An answer is uncompressed, so that a small one never becomes a large one; it comes from the address that was asked and
-not from another one to which that redirects; and no more than MAX_ANSWER_BYTES of it are read.
+not from another one to which that redirects; and no more than MAX_ANSWER_BYTES are received for it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 from reelscribe.errors import ServerError, brief
 
 MAX_ANSWER_BYTES = 16 * 2**20
-"""Largest answer that is read, in bytes. The largest of our handlers, with the times of all words, has 1 MB."""
+"""Largest answer that is received, in bytes, with everything that HTTP puts around its body: answers of 1xx before it,
+headers, and sizes and extensions of chunks. The largest of our handlers, with the times of all words, has 1 MB."""
 
 REDIRECTS = range(300, 400)
 """Statuses of answers that name another address. They are not followed: that server must not get the token."""
@@ -40,7 +44,13 @@ class RawAnswer:
 
 
 def open_session(connector: aiohttp.TCPConnector | None = None) -> aiohttp.ClientSession:
-    """Return an HTTP session that keeps no cookies, which would take memory and nobody needs."""
+    """Return an HTTP session whose answers are bounded.
+
+    It keeps no cookies, which would take memory and nobody needs.
+    """
+    connector = connector or aiohttp.TCPConnector()
+    # aiohttp has no limit on what it receives, and no public place for one.
+    connector._factory = partial(_BoundedAnswers, asyncio.get_running_loop())  # type: ignore[assignment]  # a subclass
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
@@ -71,20 +81,26 @@ async def ask(
         TimeoutError: There was no whole answer in time.
         aiohttp.ClientError, OSError: There was no connection, or it ended before the end of the answer.
     """
-    async with session.request(
-        method,
-        url,
-        data=data,
-        headers={**headers, "Accept-Encoding": "identity"},
-        timeout=limits,
-        allow_redirects=False,
-        auto_decompress=False,
-    ) as response:
-        try:
-            return RawAnswer(response.status, response.headers, await _read(response))
-        except ServerError:
-            response.close()  # what it still sends is not read
-            raise
+    try:
+        async with session.request(
+            method,
+            url,
+            data=data,
+            headers={**headers, "Accept-Encoding": "identity"},
+            timeout=limits,
+            allow_redirects=False,
+            auto_decompress=False,
+        ) as response:
+            try:
+                return RawAnswer(response.status, response.headers, await _read(response))
+            except (ServerError, _TooLarge):
+                response.close()  # what it still sends is not read
+                raise
+    except _TooLarge:
+        raise ServerError(
+            f"{url}: expected an answer of at most {MAX_ANSWER_BYTES // 2**20} MiB, got a larger one; is it a"
+            " TorchServe?"
+        ) from None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
@@ -94,18 +110,37 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
             f"{response.url}: expected an answer that is not compressed, got Content-Encoding {brief(encoding)}; is it"
             " a TorchServe, or does a proxy before it compress answers?"
         )
-    content = bytearray()
-    if (response.content_length or 0) <= MAX_ANSWER_BYTES:
-        async for block in response.content.iter_any():
-            content += block
-            if len(content) > MAX_ANSWER_BYTES:
-                break
-        else:
-            return bytes(content)
-    raise ServerError(
-        f"{response.url}: expected an answer of at most {MAX_ANSWER_BYTES // 2**20} MiB, got a larger one;"
-        " is it a TorchServe?"
-    )
+    if (response.content_length or 0) > MAX_ANSWER_BYTES:
+        raise _TooLarge
+    return await response.content.read()
+
+
+class _TooLarge(Exception):
+    """An answer has more than MAX_ANSWER_BYTES."""
+
+
+class _BoundedAnswers(ResponseHandler):
+    """A connection that ends when more than MAX_ANSWER_BYTES arrive for one answer."""
+
+    _left = MAX_ANSWER_BYTES  # a server may send before anything was asked
+
+    def set_response_params(self, **params: Any) -> None:
+        """Begin to receive the answer to a request."""
+        self._left = MAX_ANSWER_BYTES
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of the answer."""
+        self._left -= len(data)
+        if self._left >= 0:
+            super().data_received(data)
+            return
+        error = _TooLarge()
+        self.set_exception(error)
+        if self._payload is not None:
+            self._payload.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
 
 
 def parse_json(content: bytes | str) -> Any:

@@ -246,7 +246,7 @@ class Balancer(Generic[Description]):
         """Request the description until the server serves the model again, then make the endpoint usable."""
         while True:
             await asyncio.sleep(PROBE_SECONDS)
-            endpoint.reload_key()
+            endpoint.look_again()
             try:
                 description = await endpoint.describe()
             except ServerError as outage:

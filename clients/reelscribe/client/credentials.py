@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import time
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ class Credentials:
 
     def __init__(
         self,
-        key_file: Path,
+        key_file: str | os.PathLike[str],
         management_url: str | None = None,
         *,
         api: Literal["inference", "management"] = "inference",
@@ -51,14 +52,14 @@ class Credentials:
         Raises:
             UsageError: The file is not a key file, or other users than its owner have access to it.
         """
-        self._path = key_file
+        self._path = Path(key_file)
         self._management_url = management_url
         self._api = api
         self._keys: Mapping[str, Any] = {}
         self.reload()
         # As in ssh this is an error, because a warning would come after the token was exposed. Only this first reading
         # checks the mode, so that a run fails at its start or not at all.
-        mode = stat.S_IMODE(key_file.stat().st_mode)
+        mode = stat.S_IMODE(self._path.stat().st_mode)
         if mode & 0o077:
             raise UsageError(
                 f"key file {key_file}: expected one that is for its owner alone, got mode {mode:03o}; chmod 600 it"

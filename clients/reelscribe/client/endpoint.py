@@ -91,9 +91,11 @@ class Server:
     """Inference address, such as http://127.0.0.1:8080."""
     credentials: Credentials | str | None = field(default=None, repr=False)
     """The key file, or the inference token itself; None for a server that requires no token."""
+    find_again: Callable[[], Server | None] | None = field(default=None, repr=False, compare=False)
+    """Returns where the server is now, or None if it is nowhere; None for a server whose address stays."""
 
     def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
+        if not isinstance(self.url, str) or not self.url.startswith(("http://", "https://")):
             raise UsageError(f"server: expected an address like http://127.0.0.1:8080, got {self.url!r}")
         check_trusted_certificates(self.url)
 
@@ -120,7 +122,7 @@ class Endpoint(Generic[Description]):
             request_seconds: Timeout of a request in seconds; None for the compute time that the server allows, plus
                 QUEUE_SECONDS.
         """
-        self.url = f"{server.url.rstrip('/')}/predictions/{model}"
+        self._server, self._model = server, model
         self.outstanding = 0
         """Number of requests that are waiting for an answer."""
         self.outage: ServerError | None = None
@@ -129,13 +131,16 @@ class Endpoint(Generic[Description]):
         """The last description of the model; None before `describe`."""
         self.memories: Sequence[shared_memory.SharedMemory] = ()
         """Memory in which arrays of requests may lie; a server on this machine reads them there."""
-        self._model = model
         self._read_description = read_description
         self._reads_memory = True
         self._session = session
-        self._credentials = server.credentials
         self._refused_token: str | None = None
         self._request_seconds = request_seconds
+
+    @property
+    def url(self) -> str:
+        """The address of the model."""
+        return f"{self._server.url.rstrip('/')}/predictions/{self._model}"
 
     @property
     def workers(self) -> int:
@@ -187,9 +192,16 @@ class Endpoint(Generic[Description]):
 
     def reload_key(self) -> bool:
         """Read the key file again, and return whether its token differs from the one that was refused last."""
-        return isinstance(self._credentials, Credentials) and self._credentials.reload_after_refusal(
-            self._refused_token
-        )
+        credentials = self._server.credentials
+        return isinstance(credentials, Credentials) and credentials.reload_after_refusal(self._refused_token)
+
+    def look_again(self) -> None:
+        """Look where the server is now, and which key it has: it may have been started again with other settings."""
+        found = self._server.find_again() if self._server.find_again else None
+        if found and found.url != self._server.url:
+            _log.warning("%s: the server is at %s now", self._server.url, found.url)
+            self._server = found
+        self.reload_key()
 
     async def _post_or_refer(self, body: list[wire.Segment], seconds: float) -> tuple[Answer, str | None]:
         """Send a request as `_post` does, or where its arrays are if the server can read them there."""
@@ -238,9 +250,8 @@ class Endpoint(Generic[Description]):
         return answer, response.headers.get(wire.IDENTITY_HEADER)
 
     async def _token(self) -> str | None:
-        if isinstance(self._credentials, Credentials):
-            return await self._credentials.fresh_token(self._session)
-        return self._credentials
+        credentials = self._server.credentials
+        return await credentials.fresh_token(self._session) if isinstance(credentials, Credentials) else credentials
 
     def _refusal(self, response: RawAnswer) -> RequestRefused | AccessRefused:
         """Make the error for a response of our handler, or of TorchServe itself, that is not 200."""
@@ -270,7 +281,7 @@ class Endpoint(Generic[Description]):
                 f"it redirects to {brief(response.headers.get('Location', ''))}, which is not followed, because that"
                 " server must not get the token; name the server's own address"
             )
-        if status == 400 and self._credentials:
+        if status == 400 and self._server.credentials:
             return "give the server's --key-file; keys expire, and a restart makes new ones"
         if status == 400:
             return "no token was given; name the server's key file with --key-file"

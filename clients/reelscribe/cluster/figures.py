@@ -47,6 +47,9 @@ class ClusterMeter:
         """Number of sources on the list so far."""
         self.all_listed = False
         """Whether the list of sources is complete."""
+        self.others = self.others_failed = 0
+        """Number of sources that this run does not name, and of errors of records that it does not count. Known at its
+        end."""
         self.gone = 0
         """Number of sources of this run and earlier ones that are gone from the disk."""
         self.nodes_lost = 0
@@ -106,6 +109,8 @@ class ClusterMeter:
             sources_before=self._before,
             sources_copies=self._copies,
             sources_gone=self.gone,
+            others=self.others,
+            others_failed=self.others_failed,
             seconds=seconds,
             media_hours_per_hour=total.media_hours_per_hour / seconds,
             # What sources cost is learned on nodes, so here all sources that are left count the same.
@@ -116,6 +121,7 @@ class ClusterMeter:
             stall_longest_ms=self.stalls.longest_ms,
             nodes=tuple(node.snapshot() for node in self.nodes.values()),
             nodes_lost=self.nodes_lost,
+            all_listed=self.all_listed,
         )
 
 

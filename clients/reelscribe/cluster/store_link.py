@@ -92,6 +92,10 @@ class StoreLink:
             return known
         return self._ask("job", sha256, settings)
 
+    def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:
+        """See `Ledger.shown`."""
+        return self._ask("shown", path, sha256, kind)
+
     def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
         """See `Ledger.outcome`."""
         return self._ask("outcome", sha256, settings)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.speech import SampleArray
 from reelscribe.errors import UsageError
 
@@ -42,6 +43,7 @@ class Cutting:
     """Length of the windows whose energies are compared, in seconds: 0.01 to 10."""
 
     def __post_init__(self) -> None:
+        check_options(self)
         if not 0.01 <= self.window_seconds <= 10:
             raise UsageError(f"window_seconds: expected 0.01 to 10 seconds, got {self.window_seconds}")
         if self.search_seconds != 0 and not self.window_seconds <= self.search_seconds <= 600:

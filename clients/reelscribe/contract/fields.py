@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from reelscribe.errors import brief
+from reelscribe.errors import UsageError, brief
 
 LARGEST = 2**53
 """Largest whole number that is expected anywhere; up to it, every program reads numbers of JSON exactly."""
@@ -66,6 +66,23 @@ def check_types(value: Any) -> None:
         if not _fits(getattr(value, field.name), hints[field.name]):
             got = _shown(getattr(value, field.name))
             raise TypeError(f"{field.name}: expected {field.type}, got {got}")
+
+
+def check_options(options: Any) -> None:
+    """Check that each field of a dataclass that a program has made has the type that it is declared with.
+
+    Args:
+        options: An instance of a dataclass. Whether its values are in their ranges is left to the dataclass.
+
+    Raises:
+        UsageError: A field has another type.
+    """
+    hints = _hints(type(options))
+    for each in fields(options):
+        value, kind = getattr(options, each.name), hints[each.name]
+        is_choice = isinstance(value, str) and any(get_origin(part) is Literal for part in (kind, *get_args(kind)))
+        if not is_choice and not _fits(0.0 if isinstance(value, float) else value, kind):
+            raise UsageError(f"{each.name}: expected {each.type}, got {_shown(value)}")
 
 
 _hints: Callable[[Any], dict[str, Any]] = lru_cache(get_type_hints)

@@ -226,7 +226,8 @@ class SpeechDescription(ModelDescription):
     chunk_seconds: float
     """Length of the longest chunk, in seconds."""
     languages: tuple[str, ...]
-    """Codes, such as "en", of the languages that a request may name; empty for a model of a single language."""
+    """Codes, such as "en", of the languages that a request may name; empty if the model does not say which one
+    it knows."""
     tasks: tuple[str, ...]
     """What a request may ask for: "transcribe", "translate" or both."""
     language: str | None

@@ -15,8 +15,39 @@ from reelscribe.contract.speech import Word
 from reelscribe.errors import NoPictures, NoSound, printable
 
 
+class TimedText:
+    """Base of all outcomes. As text, and in a notebook, each is shown as its time and its text.
+
+    An outcome alone knows no file, so there is no picture.
+    """
+
+    @property
+    def moment(self) -> tuple[float, str]:
+        """The presentation time at which it begins, in seconds, and its text, or why it has none."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        seconds, text = self.moment
+        return f"{clock(seconds)} {printable(text)}"
+
+    def _repr_html_(self) -> str:
+        return timed_html(*self.moment)
+
+
+def clock(seconds: float) -> str:
+    """Return a presentation time as a clock shows it, such as "0:01:02.500"; times before 0 as 0."""
+    minutes, rest = divmod(max(0.0, seconds), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02}:{rest:06.3f}"
+
+
+def timed_html(seconds: float, text: str) -> str:
+    """Return a time and a text as HTML."""
+    return f"<small>{clock(seconds)}</small> <bdi>{escape(printable(text))}</bdi>"
+
+
 @dataclass(frozen=True)
-class Caption:
+class Caption(TimedText):
     """The caption of one frame."""
 
     frame_index: int
@@ -30,16 +61,14 @@ class Caption:
     avg_logprob: float | None = None
     """Average natural-log probability of the caption's tokens, at most 0; None if it is not known."""
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: time and text. A caption alone knows no file, so there is no picture."""
-        minutes, seconds = divmod(max(0.0, self.pts_seconds), 60)
-        hours, minutes = divmod(int(minutes), 60)
-        text = escape(printable(self.text))
-        return f"<small>{hours}:{minutes:02}:{seconds:06.3f}</small> <bdi>{text}</bdi>"
+    @property
+    def moment(self) -> tuple[float, str]:
+        """The time of the frame, in seconds, and the caption."""
+        return self.pts_seconds, self.text
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(TimedText):
     """The reason why one frame has no caption."""
 
     frame_index: int
@@ -49,13 +78,18 @@ class Failure:
     error: str
     """Message of the error."""
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """The time of the frame, in seconds, and why it has no caption."""
+        return self.pts_seconds, f"no caption: {self.error}"
+
 
 FrameResult = Caption | Failure
 """The result of one frame."""
 
 
 @dataclass(frozen=True)
-class Segment:
+class Segment(TimedText):
     """A stretch of time with one text, either a caption or speech."""
 
     start: float
@@ -64,9 +98,14 @@ class Segment:
     """Presentation time at which it ends, in seconds."""
     text: str
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and its text."""
+        return self.start, self.text
+
 
 @dataclass(frozen=True)
-class Utterance:
+class Utterance(TimedText):
     """A segment of speech."""
 
     start: float
@@ -76,7 +115,7 @@ class Utterance:
     text: str
     """What is spoken."""
     language: str | None
-    """Code of the language, such as "en"; None for a model of a single language."""
+    """Code of the language, such as "en"; None if the model does not say which one it knows."""
     no_speech_prob: float | None
     """Probability (0 to 1) that its chunk has no speech, as Whisper defines it; None if the model computes none."""
     words: tuple[Word, ...] | None = None
@@ -84,9 +123,14 @@ class Utterance:
     avg_logprob: float | None = None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and what is spoken."""
+        return self.start, self.text
+
 
 @dataclass(frozen=True)
-class Silence:
+class Silence(TimedText):
     """A stretch of audio that is silent, so it was not sent to a model."""
 
     start: float
@@ -94,9 +138,14 @@ class Silence:
     end: float
     """Presentation time at which it ends, in seconds."""
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and until when nobody speaks."""
+        return self.start, f"silence until {clock(self.end)}"
+
 
 @dataclass(frozen=True)
-class SpeechFailure:
+class SpeechFailure(TimedText):
     """The reason why a stretch of audio has no transcript."""
 
     start: float
@@ -106,13 +155,18 @@ class SpeechFailure:
     error: str
     """Message of the error."""
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and why it has no transcript."""
+        return self.start, f"no transcript: {self.error}"
+
 
 AudioResult = Utterance | Silence | SpeechFailure
 """The result of a stretch of audio."""
 
 
 @dataclass(frozen=True)
-class DescribedClip:
+class DescribedClip(TimedText):
     """The description of one clip."""
 
     start_seconds: float
@@ -132,9 +186,14 @@ class DescribedClip:
     json: Any = None
     """The text as parsed JSON; None unless a JSON schema was given."""
 
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and the description."""
+        return self.start_seconds, self.text
+
 
 @dataclass(frozen=True)
-class ClipFailure:
+class ClipFailure(TimedText):
     """The reason why one clip has no description."""
 
     start_seconds: float
@@ -145,6 +204,11 @@ class ClipFailure:
     """Message of the error."""
     text: str | None = None
     """What the model says, if it does not fit the JSON schema; None for other errors."""
+
+    @property
+    def moment(self) -> tuple[float, str]:
+        """When it starts, in seconds, and why it has no description."""
+        return self.start_seconds, f"no description: {self.error}"
 
 
 ClipResult = DescribedClip | ClipFailure

@@ -2,31 +2,38 @@
 
 Without this, a frame is copied again and again on its way through two sockets and TorchServe's Java process, which
 takes several times as long as reading it from memory once. This is the specification of such a request, a "reference",
-version 1. Integers are unsigned and little-endian::
+version 2. Integers are unsigned and little-endian::
 
     offset  size      content
-    0       8         magic: the byte 93 (hexadecimal), "RSMEM" in ASCII, the byte 0, and the version, 1
+    0       8         magic: the byte 93 (hexadecimal), "RSMEM" in ASCII, the byte 0, and the version, 2
     8       16        `machine` of the process that has the memory, in ASCII
-    24      4         id of this process
-    28      4         its file descriptor for the memory, an anonymous file (`memfd_create`) named NAME
-    32      4         N: number of pieces, at most 16,384
-    36      16 * N    offset and size of each piece in the memory, in bytes; an offset of 2**64 - 1 means that the piece
+    24      16        the secret of the memory, random bytes
+    40      4         id of this process
+    44      4         its file descriptor for the memory: an anonymous file (`memfd_create`) whose size is sealed, and
+                      whose name is NAME, a hyphen and the secret in hexadecimal
+    48      4         N: number of pieces, at most 16,384
+    52      16 * N    offset and size of each piece in the memory, in bytes; an offset of 2**64 - 1 means that the piece
                       is in the reference itself
-    36+16*N ...       the pieces that are in the reference, one after the other
+    52+16*N ...       the pieces that are in the reference, one after the other
 
 The pieces, one after the other, are the body, of at most MAX_BYTES. It is any body that could be sent by itself.
 
-Both sides must be processes of the same user that see the same processes, which `machine` tells. A reader refuses the
-references of other machines, because an address may lead to another server than the one that described itself. It
-copies what it reads, so that the memory may change or shrink at any time without harm. It opens nothing but anonymous
-files of this name, whatever a reference says.
+Both sides must know the same version, and be processes of the same user that see the same processes; `machine` tells
+all of this. A reader refuses the references of other machines, because an address may lead to another server than the
+one that described itself. It copies what it reads, so that the memory may change at any time without harm. It reads
+nothing but anonymous files of this name, whatever a reference says: the kernel shows the name to processes of the same
+user alone, so whoever guesses a process and a descriptor reaches nothing without the secret, and no file of that name
+on a disk has such seals.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import hmac
 import mmap
 import os
+import secrets
 import struct
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -37,9 +44,9 @@ import numpy as np
 from reelscribe.errors import MemoryNotShared, WireError
 
 NAME = "reelscribe-media"
-"""Name of the anonymous files."""
+"""How the names of the anonymous files begin."""
 
-MAGIC = b"\x93RSMEM\0\1"
+MAGIC = b"\x93RSMEM\0\2"
 """First bytes of a reference."""
 
 MAX_BYTES = 16 * 2**20
@@ -49,10 +56,12 @@ twice as much as the requests of our client have, unless a single frame or clip 
 MAX_PIECES = 16_384
 """Largest number of pieces: more than the segments of any body that `wire.pack` makes."""
 
-_HEAD = struct.Struct("<8s16sIII")
+_HEAD = struct.Struct("<8s16s16sIII")
 _PIECE = struct.Struct("<QQ")
 _IN_REFERENCE = 2**64 - 1
-_LINK = f"/memfd:{NAME} (deleted)"
+_SECRET_BYTES = 16
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""The seals of a memory. Other files of a tmpfs have F_SEAL_SEAL and can get no other; those of disks have none."""
 
 Segment = bytes | memoryview
 
@@ -66,8 +75,11 @@ class SharedMemory:
         Args:
             size: Its size in bytes, at least 1.
         """
-        self.fd = os.memfd_create(NAME)
+        self.secret = secrets.token_bytes(_SECRET_BYTES)
+        """What a reference to the memory must hold."""
+        self.fd = os.memfd_create(_name(self.secret), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self.view = mmap.mmap(self.fd, size)
         """The memory itself."""
         self._size, self._address = size, np.frombuffer(self.view, np.uint8).ctypes.data
@@ -103,9 +115,8 @@ def refer(body: Sequence[Segment], memories: Iterable[SharedMemory]) -> bytes | 
                 for segment, offset in zip(body, offsets, strict=True)
             ]
             inside = [segment for segment, offset in zip(body, offsets, strict=True) if offset is None]
-            return b"".join(
-                [_HEAD.pack(MAGIC, machine().encode(), os.getpid(), memory.fd, len(body)), *pieces, *inside]
-            )
+            head = _HEAD.pack(MAGIC, machine().encode(), memory.secret, os.getpid(), memory.fd, len(body))
+            return b"".join([head, *pieces, *inside])
     return None
 
 
@@ -117,27 +128,27 @@ def resolve(body: bytes | bytearray) -> bytes | bytearray:
 
     Raises:
         WireError: It begins like a reference and breaks a rule.
-        MemoryNotShared: The memory is that of another machine or user, or cannot be read.
+        MemoryNotShared: The memory is that of another machine or user, has another secret, or cannot be read.
     """
     if not body.startswith(MAGIC):
         return body
     try:
-        _, of_machine, pid, fd, count = _HEAD.unpack_from(body)
+        _, of_machine, secret, pid, fd, count = _HEAD.unpack_from(body)
         if of_machine != machine().encode():
             raise MemoryNotShared("reference: expected memory of this machine and user; send the frames themselves")
         if count > MAX_PIECES:
-            raise WireError(f"reference: at most {MAX_PIECES} pieces, got {count}")
+            raise WireError(f"reference: at most {MAX_PIECES} pieces, got more")
         pieces = [_PIECE.unpack_from(body, _HEAD.size + k * _PIECE.size) for k in range(count)]
     except struct.error:
         raise WireError(f"reference: expected more than {len(body)} bytes; it is cut short") from None
     size = sum(size for _, size in pieces)
     inside = sum(size for offset, size in pieces if offset == _IN_REFERENCE)
     if size > MAX_BYTES:
-        raise WireError(f"reference: expected a body of at most {MAX_BYTES} bytes, got {size}")
+        raise WireError(f"reference: expected a body of at most {MAX_BYTES} bytes, got a longer one")
     at = _HEAD.size + count * _PIECE.size
     if at + inside != len(body):
-        raise WireError(f"reference: expected {at + inside} bytes, got {len(body)}")
-    file = _open(pid, fd)
+        raise WireError(f"reference: expected the pieces that it announces and nothing else, got {len(body)} bytes")
+    file = _open(pid, fd, secret)
     try:
         whole, end = bytearray(size), 0
         view = memoryview(whole)
@@ -157,30 +168,48 @@ def resolve(body: bytes | bytearray) -> bytes | bytearray:
 def machine() -> str:
     """Return a text that is equal for two processes if each can read the memory of the other; empty if nobody can tell.
 
-    It is a hash of what identifies the running kernel, the namespaces of processes and users, and the user.
+    It is a hash of the version of references, and of what identifies the running kernel, the namespaces of processes
+    and users, and the user. So a client sends no reference to a server of another version, but the frames themselves.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         namespaces = [os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "user")]
     except OSError:
         return ""
-    return hashlib.sha256(repr([boot, *namespaces, os.geteuid()]).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr([MAGIC, boot, *namespaces, os.geteuid()]).encode()).hexdigest()[:16]
 
 
-def _open(pid: int, fd: int) -> int:
-    """Open the memory of a process; raises MemoryNotShared for everything but an anonymous file of NAME."""
+def _name(secret: bytes) -> str:
+    """The name of the memory with this secret."""
+    return f"{NAME}-{secret.hex()}"
+
+
+def _open(pid: int, fd: int, secret: bytes) -> int:
+    """Open the memory of a process; raises MemoryNotShared, always in the same words, for everything else."""
     path = f"/proc/{pid}/fd/{fd}"
     try:
-        if os.readlink(path) != _LINK:
-            raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise MemoryNotShared(f"reference: {path} cannot be opened: {reason}; send the frames themselves") from None
-    if os.readlink(f"/proc/self/fd/{file}") == _LINK:
-        return file
-    os.close(file)  # it was replaced meanwhile
-    raise MemoryNotShared(f"reference: expected shared memory of reelscribe at {path}, got another file")
+        # The name is looked at first, because to open a pipe or a device may already do something.
+        if _is_named(path, secret):
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if _is_named(f"/proc/self/fd/{file}", secret) and _is_sealed(file):
+                return file
+            os.close(file)  # another file took its place meanwhile, or it is on a disk
+    except OSError:
+        pass  # whoever guesses does not learn why
+    raise MemoryNotShared(
+        "reference: expected memory of reelscribe, with its secret, that the server's user may read; send the frames"
+        " themselves"
+    )
+
+
+def _is_named(path: str, secret: bytes) -> bool:
+    """Whether a descriptor in /proc is that of a file with the name of an anonymous file with this secret."""
+    return hmac.compare_digest(os.fsencode(os.readlink(path)), f"/memfd:{_name(secret)} (deleted)".encode())
+
+
+def _is_sealed(file: int) -> bool:
+    """Whether a file has the seals that only an anonymous file can have."""
+    return fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS == _SEALS  # OSError for a file on a disk
 
 
 def _read(file: int, offset: int, view: memoryview) -> None:
@@ -192,5 +221,5 @@ def _read(file: int, offset: int, view: memoryview) -> None:
         except (OSError, OverflowError):  # no file has such an offset
             count = 0
         if not count:
-            raise WireError(f"reference: expected memory of at least {offset + view.nbytes} bytes, got less")
+            raise WireError("reference: expected pieces inside of the memory, got one beyond its end")
         done += count

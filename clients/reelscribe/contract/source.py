@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 _VIDEO = ".3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv"
 _AUDIO = ".aac .ac3 .aif .aiff .amr .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus .wav .wma"
@@ -13,6 +13,9 @@ VIDEO_SUFFIXES = frozenset(_VIDEO.split())
 
 MEDIA_SUFFIXES = VIDEO_SUFFIXES | frozenset(_AUDIO.split())
 """Suffixes of video and audio files, with the dot, in lower case."""
+
+DynamicRange = Literal["sdr", "pq", "hlg"]
+"""Dynamic range of a video: standard, or high with the transfer function PQ, as in HDR10, or HLG (ITU-R BT.2100)."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Source:
     """Size of the file in bytes; None if it could not be read."""
     sha256: str = ""
     """SHA-256 of the content in hexadecimal digits; empty if the file could not be read."""
+    stat: str = ""
+    """The `file_stat` of the file whose content that is; empty if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +71,19 @@ class VideoInfo:
     skipped_frames: int = 0
     """Number of frames that are left out at the beginning, because the file begins in the middle of a group of
     pictures: they refer to frames that it does not have. No other number or time counts them."""
+    dynamic_range: DynamicRange = "sdr"
+    """Dynamic range of the stored frames. Frames of a high one are mapped to the colours of a standard one."""
 
     @property
     def shown_size(self) -> tuple[int, int]:
         """Width and height of a frame as players show it: in square pixels, and after rotation."""
-        width, height = max(1, round(self.width * self.pixel_aspect)), self.height
-        return (height, width) if self.rotation in (90, 270) else (width, height)
+        return shown_size(self.width, self.height, self.rotation, self.pixel_aspect)
+
+
+def shown_size(width: int, height: int, rotation: int, pixel_aspect: float) -> tuple[int, int]:
+    """Return width and height of a frame as players show it, of its fields in `VideoInfo`."""
+    width = max(1, round(width * pixel_aspect))
+    return (height, width) if rotation in (90, 270) else (width, height)
 
 
 class Section(NamedTuple):

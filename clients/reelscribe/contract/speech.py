@@ -76,7 +76,7 @@ class ChunkTranscript:
     text: str
     """The whole text; empty if the model found no speech."""
     language: str | None
-    """Code of the requested or detected language; None for a model of a single language."""
+    """Code of the requested, detected or only language; None if the model does not say which one it knows."""
     segments: tuple[SpeechSegment, ...]
     """The segments of the text, in order."""
     no_speech_prob: float | None = None

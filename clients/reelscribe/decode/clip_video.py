@@ -22,7 +22,7 @@ from reelscribe.contract.source import Section, Span
 from reelscribe.decode.clips import ClipTask
 from reelscribe.decode.sampling import TIME_TOLERANCE, Times
 from reelscribe.decode.shots import CONTEXT_FRAMES, CutFinder, shots_between
-from reelscribe.decode.video import OpenVideo, Picture
+from reelscribe.decode.video import OpenVideo
 
 HELD_BYTES = 2**28
 """The most bytes of frames that are held until their clip ends: 80 frames of 1080p."""
@@ -68,7 +68,13 @@ class ClipVideo(OpenVideo):
     """Number of clips; None as long as it is not known, because shots are still looked for."""
 
     def __init__(self, task: ClipTask, heartbeat: Callable[[], None] = lambda: None) -> None:
-        super().__init__(task.path, library=task.library, known_shots=task.known_shots, heartbeat=heartbeat)
+        super().__init__(
+            task.path,
+            stat=task.stat,
+            deinterlace=task.deinterlace,
+            known_shots=task.known_shots,
+            heartbeat=heartbeat,
+        )
         self._task = task
         self.count = None
         if task.cutting.cut == "windows" or self.shots is not None:
@@ -127,7 +133,7 @@ class ClipVideo(OpenVideo):
     def _search(self, numbers: _Numbers) -> Iterator[ReadClip]:
         """Look for shots, and read the clips of each as soon as its end is known."""
         cutting, end = self._task.cutting, self.info.end_seconds
-        finder, held = CutFinder(cutting.detection), HeldFrames(self.times, self._step, cutting.max_seconds)
+        finder, held = CutFinder(cutting.detection), HeldFrames(self.times, self._step, cutting.longest_seconds)
         cuts, start = [0], 0
 
         def clips_until(stop: float) -> Iterator[ReadClip]:
@@ -216,11 +222,11 @@ class _Numbers:
 class _OpenClip:
     """A clip that is being read."""
 
-    def __init__(self, clip: ChosenClip, scale: Callable[[Picture], FrameArray | None]) -> None:
+    def __init__(self, clip: ChosenClip, scale: Callable[[av.VideoFrame], FrameArray | None]) -> None:
         self.clip, self._scale = clip, scale
         self.read = ReadClip(clip, [], [], [])
 
-    def add(self, index: int, seconds: float, picture: Picture) -> None:
+    def add(self, index: int, seconds: float, picture: av.VideoFrame) -> None:
         """Add a frame if the clip takes it and it can be scaled."""
         if index in self.clip.wanted and (image := self._scale(picture)) is not None:
             self.read.frame_indices.append(index)
@@ -240,7 +246,7 @@ class HeldFrames:
             longest_seconds: Nothing is held of a clip that is longer, because it will be divided.
         """
         self._times, self._longest, self._step = np.asarray(times), longest_seconds, step
-        self._pictures: dict[int, Picture] = {}
+        self._pictures: dict[int, av.VideoFrame] = {}
         self._nbytes = 0
         self.begin(0)
 
@@ -257,7 +263,7 @@ class HeldFrames:
         for index in [index for index in self._pictures if index < first]:
             self._drop(index)
 
-    def add(self, index: int, picture: Picture) -> None:
+    def add(self, index: int, picture: av.VideoFrame) -> None:
         """Hold the next frame that could be decoded."""
         if self._times[index] > self._end + TIME_TOLERANCE:
             self._candidates.clear()
@@ -270,7 +276,7 @@ class HeldFrames:
             self._pictures.clear()
             self._nbytes = 0
 
-    def take(self, wanted: Sequence[int]) -> list[Picture] | None:
+    def take(self, wanted: Sequence[int]) -> list[av.VideoFrame] | None:
         """Return the frames of these indices; None if one of them is not held."""
         pictures = [self._pictures.get(index) for index in wanted]
         return None if any(picture is None for picture in pictures) else pictures  # type: ignore[return-value]
@@ -284,7 +290,5 @@ def _shown(times: Times, moments: np.ndarray) -> np.ndarray:
     return np.searchsorted(times, moments + TIME_TOLERANCE, "right") - 1
 
 
-def _size(picture: Picture) -> int:
-    if isinstance(picture, av.VideoFrame):
-        return sum(plane.buffer_size for plane in picture.planes)
-    return picture.nbytes
+def _size(picture: av.VideoFrame) -> int:
+    return sum(plane.buffer_size for plane in picture.planes)

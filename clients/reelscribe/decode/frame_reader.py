@@ -1,6 +1,6 @@
-"""Decode frames by their index, with PyAV or with decord.
+"""Decode frames by their index.
 
-With PyAV, frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames
+Frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames
 are identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does
 not change the index of another one. If presentation times are missing or not unique, frames are counted from the
 beginning of the file instead.
@@ -13,14 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
-from typing import Any
 
 import av
 import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.packets import PacketIndex
 from reelscribe.decode.random_access.decode_order import (
     MAX_REORDER,
@@ -39,12 +37,6 @@ SEEK_PACKETS = 100
 
 SEEK_MARGIN_SECONDS = 1.0
 """A seek goes to this many seconds before a keyframe, as containers without an index are searched by decoding times."""
-
-DECORD_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi"}
-"""FFmpeg's names of the container formats that decord reads correctly; all of them have an index."""
-
-DECORD_TOLERANCE_SECONDS = 1e-3
-"""Largest difference between the presentation times of decord and of the packets, in seconds."""
 
 
 class FrameReader:
@@ -305,7 +297,7 @@ class _Decoder:
                 if packet.size:
                     if len(self._packets.clock_offsets) > 1:
                         self._timeline.place(packet)
-                    yield from self._filter.frames(packet)
+                    yield self._filter.single(packet)
 
     def _seek(self, keyframe: int) -> None:
         try:
@@ -324,53 +316,3 @@ class _Decoder:
 def _logged_errors() -> int:
     """Return how many errors FFmpeg has logged in this process, also of pictures that it shows with something else."""
     return av.logging.get_last_error()[0]
-
-
-def read_with_decord(
-    name: str, packets: PacketIndex, heartbeat: Callable[[], None]
-) -> Iterator[tuple[int, FrameArray]]:
-    """Decode all frames of a video file with decord.
-
-    Its own build of FFmpeg reads some files on which that of PyAV hangs or crashes.
-
-    Args:
-        name: Name under which FFmpeg opens the file.
-        packets: The index of the file.
-        heartbeat: Called for each frame.
-
-    Yields:
-        (index, frame) from the first frame on; (height, width, 3) uint8 RGB, as stored. Nothing if decord would return
-        other frames than those in `packets`, and nothing more after a frame that decord cannot decode.
-    """
-    if (
-        packets.container_format not in DECORD_FORMATS
-        or packets.video_streams > 1
-        or packets.corrupt_packets
-        or packets.info.rotation
-    ):
-        return
-    import decord  # imported late, because it takes longer to import than everything else
-
-    decord.logging.set_level(decord.logging.QUIET)
-    try:
-        # One thread, because the machine's cores are used by several decode processes.
-        reader = decord.VideoReader(name, num_threads=1)
-        if not _has_same_times(reader, packets):
-            return
-        # decord's skip_frames returns the wrong frames of files without an index, so every frame is decoded.
-        for index in range(len(packets.times)):
-            frame = reader.next().asnumpy()
-            if frame.shape != (packets.info.height, packets.info.width, 3):
-                return  # decord takes the padding of small frames for more channels
-            heartbeat()
-            yield index, frame
-    except (decord.DECORDError, StopIteration):
-        return
-
-
-def _has_same_times(reader: Any, packets: PacketIndex) -> bool:
-    starts = reader.get_frame_timestamp(range(len(reader)))[:, 0].astype(np.float64)
-    times = packets.times
-    if len(starts) != len(times):
-        return False
-    return bool(np.abs((starts - starts[0]) - (times - times[0])).max() <= DECORD_TOLERANCE_SECONDS)

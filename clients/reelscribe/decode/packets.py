@@ -14,25 +14,26 @@ from typing import TypeGuard
 import av
 import numpy as np
 from av.format import Flags
-from av.stream import Disposition, Stream
+from av.stream import Stream
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.beginning import Beginning
-from reelscribe.decode.random_access.clean_keyframes import CleanKeyframes
-from reelscribe.decode.random_access.entry_points import find_groups
-from reelscribe.decode.source_file import (
+from reelscribe.decode.containers.completeness import (
     MISSING_SECONDS,
-    PacketFilter,
-    Timeline,
-    demux,
-    ffmpeg_reason,
-    has_flag,
+    missing_bytes,
     missing_seconds,
-    open_undecoded,
+    stated_seconds,
     why_cut_short,
 )
+from reelscribe.decode.containers.opening import ffmpeg_reason
+from reelscribe.decode.containers.streams import choose_video
+from reelscribe.decode.conversion.tone_mapping import range_of, stated_range
+from reelscribe.decode.random_access.clean_keyframes import CleanKeyframes
+from reelscribe.decode.random_access.entry_points import find_groups
+from reelscribe.decode.random_access.mpeg4 import CodingType, coding_type, presentation_order
+from reelscribe.decode.source_file import PacketFilter, Timeline, demux, has_flag, open_undecoded
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
@@ -122,20 +123,22 @@ class _Scan:
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container, self._format = container, container.format
-        videos = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
-        if not videos:
+        video = choose_video(container)
+        if video is None:
             streams = ", ".join(stream.type for stream in container.streams) or "no streams"
             raise NoPictures(f"expected a video stream with pictures, got {streams}")
-        self._video, self._video_streams = videos[0], len(container.streams.video)
+        self._video, self._video_streams = video, len(container.streams.video)
         if self._video.codec_context is None:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
+        self._stated_range = stated_range(self._video.codec_context.color_trc)  # a decoder may forget it
         self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
         self._beginning = Beginning(self._video, self._format)
         self._clean_keyframes = CleanKeyframes(self._video)
+        self._is_mpeg4 = self._video.codec_context.name == "mpeg4"
         # About the frames that are shown, in the order of the file:
         self._pts, self._has_pts, self._dts, self._keyframes = array("q"), array("b"), array("q"), array("b")
-        self._clean = array("b")
+        self._clean, self._mpeg4_types = array("b"), array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
@@ -148,8 +151,7 @@ class _Scan:
                 if _belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
-                    for frame in self._filter.frames(packet):
-                        self._add(frame)
+                    self._add(self._filter.single(packet))
             self._beginning.end()
         except (av.FFmpegError, UnicodeError) as error:
             if not self._keyframes:
@@ -162,6 +164,8 @@ class _Scan:
             return
         self._keyframes.append(packet.is_keyframe)
         self._clean.append(self._clean_keyframes.is_clean(packet))
+        if self._is_mpeg4:
+            self._mpeg4_types.append(coding_type(packet))
         self._has_pts.append(packet.pts is not None)
         self._pts.append(packet.pts or 0)
         self._dts.append((packet.pts or 0) if packet.dts is None else packet.dts)
@@ -177,10 +181,13 @@ class _Scan:
             order = np.argsort(np.array(self._pts), kind="stable")
             pts, keyframes = np.array(self._pts)[order], keyframes[order]
         identify = bool(len(pts)) and (np.diff(pts) > 0).all() and not self._pts_are_packet_numbers(order)
+        if self._is_mpeg4 and not identify:
+            order = presentation_order(self._mpeg4_types)
+            keyframes = np.array(self._mpeg4_types)[order] == CodingType.I
         times = self._times(pts)
         skipped = self._beginning.skipped(pts)
         # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
-        if skipped == len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
+        if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
         why_incomplete = self._why_incomplete(len(times))
         is_odd = skipped or why_incomplete or not identify
@@ -259,12 +266,12 @@ class _Scan:
         return np.sort(np.array(ticks, np.float64))
 
     def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
-        audio = self._container.streams.audio
+        audio, first = self._container.streams.audio, self._beginning.first_frame
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
         start, fps = float(times[0]), self._frame_rate
         end = float(times[-1]) + (last_seconds or 1 / (fps or 1))
-        duration = (self._container.duration or 0) / av.time_base
+        duration = stated_seconds(self._container)
         if len(self._timeline.offsets) > 1 or duration < (1 - STATED_TOLERANCE) * (end - start):
             duration = end - start
         if any(self._has_pts) and abs(counted := len(times) / (end - start) - fps) > STATED_TOLERANCE * fps:
@@ -282,6 +289,7 @@ class _Scan:
             video_codec=self._video.codec_context.name,
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
             skipped_frames=skipped,
+            dynamic_range=range_of(first, self._stated_range) if first else self._stated_range,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
@@ -297,6 +305,8 @@ class _Scan:
         missing_frames = self._video.frames - max(self._packets, numbers)
         if missing_frames > 1 + MISSING_SHARE * frames:
             return f"cut short: {missing_frames} of the frames it announces are missing"
+        if lacking := missing_bytes(self._container):
+            return f"cut short: {lacking} of the bytes it announces are missing"
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.source import Section
 from reelscribe.errors import UsageError
 
@@ -53,6 +54,7 @@ class Sampling:
     """Ignore frames from this time on, in seconds from the first frame; None for the end of the video."""
 
     def __post_init__(self) -> None:
+        check_options(self)
         ways = {
             "every": self.every,
             "fps": self.fps,

@@ -1,44 +1,67 @@
 """Find the shots of a video: the stretches between its cuts.
 
-The detectors are those of PySceneDetect. They compare successive frames at a reduced size; here they are told the
-numbers of frames, so that the times of shots are presentation times, whatever the frame rate.
+Frames are reduced to small pictures. The difference of two pictures is measured after one has been moved onto the
+other, so that neither pans nor shake count. A cut is where a picture differs from the one before it, and no picture
+shortly before resembles one shortly after: a flash or a strobe is no cut, as the shot goes on after it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self, get_args
+from functools import cached_property, partial
+from typing import Any, Self
 
 import av
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
-from reelscribe.contract.frames import FrameArray
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.source import Section
+from reelscribe.decode.conversion.interlacing import as_progressive
 from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 
-Detector = Literal["adaptive", "content", "threshold"]
-"""What counts as a cut: a change that is large beside those around it ("adaptive"), one that is large in itself
-("content"), or a fade through black ("threshold"). The names are PySceneDetect's."""
+VERSION = "1"
+"""Version of the way in which shots are found, which changes when others are found."""
 
-DEFAULT_THRESHOLDS: dict[Detector, float] = {"adaptive": 3.0, "content": 27.0, "threshold": 12.0}
-"""PySceneDetect's own threshold of each detector."""
+DEFAULT_THRESHOLD = 0.75
+"""Chosen with the videos of `scripts/bench defaults/shots --set tuning`."""
 
-LONGER_SIDE = 256
-"""Largest side of the reduced frames, in pixels. At 128, cuts between dark shots were missed."""
+FLASH_FRAMES = 6
+"""Largest number of frames that may interrupt a shot, which then goes on."""
 
-FLASH_FRAMES = 4
-"""Largest number of frames of a flash: a picture that interrupts a shot, which then goes on."""
+CONTEXT_FRAMES = FLASH_FRAMES + 1
+"""Number of frames before a cut, and after it, that decide whether it is one."""
 
+WIDTH, HEIGHT = 64, 36
+"""Size of the small pictures, whatever the shape of the video."""
 
-CONTEXT_FRAMES = 16
-"""Number of frames before a frame that decide whether it begins a shot, except for "threshold"."""
+CALM = 1.5
+"""A cut differs so many times as much as the calmer frame beside it: where everything moves, nothing is a cut."""
+
+STEP = 4
+"""A picture is first compared with the one so many frames later: if they are alike, those between are never scaled."""
+
+STEADY = (6, 3, 1)
+"""So many frames away from a cut are the pictures that tell whether a shot is steady there. None is at both ends of a
+change of a strobe, whatever its rhythm."""
+
+LEAST_CONTRAST = 0.7
+"""Contrast that is added to that of pictures, in levels, so that noise is no difference between flat ones."""
+
+FLAT = 0.25
+"""A picture with so much less contrast than those at a cut does not tell that the shot goes on: white is like white."""
+
+BLACK = 24
+"""Luma below which a picture is black everywhere, in levels of video, in which black is 16."""
+
+VISIBLE = 40
+"""Luma that a picture reaches somewhere if there was a cut between it and black; less is a step of a fade."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +69,21 @@ class ShotDetection:
     """How shots are found.
 
     Raises:
-        UsageError: The detector is unknown, or the threshold out of its range.
+        UsageError: The threshold is out of its range.
     """
 
-    detector: Detector = "adaptive"
-    """What counts as a cut."""
-    threshold: float | None = None
-    """How large a change must be: for "adaptive" its ratio to the average of the changes around it, for "content" the
-    average change of hue, saturation and brightness in levels of 255, for "threshold" the brightness in levels of 255
-    below which the picture is black. None for that of DEFAULT_THRESHOLDS."""
+    threshold: float = DEFAULT_THRESHOLD
+    """How much the pictures of two shots differ at least: the average difference of their pixels as a multiple of their
+    contrast."""
 
     def __post_init__(self) -> None:
-        if self.detector not in get_args(Detector):
-            raise UsageError(f"shot detector: expected one of {', '.join(get_args(Detector))}, got {self.detector!r}")
-        if self.threshold is not None and not 0 < self.threshold < math.inf:
+        check_options(self)
+        if not 0 < self.threshold < math.inf:
             raise UsageError(f"shot threshold: expected a number over 0, got {self.threshold}")
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that decides which shots are found."""
-        threshold = DEFAULT_THRESHOLDS[self.detector] if self.threshold is None else self.threshold
-        return {"detector": self.detector, "threshold": threshold}
+        return {"threshold": self.threshold}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -73,19 +91,8 @@ class ShotDetection:
         return cls(**value)
 
 
-def library_version() -> str:
-    """Return the version of PySceneDetect, on which the shots that are found may depend."""
-    from importlib.metadata import version  # decode processes import this module, and start faster without it
-
-    return version("scenedetect-headless")
-
-
 class CutFinder:
-    """Finds cuts among the frames of one video, which are added one after the other.
-
-    A flash is no cut: if the picture after two cuts that are close together is like that before them, the shot goes on.
-    Nor is there a cut between two black pictures, unless fades are looked for.
-    """
+    """Finds cuts among the frames of one video, which are added one after the other."""
 
     def __init__(self, detection: ShotDetection) -> None:
         """Begin before the first frame.
@@ -93,19 +100,20 @@ class CutFinder:
         Args:
             detection: How shots are found.
         """
-        self._detector = _create_detector(detection)
-        self._size: tuple[int, int] | None = None
+        self._threshold = detection.threshold
         self._reformatter = VideoReformatter()
-        self._recent = deque[tuple[int, NDArray[np.uint8]]](maxlen=CONTEXT_FRAMES)
-        self._undecided: list[_Cut] = []
-        """Cuts that may be the beginning of a flash."""
+        self._formats = set[str]()
+        self._before = deque[_Picture](maxlen=CONTEXT_FRAMES)
+        self._after = deque[_Picture]()
+        self._passed = 0
+        """Number of frames, from the first that is not decided, that are known to begin no shot."""
 
-    def add(self, index: int, frame: av.VideoFrame | FrameArray) -> list[int]:
+    def add(self, index: int, frame: av.VideoFrame) -> list[int]:
         """Look at the next frame that could be decoded.
 
         Args:
             index: Its index in the video.
-            frame: The frame; an array is (height, width, 3) uint8 RGB.
+            frame: The frame.
 
         Returns:
             Indices of frames that begin a shot, ascending, as far as they are decided.
@@ -113,81 +121,149 @@ class CutFinder:
         Raises:
             av.FFmpegError: FFmpeg cannot convert the frame.
         """
-        from scenedetect import FrameTimecode
-
-        picture = self._reduce(frame if isinstance(frame, av.VideoFrame) else av.VideoFrame.from_ndarray(frame))
-        self._recent.append((index, picture))
-        # The frame rate only turns numbers of frames to seconds, which are not used.
-        self._add_cuts(self._detector.process_frame(FrameTimecode(index, 25.0), picture))
-        return self._decide(index)
+        picture = _Picture(index, partial(self._reduce, frame))
+        if frame.format.name not in self._formats:  # what cannot be converted is refused at once
+            _ = picture.planes
+            self._formats.add(frame.format.name)
+        self._after.append(picture)
+        return self._decide() if len(self._after) == CONTEXT_FRAMES else []
 
     def end(self) -> list[int]:
         """Return the cuts that were left to be decided when the video ended."""
-        from scenedetect import FrameTimecode
+        return [cut for _ in range(len(self._after)) for cut in self._decide()]
 
-        if not self._recent:
-            return []
-        last = self._recent[-1][0]
-        self._add_cuts(self._detector.post_process(FrameTimecode(last, 25.0)))
-        return self._decide(last + 2 * CONTEXT_FRAMES)
-
-    def _reduce(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        if self._size is None:  # it stays that of the first frame, because the detectors compare only equal sizes
-            scale = min(1.0, LONGER_SIDE / max(frame.width, frame.height))
-            self._size = (max(2, round(frame.width * scale)), max(2, round(frame.height * scale)))
-        reduced = self._reformatter.reformat(
-            frame, *self._size, format="bgr24", interpolation=Interpolation.BILINEAR, threads=1
+    def _reduce(self, frame: av.VideoFrame) -> NDArray[np.float32]:
+        small = self._reformatter.reformat(
+            as_progressive(frame), WIDTH, HEIGHT, format="yuv444p", interpolation=Interpolation.AREA, threads=1
         )
-        return reduced.to_ndarray().astype(np.uint8, copy=False)
+        lines = [np.frombuffer(memoryview(plane), np.uint8).reshape(HEIGHT, -1) for plane in small.planes]
+        return np.array([plane[:, :WIDTH] for plane in lines], np.float32)
 
-    def _add_cuts(self, found: Iterable[Any]) -> None:
-        self._undecided += [self._cut(timecode.frame_num) for timecode in found]
-
-    def _cut(self, index: int) -> _Cut:
-        before = [picture for at, picture in self._recent if at < index]
-        after = [picture for at, picture in self._recent if at >= index]
-        return _Cut(index, before[-1] if before else None, after[0] if after else None)
-
-    def _decide(self, seen: int) -> list[int]:
-        """Take the cuts that have been decided when the frame `seen` is known."""
-        decided = []
-        while self._undecided:
-            first, *others = self._undecided
-            end = next((cut for cut in others if cut.at - first.at <= FLASH_FRAMES and _is_flash(first, cut)), None)
-            if end:
-                self._undecided = [cut for cut in others if cut.at > end.at]
-            elif seen - first.at > CONTEXT_FRAMES // 2:
-                decided.append(first.at)
-                self._undecided = others
-            else:
-                break
-        return decided
+    def _decide(self) -> list[int]:
+        """Return the index of the first frame that is not decided yet if it begins a shot, and go on to the next."""
+        first, is_cut = self._after[0], False
+        if self._passed:
+            self._passed -= 1
+        elif self._before:
+            before, after = [*self._before], [*self._after]
+            alike = _frames_alike(before[-1], after, self._threshold)
+            is_cut = (not alike and _is_cut(before, after, self._threshold)) or _ends_black(before, first)
+            self._passed = max(0, alike - 1)
+        self._before.append(self._after.popleft())
+        return [first.index] if is_cut else []
 
 
-class _Cut(NamedTuple):
-    at: int
-    """Index of the frame after it."""
-    before: NDArray[np.uint8] | None
-    """The reduced frame before the cut; None if it is no longer known."""
-    after: NDArray[np.uint8] | None
-    """The reduced frame after the cut."""
+class _Picture:
+    """A frame at a small size.
+
+    Args:
+        index: Index of the frame in the video.
+        reduce: Returns `planes`.
+    """
+
+    def __init__(self, index: int, reduce: Callable[[], NDArray[np.float32]]) -> None:
+        self.index, self._reduce = index, reduce
+
+    @cached_property
+    def planes(self) -> NDArray[np.float32]:
+        """(3, HEIGHT, WIDTH), luma and chroma in levels of video."""
+        return self._reduce()
+
+    @cached_property
+    def contrast(self) -> float:
+        """Average difference of a pixel from the average colour, in levels."""
+        pixels = self.planes.reshape(len(self.planes), -1)
+        apart: NDArray[np.float32] = np.abs(pixels - pixels.mean(1, keepdims=True))
+        return float(apart.sum()) / apart.size  # of 2-D arrays, the method `mean` is three times as slow
+
+    @cached_property
+    def spectrum(self) -> NDArray[np.complexfloating[Any, Any]]:
+        """Fourier transform of the luma, which fades out towards the edges."""
+        return np.fft.rfft2(self.planes[0] * _WINDOW)
+
+    @cached_property
+    def brightest(self) -> float:
+        """Largest luma, in levels of video."""
+        return float(self.planes[0].max())
 
 
-def _is_flash(first: _Cut, second: _Cut) -> bool:
-    """Whether the picture after the second cut is much more like that before the first than the flash between is."""
-    pictures = (first.before, first.after, second.before, second.after)
-    if any(picture is None for picture in pictures):
+_WINDOW = np.sqrt(np.outer(np.hanning(HEIGHT + 2)[1:-1], np.hanning(WIDTH + 2)[1:-1])).astype(np.float32)
+
+
+def _frames_alike(last: _Picture, after: Sequence[_Picture], threshold: float) -> int:
+    """Return how many pictures of `after` go on with the shot of the one before them: STEP, 1 or 0 as far as known."""
+    steps = (step for step in (STEP, 1) if step <= len(after))
+    return next((step for step in steps if _are_alike(last, after[step - 1], threshold)), 0)
+
+
+def _is_cut(before: Sequence[_Picture], after: Sequence[_Picture], threshold: float) -> bool:
+    """Return whether a cut is between the last picture of `before` and the first of `after`, which are not alike."""
+    last, first = before[-1], after[0]
+    if min(last.brightest, first.brightest) < BLACK and max(last.brightest, first.brightest) < VISIBLE:
         return False
-    across = _difference(first.before, second.after)
-    return 2 * across < min(_difference(first.before, first.after), _difference(second.before, second.after))
+    beside = [_difference(picture, last) for picture in before[-2:-1]]
+    beside += [_difference(first, picture) for picture in after[1:2]]
+    if beside and _difference(last, first) < CALM * min(beside):
+        return False
+    if _is_steady(before[::-1], threshold) and _is_steady(after, threshold):
+        return True
+    least = FLAT * min(last.contrast, first.contrast)
+    return not any(
+        min(one.contrast, other.contrast) >= least and _are_alike(one, other, threshold)
+        for distance in range(2, FLASH_FRAMES + 2)
+        for one, other in _pairs(before, after, distance)
+    )
 
 
-def _difference(a: Any, b: Any) -> float:
-    return float(np.abs(a.astype(np.int16) - b).mean())
+def _is_steady(pictures: Sequence[_Picture], threshold: float) -> bool:
+    """Return whether the pictures on one side of a cut, from it on, are of one shot: then there is no flash there."""
+    return len(pictures) == CONTEXT_FRAMES and all(_are_alike(pictures[0], pictures[k], threshold) for k in STEADY)
+
+
+def _are_alike(one: _Picture, other: _Picture, threshold: float) -> bool:
+    """Return whether two pictures are of one shot."""
+    return _difference_in_place(one, other) < threshold or _difference(one, other) < threshold
+
+
+def _pairs(before: Sequence[_Picture], after: Sequence[_Picture], distance: int) -> Iterable[tuple[_Picture, _Picture]]:
+    """Return the pictures before and after a cut that are so many frames apart."""
+    return (
+        (before[-back], after[distance - back])
+        for back in range(1, distance + 1)
+        if back <= len(before) and distance - back < len(after)
+    )
+
+
+def _ends_black(before: Sequence[_Picture], first: _Picture) -> bool:
+    """Return whether it was black for longer than a flash, and is no more."""
+    was_black = len(before) > FLASH_FRAMES and all(picture.brightest < BLACK for picture in reversed(before))
+    return was_black and first.brightest >= BLACK
+
+
+def _difference(one: _Picture, other: _Picture) -> float:
+    """Return how much two pictures differ if one is moved onto the other, as a multiple of their contrast.
+
+    Phase correlation tells how far to move it. Up to a third of the picture counts as movement.
+    """
+    product = one.spectrum * other.spectrum.conj()
+    correlation = np.fft.irfft2(product / (np.abs(product) + 1e-3), (HEIGHT, WIDTH))
+    down, right = divmod(int(correlation.argmax()), WIDTH)
+    down, right = down - HEIGHT * (down > HEIGHT // 2), right - WIDTH * (right > WIDTH // 2)
+    if abs(down) > HEIGHT // 3 or abs(right) > WIDTH // 3:
+        down = right = 0
+    return _difference_in_place(one, other, down, right)
+
+
+def _difference_in_place(one: _Picture, other: _Picture, down: int = 0, right: int = 0) -> float:
+    """Return how much two pictures differ where they overlap if the other is moved by so many pixels."""
+    rows = slice(max(0, down), HEIGHT + min(0, down)), slice(max(0, -down), HEIGHT + min(0, -down))
+    columns = slice(max(0, right), WIDTH + min(0, right)), slice(max(0, -right), WIDTH + min(0, -right))
+    apart = one.planes[:, rows[0], columns[0]] - other.planes[:, rows[1], columns[1]]
+    return float(np.abs(apart, out=apart).sum()) / apart.size / ((one.contrast + other.contrast) / 2 + LEAST_CONTRAST)
 
 
 def find_shots(
-    frames: Iterable[tuple[int, av.VideoFrame | FrameArray]],
+    frames: Iterable[tuple[int, av.VideoFrame]],
     times: Times,
     end_seconds: float,
     detection: ShotDetection,
@@ -195,7 +271,7 @@ def find_shots(
     """Find the shots of a video.
 
     Args:
-        frames: Index and content of each frame that can be decoded, in order; an array is (height, width, 3) uint8 RGB.
+        frames: Index and content of each frame that can be decoded, in order.
         times: Presentation time of each frame of the video in seconds, ascending.
         end_seconds: Presentation time at which the last frame disappears, in seconds.
         detection: How shots are found.
@@ -223,18 +299,3 @@ def shots_between(edges: Iterable[int], times: Times, end_seconds: float) -> lis
     frames = sorted({*edges})
     seconds = [round(float(time), 6) for time in (*(times[frame] for frame in frames[:-1]), end_seconds)]
     return [Section(*pair) for pair in zip(frames, frames[1:], seconds, seconds[1:], strict=False)]
-
-
-def _create_detector(detection: ShotDetection) -> Any:
-    """Return PySceneDetect's detector, which finds shots of any length."""
-    # Imported late, because it takes longer to import than everything else and few decode processes need it.
-    import cv2
-    from scenedetect.detectors import AdaptiveDetector, ContentDetector, ThresholdDetector
-
-    cv2.setNumThreads(1)  # the machine's cores are used by several decode processes
-    threshold = detection.to_json()["threshold"]
-    if detection.detector == "adaptive":
-        return AdaptiveDetector(adaptive_threshold=threshold, min_scene_len=1)
-    if detection.detector == "content":
-        return ContentDetector(threshold=threshold, min_scene_len=0)
-    return ThresholdDetector(threshold=threshold, min_scene_len=0)

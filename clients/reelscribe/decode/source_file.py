@@ -6,18 +6,18 @@ streams or Ogg files were joined, what follows is moved to the end of what came 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import av
-from av.bitstream import BitStreamFilterContext
 from av.format import Flags
 from av.stream import Stream
 from av.video.stream import VideoStream
 
+from reelscribe._files import OpenSource, size_in
+from reelscribe.decode.containers.opening import open_container
+from reelscribe.decode.random_access.mpeg4 import is_coded, split
 from reelscribe.errors import MediaError
 
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
@@ -25,10 +25,6 @@ av.logging.set_level(av.logging.PANIC)
 
 PACKETS_PER_HEARTBEAT = 100
 """Number of packets after which a reader calls its heartbeat again."""
-
-MISSING_SECONDS = 1.0
-"""A file is incomplete if it ends more than this many seconds before the end that its header states. Inexact headers of
-complete files differ by less."""
 
 JUMP_BACK_SECONDS = 0.5
 """A clock has jumped back if decoding times decrease by more than this. FFmpeg's guesses of missing times differ by
@@ -38,41 +34,41 @@ JUMP_AHEAD_SECONDS = 40_000.0
 """A clock has jumped back, too, if it seems to jump ahead by more than this: FFmpeg takes some jumps for a wrap of the
 clock of 33 bits, which counts 95,444 s, and adds those."""
 
-DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
-"""Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
-Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
-
 _VP8_SHOW_FRAME = 0x10
 """Bit of the first byte of a VP8 frame (RFC 6386, section 9.1)."""
 
-_NOT_CODED_BYTES = 8
-"""Largest size of an MPEG-4 frame that is not coded: players go on showing the one before it. Coded ones are larger."""
-
 
 @contextmanager
-def open_for_ffmpeg(path: str) -> Iterator[str]:
-    """Open a file and yield a name under which FFmpeg reads it.
+def open_for_ffmpeg(path: str, stat: str = "") -> Iterator[OpenSource]:
+    """Open a file that FFmpeg reads by its `name`.
 
-    FFmpeg would take the beginning of some paths for a protocol, and paths must be UTF-8 for it. The name that this
-    yields, "/dev/fd/<number>", avoids both.
+    FFmpeg would take the beginning of some paths for a protocol, and paths must be UTF-8 for it. The name of the open
+    file avoids both, and all that FFmpeg reads is of one file.
 
     Args:
         path: Path of the file.
+        stat: The `file_stat` that it must have; empty for the one that it has now.
 
     Yields:
-        The name, which is valid inside the context.
+        The open file.
 
     Raises:
         MediaError: The file does not exist, cannot be read, or is empty.
+        SourceChanged: It has another `file_stat`, from the beginning or when the block ends with a MediaError, as a
+            file that is being written to looks damaged.
     """
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(Path(path).open("rb"))
-        except OSError as error:
-            raise MediaError(error.strerror or str(error)) from None
-        if os.fstat(file.fileno()).st_size == 0:
+    try:
+        file = OpenSource(path, stat)
+    except (OSError, ValueError) as error:
+        raise MediaError(getattr(error, "strerror", None) or str(error)) from None
+    with file:
+        if size_in(file.stat) == 0:
             raise MediaError("the file is empty")
-        yield f"/dev/fd/{file.fileno()}"
+        try:
+            yield file
+        except MediaError:
+            file.check()
+            raise
 
 
 def open_undecoded(name: str, **options: str) -> av.container.InputContainer:
@@ -83,21 +79,22 @@ def open_undecoded(name: str, **options: str) -> av.container.InputContainer:
     The header of an MP4 or QuickTime file tells it, unless the file is fragmented.
 
     Args:
-        name: The name that `open_for_ffmpeg` yields.
+        name: The name of a file that `open_for_ffmpeg` yields.
         options: Further options of FFmpeg.
 
     Raises:
+        MediaError: The file has a format that is not read.
         av.FFmpegError: The file is not a media file, or cannot be read.
     """
     has_full_header = False
     with suppress(OSError), open(name, "rb", buffering=0) as file:  # FFmpeg tells why a file cannot be read
         has_full_header = file.read(8)[4:] == b"ftyp"
     if has_full_header:
-        container = av.open(name, options={"skip_frame": "all", **options})
+        container = open_container(name, skip_frame="all", **options)
         if all(video.frames for video in container.streams.video):  # a fragmented file states no number of frames
             return container
         container.close()
-    return av.open(name, options=options)
+    return open_container(name, **options)
 
 
 def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
@@ -179,45 +176,6 @@ def demux(
             yield packet
 
 
-def missing_seconds(container: av.container.InputContainer, end_seconds: float) -> float:
-    """Return how much earlier a file ends than its header states.
-
-    Args:
-        container: The open file.
-        end_seconds: Time at which its last packet ends, in seconds.
-
-    Returns:
-        Seconds; 0 or less if nothing is missing.
-    """
-    start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
-    stated_end = start + duration
-    if may_state_end(container):
-        stated_end = min(stated_end, duration)
-    return stated_end - end_seconds
-
-
-def may_state_end(container: av.container.InputContainer) -> bool:
-    """Return whether the duration that a file states may be the time at which it ends."""
-    muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
-    return container.format.name in DURATION_FROM_ZERO and not muxer.startswith("libebml")
-
-
-def why_cut_short(container: av.container.InputContainer, error: Exception) -> str:
-    """Return why a file cannot be read to its end, from the error with which FFmpeg stopped."""
-    if container.format.name == "ogg" and isinstance(error, (av.error.PatchWelcomeError, av.error.ArgumentError)):
-        return (
-            "cut short: it is a chain of several recordings, of which FFmpeg reads only the first; "
-            "split it into its recordings"
-        )
-    return f"cut short: it cannot be read any further: {ffmpeg_reason(error)}"
-
-
-def ffmpeg_reason(error: Exception) -> str:
-    """Return the first line of an error's message, up to 200 characters, or the name of its class if it has none."""
-    lines = [line.strip() for line in (getattr(error, "strerror", None) or str(error)).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
-
-
 class PacketFilter:
     """Prepares the packets of a video stream for decoding, so that each holds one frame.
 
@@ -232,16 +190,22 @@ class PacketFilter:
 
     def __init__(self, stream: VideoStream) -> None:
         self._codec = stream.codec_context.name
-        self._unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream) if self._codec == "mpeg4" else None
+        self._waiting: list[bytes] = []
 
-    def frames(self, packet: av.Packet[VideoStream]) -> list[av.Packet[VideoStream]]:
-        """Return the packets with one frame each that are in a packet."""
-        if self._unpack is None or packet.is_corrupt:
-            return [packet]
-        size = packet.size  # the filter empties the packet
-        frames = self._unpack.filter(packet)
-        self.packed = self.packed or any(frame.size != size for frame in frames)
-        return frames
+    def single(self, packet: av.Packet[VideoStream]) -> av.Packet[VideoStream]:
+        """Return a packet with one frame, in place of the next packet of the stream.
+
+        A frame that was packed with another one takes the place of a frame that is not coded, which follows for it.
+        """
+        if self._codec != "mpeg4" or packet.is_corrupt:
+            return packet
+        frames = split(bytes(packet))
+        if len(frames) == 1 and not self._waiting:
+            return packet
+        self.packed = True
+        first, *waiting = self._waiting + [frame for frame in frames if len(frames) > 1 or is_coded(frame)]
+        self._waiting = waiting[:1]  # if more wait, placeholders are missing
+        return _with_content(packet, first)
 
     def is_shown(self, packet: av.Packet[VideoStream]) -> bool:
         """Return whether a packet with one frame holds a frame that players show.
@@ -253,4 +217,13 @@ class PacketFilter:
             return False
         if self._codec == "vp8":
             return bool(memoryview(packet)[0] & _VP8_SHOW_FRAME)
-        return self._codec != "mpeg4" or packet.size > _NOT_CODED_BYTES
+        return self._codec != "mpeg4" or is_coded(memoryview(packet))
+
+
+def _with_content(packet: av.Packet[VideoStream], content: bytes) -> av.Packet[VideoStream]:
+    """Return a packet with other content, and the times and marks of this one."""
+    other: av.Packet[Any] = av.Packet(content)
+    other.stream, other.time_base = packet.stream, packet.time_base
+    other.pts, other.dts, other.duration = packet.pts, packet.dts, packet.duration
+    other.is_keyframe = packet.is_keyframe
+    return other

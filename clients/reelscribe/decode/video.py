@@ -7,18 +7,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import av
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from reelscribe._files import OpenSource
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
-from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Section, VideoInfo
-from reelscribe.decode.frame_reader import FrameReader, read_with_decord
-from reelscribe.decode.frame_scaler import FrameScaler
+from reelscribe.decode.conversion.frame_scaler import FrameScaler
+from reelscribe.decode.conversion.interlacing import deinterlaced, with_neighbours
+from reelscribe.decode.frame_reader import FrameReader
 from reelscribe.decode.packets import index_packets
 from reelscribe.decode.random_access.entry_points import find_entry_points
 from reelscribe.decode.sampling import Sampling
@@ -30,9 +30,6 @@ DECODED_PIXELS = 240e6
 
 FRAME_PIXELS = 300_000
 """Pixels that could be decoded in the time that a frame takes whatever its size."""
-
-Library = Literal["av", "decord"]
-"""Library that decodes video: PyAV ("av") or decord."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,14 @@ class VideoTask:
     """Which frames are chosen; by default every frame, None for no frames."""
     resize: Resize = "fast"
     """How frames are scaled."""
-    library: Library = "av"
-    """Library to decode with. "decord" is for files on which a decode process crashed or hung with PyAV; PyAV still
-    decodes the frames and files that decord does not decode correctly."""
+    deinterlace: bool = False
+    """Whether frames that are marked as interlaced are deinterlaced."""
     detection: ShotDetection | None = None
     """How to find the shots, from which `sampling` may choose; None if nobody asks for them."""
     known_shots: Sequence[Section] | None = None
     """The shots, if they have been found before."""
+    stat: str = ""
+    """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -76,12 +74,11 @@ class VideoTask:
 
         Raises:
             TypeError: A field is unknown or missing. KeyError says the same.
-            ValueError: `resize` or `library` is unknown.
+            ValueError: `resize` is unknown.
             UsageError: A value of the sampling is out of its range.
         """
-        for name, allowed in {"resize": Resize, "library": Library}.items():
-            if value[name] not in get_args(allowed):
-                raise ValueError(f"{name}: expected one of {', '.join(get_args(allowed))}, got {value[name]!r}")
+        if value["resize"] not in get_args(Resize):
+            raise ValueError(f"resize: expected one of {', '.join(get_args(Resize))}, got {value['resize']!r}")
         input_size, sampling = input_size_from_json(value["input_size"]), value["sampling"]
         detection, shots = value["detection"], value["known_shots"]
         return cls(
@@ -93,10 +90,6 @@ class VideoTask:
                 "known_shots": None if shots is None else [Section(*shot) for shot in shots],
             }
         )
-
-
-Picture = av.VideoFrame | FrameArray
-"""A decoded frame at its stored size: of PyAV, or (height, width, 3) uint8 RGB of decord."""
 
 
 class ChosenFrame(NamedTuple):
@@ -117,15 +110,19 @@ class OpenVideo:
 
     Args:
         path: Path of the file.
-        library: Library to decode with.
+        stat: The `file_stat` that it must have; empty for the one that it has now.
+        deinterlace: Whether frames that are marked as interlaced are deinterlaced.
         detection: How to find the shots; None if nobody asks for them.
         known_shots: The shots, if they have been found before.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
         MediaError: The file is missing, empty, or not a video.
+        SourceChanged: It has another `file_stat`.
     """
 
+    file: OpenSource
+    """The open file."""
     info: VideoInfo
     """Description of the video stream."""
     times: NDArray[np.float64]
@@ -141,22 +138,22 @@ class OpenVideo:
         self,
         path: str,
         *,
-        library: Library = "av",
+        stat: str = "",
+        deinterlace: bool = False,
         detection: ShotDetection | None = None,
         known_shots: Sequence[Section] | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._library, self._heartbeat = library, heartbeat
+        self._deinterlace, self._heartbeat = deinterlace, heartbeat
         with ExitStack() as stack:
-            self._name = stack.enter_context(open_for_ffmpeg(path))
-            self._packets = packets = index_packets(self._name, heartbeat)
-            self._close = stack.pop_all().close
-        self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
-        self._reader = FrameReader(self._name, packets, heartbeat)
-        self._decoded_by_decord = 0
-        self.shots, self.undecodable = known_shots, 0
-        if detection and known_shots is None:
-            self.find_shots(detection)
+            self.file = stack.enter_context(open_for_ffmpeg(path, stat))
+            self._packets = packets = index_packets(self.file.name, heartbeat)
+            self.info, self.times, self.why_incomplete = packets.info, packets.times, packets.why_incomplete
+            self._reader = FrameReader(self.file.name, packets, heartbeat)
+            self.shots, self.undecodable = known_shots, 0
+            if detection and known_shots is None:
+                self.find_shots(detection)
+            self._until_exit = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -164,17 +161,17 @@ class OpenVideo:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self._until_exit.__exit__(kind, error, trace)
 
     @property
     def decoded(self) -> int:
         """Number of frames that have been decoded, wanted or not."""
-        return self._reader.decoded + self._decoded_by_decord
+        return self._reader.decoded
 
     @property
     def can_go_back(self) -> bool:
         """Whether a part of the video can be decoded again without everything before it."""
-        return self._library == "av" and self._reader.may_seek
+        return self._reader.may_seek
 
     def find_shots(self, detection: ShotDetection) -> None:
         """Decode the whole video to find `shots`."""
@@ -185,8 +182,8 @@ class OpenVideo:
         """Return the presentation time of a frame, in seconds."""
         return round(float(self.times[index]), 6)
 
-    def pictures(self, wanted: Sequence[int], *, drops: bool | None = None) -> Iterator[tuple[int, Picture]]:
-        """Decode frames.
+    def pictures(self, wanted: Sequence[int], *, drops: bool | None = None) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Decode frames, and deinterlace them if that is asked for.
 
         Args:
             wanted: Indices of frames, ascending.
@@ -198,25 +195,22 @@ class OpenVideo:
         Raises:
             MediaError: The file cannot be opened again.
         """
-        done = 0
-        if self._library == "decord" and wanted:
-            for index, frame in read_with_decord(self._name, self._packets, self._heartbeat):
-                self._decoded_by_decord += 1
-                if index == wanted[done]:
-                    yield index, frame
-                    done += 1
-                    if done == len(wanted):
-                        return
-        drops = self._reader.gains_by_dropping(wanted) if drops is None else drops
-        yield from self._reader.read(wanted[done:], drops=drops)
+        drops = self._gains_by_dropping(wanted) if drops is None else drops
+        frames = self._reader.read(self._needed(wanted), drops=drops)
+        yield from deinterlaced(frames, wanted) if self._deinterlace else frames
 
-    def scaler(self, size: InputSize, resize: Resize) -> Callable[[Picture], FrameArray | None]:
+    def _needed(self, wanted: Sequence[int]) -> Sequence[int]:
+        """Return which frames must be decoded for those that are wanted."""
+        return with_neighbours(wanted, len(self.times)) if self._deinterlace else wanted
+
+    def _gains_by_dropping(self, wanted: Sequence[int]) -> bool:
+        return self._reader.gains_by_dropping(self._needed(wanted))
+
+    def scaler(self, size: InputSize, resize: Resize) -> Callable[[av.VideoFrame], FrameArray | None]:
         """Return a function that scales a picture of this video; it returns None for one that cannot be converted."""
         scale = FrameScaler(self.info, size, resize)
 
-        def scaled(picture: Picture) -> FrameArray | None:
-            if not isinstance(picture, av.VideoFrame):
-                return fit(Image.fromarray(picture), size, self.info.shown_size)
+        def scaled(picture: av.VideoFrame) -> FrameArray | None:
             try:
                 return scale(picture)
             except av.FFmpegError:  # it cannot convert some pixel formats; their frames count as undecodable
@@ -246,7 +240,8 @@ class Video(OpenVideo):
     def __init__(self, task: VideoTask, heartbeat: Callable[[], None] = lambda: None) -> None:
         super().__init__(
             task.path,
-            library=task.library,
+            stat=task.stat,
+            deinterlace=task.deinterlace,
             detection=task.detection,
             known_shots=task.known_shots,
             heartbeat=heartbeat,
@@ -258,7 +253,7 @@ class Video(OpenVideo):
             keyframes, end = self._packets.keyframes, self.info.end_seconds
             self.chosen = task.sampling.choose(self.times, keyframes, end, self.shots or ())
             self.end_seconds = task.sampling.span_end(self.times, end)
-        self._drops = self._reader.gains_by_dropping(self.chosen)
+        self._drops = self._gains_by_dropping(self.chosen)
 
     def entry_points(self, portion_seconds: float) -> Sequence[int]:
         """Find where other processes may begin to read chosen frames.
@@ -277,7 +272,7 @@ class Video(OpenVideo):
         return find_entry_points(self.chosen, self._packets.keyframes, groups, least)
 
     def frames(
-        self, ordinals: range, look_at: Callable[[int, Picture], None] = lambda *_: None
+        self, ordinals: range, look_at: Callable[[int, av.VideoFrame], None] = lambda *_: None
     ) -> Iterator[ChosenFrame]:
         """Read chosen frames.
 

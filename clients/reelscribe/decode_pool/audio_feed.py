@@ -27,9 +27,6 @@ from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError, NoSound
 
-ATTEMPTS = 2
-"""Number of times that a file is tried; a process may die or hang for reasons other than the file."""
-
 MAX_SILENT_CHUNKS = 1024
 """Largest number of silent chunks in a batch. Without it, nothing would be saved in hours of silence."""
 
@@ -86,10 +83,6 @@ class ReadAudio:
     chunks_per_batch: int
     """Largest number of chunks to transcribe in a batch."""
 
-    def attempts(self) -> Sequence[Self]:
-        """Return the command of each attempt; another one follows when a process dies or hangs."""
-        return [self] * ATTEMPTS
-
     def for_portion(self, portion: Portion, opened: OpenedAudio | None) -> Self:  # noqa: ARG002 - there is only one
         """Return this command: one process reads the source."""
         return self
@@ -128,6 +121,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
     Raises:
         NoSound: The file has video but no audio.
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
+        SourceChanged: The file is not the one with the `file_stat` of the task, or was written to.
     """
     audio_task = AudioTask.from_json(task)
     with Audio(audio_task, channel.heartbeat) as audio:
@@ -135,6 +129,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], chunks_per_batch: 
             raise MediaError("expected sound, or at least pictures, got neither")
         if audio.info is None:
             raise NoSound("it has no sound")
+        audio.file.check()
         channel.queue(opened={"info": asdict(audio.info), "samples": None, "why_incomplete": None})
         wanted = [Span(**span) for span in spans]
         _AudioFeed(channel, audio, wanted, audio_task.sample_rate, chunks_per_batch).run()
@@ -180,6 +175,7 @@ class _AudioFeed:
                     break
             else:
                 assert self._audio.info
+                self._audio.file.check()
                 info, samples = asdict(self._audio.info), self._audio.samples_read
                 self._channel.queue(
                     opened={"info": info, "samples": samples, "why_incomplete": self._audio.why_incomplete}
@@ -228,7 +224,11 @@ class _AudioFeed:
         self._channel.array(batch.slot, (begin + len(samples),), np.int16)[begin:] = samples
 
     def _send_batch(self, next_first: int | None = None) -> None:
-        """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
+        """Send the batch unless it is empty, and begin the next one, by default where this one ends.
+
+        Raises SourceChanged if the batch may be of other bytes.
+        """
+        self._audio.file.check()
         batch = self._batch
         if len(batch.audible) == self._max_chunks:
             self._channel.send(batch=vars(batch))

@@ -24,7 +24,6 @@ from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clip_video import ClipVideo, ReadClip
 from reelscribe.decode.clips import ClipTask
 from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.frame_feed import LIBRARIES
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
 from reelscribe.errors import MediaError
@@ -98,10 +97,6 @@ class ReadClips:
     thumbnails: ThumbnailTask | None = None
     """Which thumbnails to keep of the clips that are read; None for none."""
 
-    def attempts(self) -> Sequence[Self]:
-        """Return the command of each attempt; another one follows when a process dies or hangs."""
-        return [replace(self, task=replace(self.task, library=library)) for library in LIBRARIES]
-
     def for_portion(self, portion: Portion, opened: OpenedClips | None) -> Self:  # noqa: ARG002 - there is only one
         """Return this command: one process reads the source."""
         return self
@@ -150,6 +145,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
 
     Raises:
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
+        SourceChanged: The file is not the one with the `file_stat` of the task, or was written to.
     """
     clip_task = ClipTask.from_json(task)
     with ClipVideo(clip_task, channel.heartbeat) as video:
@@ -158,8 +154,8 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
         keeper = None
         if thumbnails is not None:
             of_shots = clip_task.cutting.cut == "shots"
-            keeper = ClipKeeper(ThumbnailTask.from_json(thumbnails), video.info, of_shots=of_shots)
-        _ClipFeed(channel, clips_per_batch, keeper).run(video, [Span(**span) for span in spans])
+            keeper = ClipKeeper(ThumbnailTask.from_json(thumbnails), video, of_shots=of_shots)
+        _ClipFeed(channel, video, clips_per_batch, keeper).run([Span(**span) for span in spans])
         if keeper and keeper.failure:
             channel.queue(warning=keeper.failure)
         if not known:
@@ -168,6 +164,7 @@ def feed(channel: WorkerChannel, task: Any, spans: list[Any], clips_per_batch: i
 
 
 def _queue_opened(channel: WorkerChannel, video: ClipVideo) -> None:
+    video.file.check()
     channel.queue(
         opened={
             "info": asdict(video.info),
@@ -193,13 +190,15 @@ class _Batch:
 class _ClipFeed:
     """Sends the clips of a video in batches that fill a slot at most."""
 
-    def __init__(self, channel: WorkerChannel, max_clips: int, keeper: ClipKeeper | None = None) -> None:
-        self._channel, self._max_clips, self._keeper = channel, max_clips, keeper
+    def __init__(
+        self, channel: WorkerChannel, video: ClipVideo, max_clips: int, keeper: ClipKeeper | None = None
+    ) -> None:
+        self._channel, self._video, self._max_clips, self._keeper = channel, video, max_clips, keeper
         self._batch, self._used = _Batch(0, 0), 0
 
-    def run(self, video: ClipVideo, spans: Sequence[Span]) -> None:
+    def run(self, spans: Sequence[Span]) -> None:
         try:
-            for read in video.read(spans):
+            for read in self._video.read(spans):
                 self._channel.heartbeat()
                 if read.clip.ordinal != self._batch.stop:
                     self._end_batch(next_first=read.clip.ordinal)
@@ -233,7 +232,11 @@ class _ClipFeed:
         self._used += frames.nbytes
 
     def _end_batch(self, next_first: int | None = None) -> None:
-        """Send the batch unless it is empty, and begin the next one, by default where this one ends."""
+        """Send the batch unless it is empty, and begin the next one, by default where this one ends.
+
+        Raises SourceChanged if the batch may be of other bytes.
+        """
+        self._video.file.check()
         batch = self._batch
         if batch.slot is not None:
             self._channel.send(batch=vars(batch))

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from reelscribe._tasks import cancel_all
 from reelscribe.contract.source import Source
 from reelscribe.decode_pool.process import DecodeProcess
+from reelscribe.decode_pool.read_source import ATTEMPTS
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
-
-ATTEMPTS = 2
-"""Number of times that a digest is tried; a process may die or hang for reasons other than the file."""
 
 SMALL_BYTES = 2**20
 """Size of a file up to which it is read together with others, in bytes. Sending a command to a process takes longer

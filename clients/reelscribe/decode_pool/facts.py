@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable
 
+from reelscribe._files import OpenSource, size_in
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import MediaError
 
@@ -21,10 +22,11 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
         heartbeat: Called after each mebibyte.
 
     Returns:
-        The path, the size and the digest.
+        The path, the size, the digest, and the `file_stat` of the file.
 
     Raises:
         MediaError: The file does not exist, is not a regular file, or cannot be read. The message has no path.
+        SourceChanged: The file was written to meanwhile.
     """
     digest = hashlib.sha256()
     try:
@@ -32,11 +34,12 @@ def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Sour
             os.listdir(path)
         if os.path.exists(path) and not os.path.isfile(path):
             raise MediaError("expected a regular file")
-        with open(path, "rb") as file:
+        with OpenSource(path) as file:
             while block := file.read(2**20):
                 digest.update(block)
                 heartbeat()
-            return Source(path, file.tell(), digest.hexdigest())
+            file.check()
+            return Source(path, size_in(file.stat), digest.hexdigest(), file.stat)
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
         raise MediaError(f"it cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
@@ -57,16 +60,18 @@ def read_header(path: str) -> Header:
         raise MediaError("expected a regular file")
     # Imported here, because processes that only compute digests start faster without FFmpeg.
     import av
-    from av.stream import Disposition
 
-    from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg, open_undecoded
+    from reelscribe.decode.containers.completeness import stated_seconds
+    from reelscribe.decode.containers.opening import ffmpeg_reason
+    from reelscribe.decode.containers.streams import choose_video
+    from reelscribe.decode.source_file import open_for_ffmpeg, open_undecoded
 
-    with open_for_ffmpeg(path) as name:
+    with open_for_ffmpeg(path) as file:
         try:
-            with open_undecoded(name, analyzeduration="1") as container:
-                videos = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
-                rate = videos[0].average_rate or videos[0].guessed_rate if videos else 0
-                seconds = (container.duration or 0) / av.time_base
+            with open_undecoded(file.name, analyzeduration="1") as container:
+                video = choose_video(container)
+                rate = video.average_rate or video.guessed_rate if video else 0
+                seconds = stated_seconds(container)
                 return Header(seconds if seconds > 0 else None, None if rate is None else float(rate))
         except (av.FFmpegError, UnicodeError, ValueError) as error:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None

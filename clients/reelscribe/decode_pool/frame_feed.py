@@ -27,7 +27,7 @@ import numpy as np
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.reuse import ReuseDetector
-from reelscribe.decode.video import ChosenFrame, Library, Video, VideoTask
+from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.portions.kept_file import KeptFile
 from reelscribe.decode_pool.portions.spans import Portion, before_entry_point
@@ -35,10 +35,6 @@ from reelscribe.decode_pool.slots import DecodedBatch, Slots, items_per_request
 from reelscribe.errors import MediaError
 from reelscribe.thumbnails.keeper import FrameKeeper
 from reelscribe.thumbnails.store import ThumbnailTask
-
-LIBRARIES: tuple[Library, ...] = ("av", "av", "decord")
-"""Decode library of each attempt at a file. The second attempt uses the same one, because a process may die or hang for
-reasons other than the file; the third uses decord, which has another build of FFmpeg."""
 
 PORTION_SECONDS = 2.0
 """Shortest time that a process takes to decode a portion of a video, in seconds, about. To begin one takes some
@@ -113,10 +109,6 @@ class ReadFrames:
     thumbnails: ThumbnailTask | None = None
     """Which thumbnails to keep of the frames that are read; None for none."""
 
-    def attempts(self) -> Sequence[Self]:
-        """Return the command of each attempt; another one follows when a process dies or hangs."""
-        return [replace(self, task=replace(self.task, library=library)) for library in LIBRARIES]
-
     def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
         """Return the JSON of the command, with the spans of chosen frames to read, in ascending order."""
         task, spans_json = self.task.to_json(), [vars(span) for span in spans]
@@ -175,12 +167,14 @@ def feed(
 
     Raises:
         MediaError: The file cannot be read, or not to its end. Batches with everything before were sent.
+        SourceChanged: The file is not the one with the `file_stat` of the task, or was written to.
     """
     key = {**task, "known_shots": None}  # the shots are those that the process which opened the video first has found
     video = kept.get(key)
     decoded_before = video.decoded if video else 0
     video = video or kept.open(key, Video(VideoTask.from_json(task), channel.heartbeat))
     entry_points = video.entry_points(portion_seconds) if portion == "first" else ()
+    video.file.check()
     channel.queue(
         opened={
             "info": asdict(video.info),
@@ -290,8 +284,10 @@ class _FrameFeed:
     def _end_batch(self) -> None:
         """Send the batch unless it is empty, and begin the next one.
 
-        The last batch of a file, unless it is full, is sent with the end of the file.
+        The last batch of a file, unless it is full, is sent with the end of the file. Raises SourceChanged if the batch
+        may be of other bytes.
         """
+        self._video.file.check()
         batch = self._batch
         if len(batch.frame_indices) == self._max_frames:
             self._channel.send(batch=vars(batch))

@@ -16,7 +16,15 @@ from typing import IO, Any, Protocol, Self, TypeVar
 from reelscribe.contract.source import Header, Source, Span
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoPictures, NoSound, StartupError
+from reelscribe.errors import (
+    DecoderDied,
+    DecoderStalled,
+    MediaError,
+    NoPictures,
+    NoSound,
+    SourceChanged,
+    StartupError,
+)
 
 FILES_PER_PROCESS = 200
 """Number of files, or of portions of files, after which a process is replaced, because codecs leak memory."""
@@ -38,9 +46,6 @@ Batch = TypeVar("Batch", bound=DecodedBatch)
 
 class ReadCommand(Protocol[Opened, Batch]):
     """A command to read a source, and the parser of its replies: `ReadFrames` or `ReadAudio`."""
-
-    def attempts(self) -> Sequence[ReadCommand[Opened, Batch]]:
-        """Return the command of each attempt; another one follows when a process dies or hangs."""
 
     def for_portion(self, portion: Portion, opened: Opened | None) -> ReadCommand[Opened, Batch]:
         """Return the command to read a portion of the source, with what is known about it, if it has portions."""
@@ -285,5 +290,5 @@ class DecodeProcess:
 
 
 def _media_error(type: str, message: str) -> MediaError:  # noqa: A002 - a field of the reply
-    types = {"NoPictures": NoPictures, "NoSound": NoSound}
+    types = {"NoPictures": NoPictures, "NoSound": NoSound, "SourceChanged": SourceChanged}
     return types.get(type, MediaError)(message)

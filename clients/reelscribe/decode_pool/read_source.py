@@ -12,6 +12,9 @@ from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCom
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import DecoderDied, DecoderStalled
 
+ATTEMPTS = 2
+"""Number of times that a source is tried; a process may die or hang for reasons other than the source."""
+
 
 class ReadSource(Generic[Opened, Batch]):
     """A source that is being read."""
@@ -24,7 +27,7 @@ class ReadSource(Generic[Opened, Batch]):
             spans: The spans to read, in ascending order.
             divide: Whether to divide the source into portions, if it has entry points.
         """
-        self._attempts = command.attempts()
+        self._command = command
         self._failures = 0
         self._left, self._divide = list(spans), divide
         self._opened: Opened | None = None
@@ -35,8 +38,7 @@ class ReadSource(Generic[Opened, Batch]):
     @property
     def is_divided(self) -> bool:
         """Whether what is left of it has portions, so that several processes can read it."""
-        # decord, with which the last attempt is made, decodes from the beginning.
-        return bool(self._entry_points) and self._failures < len(self._attempts) - 1
+        return bool(self._entry_points)
 
     @property
     def is_left(self) -> bool:
@@ -57,7 +59,7 @@ class ReadSource(Generic[Opened, Batch]):
         wanted, self._left = before_entry_point(self._left, self._entry_points if self.is_divided else ())
         attempt = self._failures
         try:
-            items = process.read(self._command(), wanted)
+            items = process.read(self._portion(), wanted)
             async with aclosing(items):
                 async for item in items:
                     if isinstance(item, DecodedBatch):
@@ -71,13 +73,13 @@ class ReadSource(Generic[Opened, Batch]):
             self._left = join(self._left, wanted)
             if attempt == self._failures:  # of processes that end together, as when a disk does not answer, one counts
                 self._failures += 1
-            if self._failures == len(self._attempts) and not self.failure:
+            if self._failures == ATTEMPTS and not self.failure:
                 self.failure = type(error)(f"{error}; like {self._failures - 1} before it")
             raise
 
-    def _command(self) -> ReadCommand[Opened, Batch]:
+    def _portion(self) -> ReadCommand[Opened, Batch]:
         portion: Portion = "later" if self.is_divided else "all" if self._opened or not self._divide else "first"
-        return self._attempts[self._failures].for_portion(portion, self._opened)
+        return self._command.for_portion(portion, self._opened)
 
     def _open(self, opened: Opened, wanted: Sequence[Span]) -> list[Span]:
         """Take note of the entry points, and return what the process that has found them reads."""

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from reelscribe.errors import UsageError, brief
+from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.cues import CueSource
 from reelscribe.export.folder import ExportFolder
@@ -24,6 +24,8 @@ from reelscribe.export.names import common_folder_of
 from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.subtitles import subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
+from reelscribe.export.texts import text_writer
+from reelscribe.results.records import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class _SourceFormat(_Format):
     from; returns a function that writes the files of a source."""
     has_cues: bool = False
     """Whether the files show cues."""
+    needs: Kind | None = None
+    """The annotations that some record must have; None if the format is made of several kinds."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, t
 _FORMATS: Mapping[str, _SourceFormat | _TableFormat | _SiteFormat] = {
     "vtt": _SourceFormat(partial(subtitle_writer, webvtt, "vtt"), has_cues=True, library="pysubs2", extra="client"),
     "srt": _SourceFormat(partial(subtitle_writer, subrip, "srt"), has_cues=True, library="pysubs2", extra="client"),
+    "txt": _SourceFormat(lambda folder, common_folder, cues: text_writer(folder, common_folder), needs="transcript"),
     "csv": _TableFormat(csv_writer),
     "parquet": _TableFormat(parquet_writer, library="pyarrow", extra="parquet"),
     "chapters": _SourceFormat(lambda folder, common_folder, cues: chapter_writer(folder, common_folder)),
@@ -104,7 +109,7 @@ def export(
         tell: Is told in whole lines what was done besides writing the files that are returned.
 
     Returns:
-        The files that were written, without the thumbnails of pages.
+        The files that were written; of the many that pages consist of, `index.html` alone.
 
     Raises:
         UsageError: A format or `cues` is unknown, a library is missing, no record has the annotations that `cues`
@@ -138,9 +143,7 @@ def check_formats(formats: Sequence[str]) -> None:
             raise UsageError(f"export: expected formats out of {', '.join(FORMATS)}, got {brief(name)}")
         library, extra = _FORMATS[name].library, _FORMATS[name].extra
         if library and find_spec(library) is None:
-            raise UsageError(
-                f"export: {name} needs the package {library}; in the project's folder, pip install '.[{extra}]'"
-            )
+            raise UsageError(f"export: {name}: {missing_package(library, extra or 'client')}")
 
 
 def _check_file(annotations: Path) -> None:
@@ -169,8 +172,12 @@ def _export_each(annotations: Path, folder: ExportFolder, formats: Sequence[str]
             for write in chain(writers, tables["sources"], *(tables[kind] for kind in source.kinds)):
                 write(source)
             del source  # each may take hundreds of megabytes, so that it must not stay while the next one is read
-        if any(each.has_cues for each in chosen) and cues not in ("auto", "both", *tables):
-            raise _no_cues(annotations, cues)
+        needed: list[str] = [each.needs for each in chosen if each.needs]
+        if cues not in ("auto", "both") and any(each.has_cues for each in chosen):
+            needed.append(cues)
+        for name in needed:
+            if name not in tables:
+                raise _missing(annotations, name)
 
 
 def _table_writers(
@@ -189,10 +196,11 @@ def _table_writer(
         yield write
 
 
-def _no_cues(annotations: Path, cues: CueSource) -> UsageError:
-    command = {"captions": "caption", "clips": "caption --clips shots", "transcript": "transcribe"}[cues]
-    annotate = "annotate --clips shots" if cues == "clips" else "annotate"
+def _missing(annotations: Path, kind: str) -> UsageError:
+    command = {"captions": "caption", "clips": "caption --clips shots", "transcript": "transcribe"}[kind]
+    annotate = "annotate --clips shots" if kind == "clips" else "annotate"
+    wanted = "transcripts" if kind == "transcript" else kind
     return UsageError(
-        f"export: expected records with {cues} to make cues from, and {annotations} has none; use --cues auto for the"
-        f" annotations that are there, or make {cues} with `reelscribe {command}` or `reelscribe {annotate}` first"
+        f"export: expected records with {wanted}, and {annotations} has none; make them with `reelscribe {command}` or"
+        f" `reelscribe {annotate}` first, or choose another format, or --cues auto, for what is there"
     )

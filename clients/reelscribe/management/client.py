@@ -82,10 +82,9 @@ class ManagementClient:
             if api:
                 await api.close()
 
-    async def models(self) -> list[ModelVersion]:
-        """Describe every version of every model."""
+    async def names(self) -> list[str]:
+        """Return the names of all models."""
         names: list[str] = []
-        versions: list[ModelVersion] = []
         page: str | None = "0"
         while page:
             with _expect_torchserve():
@@ -94,7 +93,12 @@ class ManagementClient:
                 page = answer.get("nextPageToken")
                 if (page and not answer["models"]) or len(names) > MAX_MODELS:
                     raise ValueError(f"a list of models without an end, or of more than {MAX_MODELS:,}")
-        for name in names:
+        return names
+
+    async def models(self) -> list[ModelVersion]:
+        """Describe every version of every model."""
+        versions: list[ModelVersion] = []
+        for name in await self.names():
             with suppress(UnknownModel):  # it has been unregistered meanwhile
                 versions += await self.versions(name)
         return versions
@@ -230,7 +234,8 @@ class ManagementClient:
                 raise StartupError(f"{model} {version} cannot be loaded: {reason}")
             if state.min_workers == 0:
                 raise StartupError(
-                    f"{model} {version} has no workers: give minWorkers in its archive's YAML, which must be valid"
+                    f"{model} {version} has no workers, so none becomes ready; give it some with `reelscribe models"
+                    f" scale {model} 1`. An archive without a valid minWorkers in its YAML has none from the start"
                 )
             if time.monotonic() > deadline:
                 ready = sum(worker.ready for worker in state.workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, Self, get_args
@@ -17,6 +18,9 @@ TEXT_KINDS: tuple[TextKind, ...] = get_args(TextKind)
 MOST_CHARACTERS = 500
 """Longest value of a parameter, in characters. What is longer is cut."""
 
+MOST_PATH_CHARACTERS = 4096
+"""Longest path of a folder, in characters."""
+
 MOST_PAGE = 10**9
 """Largest number of a page."""
 
@@ -25,6 +29,10 @@ MOST_PAGE = 10**9
 class LibraryQuery:
     """Which sources the library shows, in which order. Each field is a parameter of the address; "" means all."""
 
+    q: str = ""
+    """What a source is found by: parts of its folder, its name and its tags, with spaces between them, in any order."""
+    folder: str = ""
+    """Path of the folder that has it, or that is above it, below the folder of all sources, such as "2024/beach"."""
     state: str = ""
     """A state of `reelscribe.pages.views.Card`, or "missing"."""
     language: str = ""
@@ -47,10 +55,13 @@ class LibraryQuery:
         Args:
             parameters: The decoded parameters; others than those of this class are ignored.
         """
-        texts = {name: _cut(parameters.get(name, "")) for name in ("state", "language", "error", "flag", "duration")}
+        texts = {
+            name: _cut(parameters.get(name, "")) for name in ("q", "state", "language", "error", "flag", "duration")
+        }
+        folder = parameters.get("folder", "")[:MOST_PATH_CHARACTERS]
         order = parameters.get("sort", "")
         sort: Sort = next((known for known in get_args(Sort) if known == order), "name")
-        return cls(**texts, sort=sort, page=_page(parameters.get("page", "")))
+        return cls(**texts, folder=folder, sort=sort, page=_page(parameters.get("page", "")))
 
     def parameters(self) -> list[tuple[str, str]]:
         """Return the parameters that differ from their defaults, in order."""
@@ -64,6 +75,10 @@ class LibraryQuery:
             page: Number of the page, from 1.
         """
         return replace(self, page=page)
+
+    def words(self) -> list[str]:
+        """Return the parts of what a source is found by. Quotes and stars, which mean something in a search, do not."""
+        return re.findall(r'[^\s"*]+', self.q)
 
     def seconds(self) -> tuple[float, float | None]:
         """Return the range of durations: the shortest, and the limit that none reaches, or None."""

@@ -62,7 +62,7 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._templates.filters.update(
-            shown=shown, label=label, uncut=uncut, clock=clock, seconds=exact_seconds, amount=amount
+            shown=shown, label=label, ending=ending, uncut=uncut, clock=clock, seconds=exact_seconds, amount=amount
         )
         self._templates.globals.update(
             labels=LABELS,
@@ -71,6 +71,10 @@ class Renderer:
             most_words=MOST_WORDS,
             query_of_error=lambda error: LibraryQuery(error=error),
             query_of_state=lambda state: LibraryQuery(state=state),
+            query_of_folder=lambda folder: LibraryQuery(folder=folder),
+            query_of_words=LibraryQuery,
+            folders_of=folders_of,
+            page_numbers=page_numbers,
         )
 
     def library(self, view: LibraryView) -> str:
@@ -80,6 +84,15 @@ class Renderer:
             view: What it shows.
         """
         return self._page("library", view, "./", live=self._pause(bool(view.site.running)), filtered=_filtered(view))
+
+    def card(self, card: Card) -> str:
+        """Return what the page of the library has of a source.
+
+        Args:
+            card: The source.
+        """
+        macros = self._templates.get_template("macros.html").make_module({"link": RelativeLinks(self._links, "./")})
+        return str(macros.source_card(card))  # type: ignore[attr-defined]  # a macro of the template
 
     def search(self, view: SearchView) -> str:
         """Return the page of the search.
@@ -97,7 +110,8 @@ class Renderer:
         """
         live = self._pause(bool(view.site.running))
         watchable = view.playback.player != "none" or bool(view.tracks or view.thumbnails)
-        pictures = list(zip(view.thumbnails, picture_starts(view, view.thumbnails), strict=True))
+        starts = picture_starts(view, view.thumbnails)
+        pictures = list(zip(view.thumbnails, starts, different_clocks(view.thumbnails), strict=True))
         drawings = {"lanes": timeline_bars(view), "film": film_strip(view), "pictures": pictures}
         return self._page("source", view, "../", live=live, watchable=watchable, **drawings)
 
@@ -200,16 +214,57 @@ def label(text: str, most: int) -> str:
     return uncut(text[:most]) + ("…" if len(text) > most else "")
 
 
-def clock(seconds: float) -> str:
+def ending(text: str, most: int) -> str:
+    """Return the end of a text, such as of a path whose last folders tell most, as it can be shown.
+
+    Args:
+        text: Any text.
+        most: Largest number of its characters; "…" stands for the others.
+    """
+    return ("…" if len(text) > most else "") + uncut(text[-most:])
+
+
+def folders_of(path: str) -> list[tuple[str, str]]:
+    """Return the folders on the way to a folder and the folder itself: the name and the path of each."""
+    names = path.split("/") if path else []
+    return [(name, "/".join(names[: k + 1])) for k, name in enumerate(names)]
+
+
+def page_numbers(page: int, pages: int) -> list[int | None]:
+    """Return the numbers of the pages to which one links: the first, the last and its neighbours, with None for gaps.
+
+    Args:
+        page: The number of the page that is shown.
+        pages: The number of all pages.
+    """
+    near = range(max(2, page - 2), min(pages - 1, page + 2) + 1)
+    before = [None] if near and near[0] > 2 else []
+    after = [None] if near and near[-1] < pages - 1 else []
+    return [1, *before, *near, *after, pages]
+
+
+def clock(seconds: float, decimals: int = 0) -> str:
     """Return a time as players show it, such as "0:12" or "1:02:03".
 
     Args:
         seconds: The time, which may be negative.
+        decimals: Number of digits after the second, from 0 to 3.
     """
-    minutes, rest = divmod(int(abs(seconds)), 60)
+    whole, thousandths = divmod(int(abs(seconds) * 1000 + 0.001), 1000)
+    minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     sign = "-" if seconds <= -1 else ""
-    return f"{sign}{hours}:{minutes:02}:{rest:02}" if hours else f"{sign}{minutes}:{rest:02}"
+    fraction = f".{thousandths:03}"[: decimals + 1] if decimals else ""
+    return f"{sign}{hours}:{minutes:02}:{rest:02}{fraction}" if hours else f"{sign}{minutes}:{rest:02}{fraction}"
+
+
+def different_clocks(times: Sequence[float]) -> list[str]:
+    """Return times as players show them, with as many digits after the second as tell all of them apart, at most 3."""
+    for decimals in range(4):
+        texts = [clock(time, decimals) for time in times]
+        if len(set(texts)) == len(set(times)):
+            break
+    return texts
 
 
 def exact_seconds(seconds: float) -> str:

@@ -63,6 +63,8 @@ class Card:
     id: str
     name: str
     """Last part of its path."""
+    folder: str
+    """Path of its folder below the folder of all sources, such as "2024/beach"; empty for that one itself."""
     seconds: float | None
     """Duration; None if it is not known."""
     state: State
@@ -80,6 +82,11 @@ class Card:
     thumbnail: float | None = None
     """Time of the thumbnail that stands for it; None if it has none."""
 
+    @property
+    def path(self) -> str:
+        """Its path below the folder of all sources."""
+        return f"{self.folder}/{self.name}" if self.folder else self.name
+
 
 @dataclass(frozen=True)
 class LibraryView:
@@ -94,6 +101,10 @@ class LibraryView:
     """Number of sources in the folder."""
     pages: int
     """Number of pages of the query, at least 1."""
+    folders: tuple[Choice, ...] = ()
+    """The folders in the folder that is shown, by their paths below the folder of all sources, in order."""
+    folders_hidden: int = 0
+    """Number of folders that are not in `folders`."""
     states: tuple[Choice, ...] = ()
     languages: tuple[Choice, ...] = ()
     errors: tuple[Choice, ...] = ()
@@ -117,8 +128,8 @@ class Hit:
 
     source: str
     """Id of its source."""
-    name: str
-    """Last part of the path of its source."""
+    path: str
+    """Path of its source below the folder of all sources."""
     kind: TextKind
     start: float
     end: float | None
@@ -143,6 +154,10 @@ class SearchView:
     """Whether there are more than `total`, and counting ended there."""
     pages: int = 1
     """Number of pages, at least 1."""
+    named: tuple[Card, ...] = ()
+    """The first sources that the library finds by the same words: in their names, folders or tags."""
+    named_total: int = 0
+    """Number of such sources."""
     problem: str = ""
     """Why the query cannot be searched, in a whole sentence; empty if it can, and for the empty query."""
 
@@ -210,6 +225,8 @@ class Playback:
     """Where it is not its own bytes: why, and what to do, in whole sentences; otherwise empty."""
     type: str = ""
     """Media type of what is played, such as "video/mp4"; may be empty."""
+    or_preview: bool = False
+    """Whether a browser that cannot play the video itself gets its preview instead."""
 
 
 @dataclass(frozen=True)
@@ -284,8 +301,8 @@ class FailureExample:
 
     source: str
     """Its id."""
-    name: str
-    """Last part of its path."""
+    path: str
+    """Its path below the folder of all sources."""
     message: str
 
 

@@ -40,6 +40,10 @@ LEAST_ERROR = 0.1
 FIRST_ERROR = 0.5
 """Relative standard deviation of the cost of a source, before two sources of its kind have been observed."""
 
+INEXPERIENCE = 1.2
+"""Relative standard deviation of a forecast by a single source that was done. It falls with the root of their number:
+the first sources wait for a server that is still warming up, and others may be of another kind."""
+
 _FEATURES = 3
 _SUBSETS = [list(subset) for size in (1, 2, 3) for subset in combinations((1, 2, 0), size)]
 """The sets of features that a fit may use, in the order of preference: seconds before megabytes before the constant."""
@@ -163,6 +167,11 @@ class Costs:
         """Whether the cost of any source is known."""
         return any(observed.count for observed in self._observed.values())
 
+    @property
+    def sources(self) -> float:
+        """Number of sources behind them; recent ones count most."""
+        return sum(observed.count for observed in self._observed.values())
+
     def add(self, kind: Kind, features: Vector, seconds: float) -> None:
         """Learn from a source, or from the part of one: its features, and the time that it occupied a process."""
         old = self._observed.get(kind, _Observations())
@@ -258,6 +267,14 @@ class Forecast:
         if share > 0:
             self.costs.add(size.kind, self._features(size, share), seconds)
 
+    def costs_with(self, in_progress: Sequence[OpenCost]) -> Costs:
+        """Return what sources have cost, those included of which a part has been decoded."""
+        costs = self.costs.copy()
+        for source in in_progress:
+            if source.now > 0:
+                costs.add(source.size.kind, self._features(source.size, source.now), source.seconds)
+        return costs
+
     def time_left(self, in_progress: Sequence[OpenCost] = ()) -> TimeLeft | None:
         """Forecast the time until all sources are done.
 
@@ -267,10 +284,7 @@ class Forecast:
         Returns:
             The time left; None as long as nothing is known about what sources cost.
         """
-        costs = self.costs.copy()
-        for source in in_progress:
-            if source.now > 0:
-                costs.add(source.size.kind, self._features(source.size, source.now), source.seconds)
+        costs = self.costs_with(in_progress)
         if not self._waiting and not in_progress:
             return TimeLeft(0.0, 0.0)
         if not costs.known:
@@ -317,7 +331,8 @@ class Forecast:
         fits: Mapping[Kind, tuple[Vector, float, float]],
     ) -> float:
         """Return the relative standard deviation of the sum of all costs: of chance, and of what they are judged by."""
-        variance = (LEAST_ERROR * total) ** 2
+        # Before any source is done, its parts count for little.
+        variance = (LEAST_ERROR * total) ** 2 + (INEXPERIENCE * total) ** 2 / max(self.costs.sources, 0.25)
         for kind, (_, variance_per_second, observed) in fits.items():
             begun = [self._features(one.size, one.left) for one in in_progress if one.size.kind == kind]
             extent = _extent(self._sum(kind)) + sum(map(_extent, begun))

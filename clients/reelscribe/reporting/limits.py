@@ -77,6 +77,8 @@ class Resources:
     """Number of workers that serve the model; 0 if there is no model."""
     requests_in_flight: int
     """Largest number of requests in flight."""
+    on_cpu: bool = False
+    """Whether the workers compute on the CPU."""
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Number of CPU cores that the client may use."""
 
@@ -100,7 +102,7 @@ def find_limit(load: Load, resources: Resources, *, sources_wait: bool) -> str:
             return "the network is the limit: use a faster one"
         if serving < BUSY and resources.requests_in_flight < 2 * resources.server_workers:
             return "requests are the limit: raise --requests-in-flight"
-        return "the server is the limit: add GPUs"
+        return f"the server is the limit: add GPUs{' or cores' if resources.on_cpu else ''}"
     if load.client_cpu / seconds >= BUSY:
         return "the client's core is the limit: run several clients"
     if load.digesting / load.with_file >= READING:

@@ -54,7 +54,7 @@ class Snapshot:
     """The figures of a run at one moment."""
 
     sources: int
-    """Number of sources of the run."""
+    """Number of sources of the run, or of those that have been found so far."""
     sources_done: int
     """Number of sources that are done, including failed ones."""
     sources_failed: int
@@ -79,6 +79,10 @@ class Snapshot:
     """Number of sources with the content of another source. They are annotated once."""
     sources_gone: int = 0
     """Number of sources of this run and earlier ones that were gone from the disk when this run ended."""
+    others: int = 0
+    """Number of sources with a record in the folder that this run does not name."""
+    others_failed: int = 0
+    """Number of records in the folder with an error that `sources_failed` does not count."""
     outage: Outage | None = None
     """The outage of a server because of which the run waits; None if it does not wait."""
     failures: tuple[tuple[str, str, str], ...] = ()
@@ -87,6 +91,8 @@ class Snapshot:
     """The nodes of a run over many machines, those that were lost included; none for a run on one machine."""
     nodes_lost: int = 0
     """How often a node was lost. What was in flight there was done again."""
+    all_listed: bool = True
+    """Whether all sources have been found; a run over many machines begins before."""
 
     @property
     def frames(self) -> int:
@@ -186,6 +192,8 @@ class Meter:
         """The contents of the sources that are done."""
         self._media_seconds = 0.0
         """Seconds of these sources that this run has done."""
+        self.others = self.others_failed = 0
+        """Number of sources that this run does not name, and of errors of records that it does not count."""
         self.gone = 0
         """Number of sources of this run and earlier ones that are gone from the disk."""
         self.headers: dict[str, Header] = {}
@@ -262,6 +270,8 @@ class Meter:
             sources_before=len(self._before),
             sources_copies=self._copies,
             sources_gone=self.gone,
+            others=self.others,
+            others_failed=self.others_failed,
             seconds=seconds,
             media_hours_per_hour=media_seconds / seconds,
             eta_seconds=left.seconds if left else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reelscribe.reporting.forecast import TimeLeft
@@ -38,8 +39,10 @@ class Outlook:
     """Number of its sources whose duration is not known, because their headers do not state it or cannot be read."""
     choices: tuple[Choice, ...]
     """What each track takes from the sources."""
+    replaced: int
+    """Number of sources whose records will show other results, because settings differ from those of now."""
     changed_settings: tuple[str, ...]
-    """Names of the settings that differ from those of the newest results in the folder, which are not used then."""
+    """Names of these settings."""
     left: TimeLeft | None
     """Likely duration of the run, by what earlier runs into the same folder took; None if there is none."""
 
@@ -50,8 +53,8 @@ class Outlook:
             parts[0] += f" ({self.unknown:,} of unknown length)"
         if self.excluded:
             parts.append(f"{self.excluded:,} left out")
-        if self.changed_settings:
-            parts.append(f"other settings than those of the newest results ({', '.join(self.changed_settings)})")
+        if self.replaced:
+            parts.append(other_results(self.replaced, self.changed_settings))
         if self.before == self.sources:
             return "; ".join([*parts, "all done before"])
         if self.before:
@@ -59,6 +62,12 @@ class Outlook:
         parts += [_describe_choice(choice) for choice in self.choices]
         parts.append(f"{describe_time_left(*self.left)} to go" if self.left else "time to go not known yet")
         return "; ".join(parts)
+
+
+def other_results(replaced: int, changed_settings: Sequence[str]) -> str:
+    """Return how many records will show other results than now, and why."""
+    records = "1 record" if replaced == 1 else f"{replaced:,} records"
+    return f"{records} will show other results than now, as other settings were chosen ({', '.join(changed_settings)})"
 
 
 def _describe_choice(choice: Choice) -> str:

@@ -162,7 +162,7 @@ class _Figures:
 
     def _first_line(self, snapshot: Snapshot, width: int) -> Table:
         """Return the sources, a bar, the nodes, the speed and the time left, with as many words as fit."""
-        sources = f"{snapshot.sources_done:,}/{snapshot.sources:,}"
+        sources = f"{snapshot.sources_done:,}/{snapshot.sources:,}{'' if snapshot.all_listed else '+'}"
         speed, left = f"{snapshot.media_hours_per_hour:.1f}x", time_left_in_words(snapshot)
         nodes = [f"{snapshot.nodes_ready:,}/{len(snapshot.nodes):,} nodes"] if snapshot.nodes else []
         long = [f"sources {sources}", *nodes, f"{speed} real time", f"{left} left" if left else ""]
@@ -254,7 +254,8 @@ def describe(snapshot: Snapshot) -> str:
     """Describe a snapshot in one line."""
     left = time_left_in_words(snapshot)
     return (
-        f"{snapshot.sources_done:,} of {snapshot.sources:,} sources, {snapshot.sources_failed:,} failed,"
+        f"{snapshot.sources_done:,} of {snapshot.sources:,} sources{'' if snapshot.all_listed else ' found so far'},"
+        f" {snapshot.sources_failed:,} failed,"
         f"{f' {nodes_in_words(snapshot)},' if snapshot.nodes else ''}"
         f" {snapshot.media_hours_per_hour:.1f} times real time{f', {left} left' if left else ''};"
         f" {limit_in_words(snapshot)}"
@@ -283,7 +284,7 @@ def limit_in_words(snapshot: Snapshot, width: int | None = None) -> Text:
     if outage := snapshot.outage:
         since, until = describe_clock(outage.since), describe_clock(outage.until)
         texts = [f"no server since {since}: waiting until {until}", f"no server {since}, waiting to {until}"]
-    elif snapshot.sources_done >= snapshot.sources:
+    elif snapshot.all_listed and snapshot.sources_done >= snapshot.sources:
         texts = ["all sources are done"]
     else:
         text = snapshot.bottleneck

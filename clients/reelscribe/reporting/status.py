@@ -33,7 +33,7 @@ EXIT_STATUS: Mapping[RunState, int] = {
     "ended early": 1,
     "killed": 1,
 }
-"""The exit status of `reelscribe status`: that of the run, and 0 while it lasts."""
+"""The exit status of `reelscribe status`; failed sources are those of the folder."""
 
 MOST_NODES = 20
 """Largest number of nodes that are shown, each in a row."""
@@ -73,7 +73,7 @@ class RunStatus:
         elif text in ("running", "stopping"):
             state = "killed"  # it had no time to save how it ended
         elif text == "done":
-            state = "failed sources" if snapshot.sources_failed else "done"
+            state = "failed sources" if snapshot.sources_failed + snapshot.others_failed else "done"
         else:
             state = "interrupted" if text == "interrupted" else "ended early"
         reason = text.removeprefix("ended: ") if state == "ended early" else ""
@@ -98,16 +98,25 @@ class RunStatus:
 
     def __str__(self) -> str:
         """Return the state as a sentence."""
-        failed = self.snapshot.sources_failed
+        sources, failed = self._sources, self._failed
         return {
             "running": f"running, process {self.pid}",
             "stopping": f"stopping, process {self.pid}: it saves what is in progress",
             "done": "done: all sources succeeded",
-            "failed sources": f"done: {failed:,} of {self.snapshot.sources:,} sources failed",
+            "failed sources": f"done: {failed:,} of {sources:,} sources failed",
             "interrupted": f"interrupted: {_CONTINUE}",
             "ended early": f"ended early: {printable(self.reason)}",
             "killed": f"ended without notice, killed or by a crash: {_CONTINUE}",
         }[self.state]
+
+    @property
+    def _sources(self) -> int:
+        """Number of sources of the whole job, which are all of the folder."""
+        return self.snapshot.sources + self.snapshot.others
+
+    @property
+    def _failed(self) -> int:
+        return self.snapshot.sources_failed + self.snapshot.others_failed
 
     def table(self, out: Path) -> RenderableType:
         """Return what to print.
@@ -125,7 +134,7 @@ class RunStatus:
             lost = f", lost {times(now.nodes_lost)}" if now.nodes_lost else ""
             title = nodes_in_words(now) if self.goes_on else count(len(now.nodes), "node")
             parts += [Text(f"{title}{lost}:"), Padding(_nodes(now.nodes), (0, 0, 0, 2), expand=False)]
-        if now.sources_failed:
+        if self._failed:
             texts = failure_texts(now.failures)
             parts += [Padding(Text(text, overflow="fold"), (0, 0, 0, 2), expand=False) for text in texts]
             if self.exit_status:
@@ -133,15 +142,19 @@ class RunStatus:
         return Group(*parts)
 
     def figures(self) -> list[tuple[str, str, str]]:
-        """Return rows of figures: what is counted, and its number in this run and in the whole job."""
+        """Return rows of figures: what is counted, and its number in this run and in the whole job.
+
+        The whole job is all sources of the folder. What earlier runs have made of those that this run does not name is
+        not added up.
+        """
         now = self.snapshot
         new = now.sources_done - now.sources_before
         copies = [("  copies", "", f"{now.sources_copies:,}")] if now.sources_copies else []
         return [
-            ("sources", f"{new:,}", f"{now.sources_done:,} of {now.sources:,}"),
-            ("  failed", "", f"{now.sources_failed:,}"),
+            ("sources", f"{new:,}", f"{now.sources_done + now.others:,} of {self._sources:,}"),
+            ("  failed", "", f"{self._failed:,}"),
             *copies,
-            *map(_track_row, now.lanes),
+            *(_track_row(track, of_all=not now.others) for track in now.lanes),
             ("time", describe_duration(now.seconds), ""),
         ]
 
@@ -202,6 +215,6 @@ def _nodes(nodes: Sequence[NodeSnapshot]) -> RenderableType:
     return Group(table, Text(f"and {hidden:,} more")) if hidden > 0 else table
 
 
-def _track_row(track: TrackSnapshot) -> tuple[str, str, str]:
+def _track_row(track: TrackSnapshot, *, of_all: bool) -> tuple[str, str, str]:
     unit = UNITS[track.counts]
-    return unit.made, unit.amount(track.done), unit.amount(track.done + track.done_before)
+    return unit.made, unit.amount(track.done), unit.amount(track.done + track.done_before) if of_all else ""

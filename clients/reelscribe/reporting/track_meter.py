@@ -194,7 +194,14 @@ class TrackMeter:
 
     def time_left(self) -> TimeLeft | None:
         """Return the time until the track is done; None until something is known about what sources cost."""
-        return self.forecast.time_left([self._cost(path, one) for path, one in self._decoding.items()])
+        return self.forecast.time_left(self._in_progress())
+
+    def costs(self) -> Costs:
+        """Return what sources have cost, those that are being decoded included, for the next run."""
+        return self.forecast.costs_with(self._in_progress())
+
+    def _in_progress(self) -> list[OpenCost]:
+        return [self._cost(path, one) for path, one in self._decoding.items()]
 
     def _cost(self, path: str, decoding: _Decoding) -> OpenCost:
         progress = self.open.get(path, _OpenSource(0.0))

@@ -66,7 +66,7 @@ def check_folder(out: Path) -> None:
             raise OutputError(f"{out / name}: a folder; expected a file or nothing there")
 
 
-def write_results(out: Path, records: Iterable[Record]) -> None:
+def write_results(out: Path, records: Iterable[Record]) -> tuple[int, int]:
     """Write annotations.jsonl, run.json and failures.txt, and replace older ones.
 
     Lines keep the order of the records, with one exception. Readers such as DuckDB and Hugging Face datasets infer the
@@ -77,17 +77,21 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
         out: Folder to write to, which exists.
         records: The records, in a stable order.
 
+    Returns:
+        Number of the records, and of those with an error.
+
     Raises:
         OutputError: A file cannot be written.
     """
     check_folder(out)
-    size = 0
+    size = count = 0
     smallest: dict[str, _Line] = {}  # shows the type of a field; nothing is kept of other lines, which may be millions
     failures: list[bytes] = []
     settings: dict[str, ModelSettings] = {}
     with _output_errors(out / NAME), atomic_file(out / NAME, durable=True) as partial:
         with partial.open("wb") as file:
             for record in records:
+                count += 1
                 start, typed = size, set[str]()
                 for piece in iter_line(record, typed):
                     size += file.write(piece.encode())
@@ -100,6 +104,7 @@ def write_results(out: Path, records: Iterable[Record]) -> None:
             _move_to_beginning(partial, sorted(set(smallest.values()), key=lambda line: line.start))
     _write_small(out / SETTINGS_NAME, _settings_to_json(settings).encode("utf-8", "backslashreplace"))
     _write_small(out / FAILURES_NAME, b"".join(failures))
+    return count, len(failures)
 
 
 def iter_line(record: Record, typed: set[str]) -> Iterator[str]:

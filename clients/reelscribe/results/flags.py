@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 from rapidfuzz import fuzz
 
@@ -25,13 +25,29 @@ count as nearly equal."""
 Described = TypeVar("Described", Caption, DescribedClip)
 
 
-def with_flags(results: Iterable[Described]) -> Iterator[tuple[Described, list[Flag]]]:
-    """Yield each result with its flags: "repetition", and "near-duplicate" if it is nearly equal to a neighbour."""
+def chosen_to_differ(settings: Mapping[str, Any]) -> bool:
+    """Return whether neighbours show different shots, so that equal texts of them are odd.
+
+    Args:
+        settings: What decides the results except the model: of captions with `sampling`, of descriptions with `clips`.
+    """
+    sampling, clips = settings.get("sampling", {}), settings.get("clips", {})
+    return bool(sampling.get("per_shot") == 1 or clips.get("cut") == "shots")
+
+
+def with_flags(results: Iterable[Described], *, differ: bool) -> Iterator[tuple[Described, list[Flag]]]:
+    """Yield each result with its flags.
+
+    Args:
+        results: Captions or descriptions, in the order of time.
+        differ: Whether neighbours were chosen to differ. Only then is one that is nearly equal to a neighbour a
+            "near-duplicate": of frames or windows that follow each other closely, most are.
+    """
     before: Described | None = None
     near_before = False
     for result in results:
         if before is not None:
-            near = _nearly_equal(before.text, result.text)
+            near = differ and _nearly_equal(before.text, result.text)
             yield before, _flags(before.text, near=near or near_before)
             near_before = near
         before = result

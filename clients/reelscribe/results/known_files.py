@@ -13,7 +13,7 @@ from typing import Any
 from reelscribe.contract.fields import check_types, read_number, read_text
 from reelscribe.contract.source import Header
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.results.records import KINDS, Kind
+from reelscribe.results.records import Kind
 from reelscribe.results.schema import (
     NAME,
     STAT_WITHOUT_DEVICE,
@@ -30,19 +30,33 @@ _FILES = "SELECT path, {stat}, sha256 FROM files"
 _HEADERS = "SELECT path, {stat}, seconds, frames_per_second FROM headers"
 _UNREADABLE = "SELECT path FROM sources WHERE error IS NOT NULL"
 _HAS_TABLE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
-_NEWEST_SETTINGS = """
-    SELECT value FROM settings JOIN jobs ON jobs.settings = settings.id
-    WHERE jobs.id = (SELECT max(job) FROM results WHERE kind = ?)
-"""
 # The batches of a job that ended well hold all of it, so they need not be added up. What is known of a source can be
 # long, and is read only for jobs that choose nothing.
-_JOBS = """
-    SELECT sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
+_JOB_COLUMNS = """
+    sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
         (SELECT coalesce(sum(stop - first), 0) FROM parts WHERE job = jobs.id) END,
         CASE total WHEN 0 THEN
             json_extract(opened, '$.info.end_seconds') - json_extract(opened, '$.info.start_seconds') END
-    FROM jobs WHERE settings = (SELECT id FROM settings WHERE value = ?)
 """
+_JOBS = f"SELECT {_JOB_COLUMNS} FROM jobs WHERE settings = (SELECT id FROM settings WHERE value = ?)"  # noqa: S608 - the text is our own
+# What records show that was made with other settings.
+_SHOWN = f"""
+    SELECT results.path, settings.value, {_JOB_COLUMNS}
+    FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    WHERE kind = ? AND settings.value != ? AND done
+"""  # noqa: S608 - the text is our own
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """What the record of a source shows, made with other settings than those of the run."""
+
+    sha256: str
+    """Digest of the content that it was made of."""
+    settings: Mapping[str, Any]
+    """The model with its settings."""
+    job: KnownJob
+    """How far it is."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +90,12 @@ def earlier_run_state(out: Path) -> dict[str, Any] | None:
 class KnownFiles:
     """What a ledger knew about files when this was made."""
 
-    def __init__(self, out: Path, settings: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, out: Path, models: Sequence[tuple[Kind, Mapping[str, Any]]]) -> None:
         """Read the ledger in a folder; there need not be one.
 
         Args:
             out: Folder of earlier runs.
-            settings: The settings of each model, as `Ledger.settings_id` takes them.
+            models: The kind of annotations and the settings of each model, as `Ledger.settings_id` takes them.
 
         Raises:
             OutputError: The ledger cannot be read.
@@ -89,29 +103,29 @@ class KnownFiles:
         self._digests: dict[bytes, tuple[str, str]] = {}
         self._headers: dict[bytes, tuple[str, Header]] = {}
         self._unreadable: set[bytes] = set()
-        self._newest: dict[Kind, str] = {}
-        self._jobs: list[dict[str, KnownJob]] = [{} for _ in settings]
+        self._jobs: list[dict[str, KnownJob]] = [{} for _ in models]
+        self._shown: list[dict[bytes, ShownJob]] = [{} for _ in models]
         path = out / NAME
         if not path.exists():
             return
         with output_errors(path, "read"), row_errors(path), closing(open_to_read(path)) as database:
-            self._read(database, version_of(database, path), settings)
+            self._read(database, version_of(database, path), models)
 
-    def _read(self, database: sqlite3.Connection, version: int, settings: Sequence[Mapping[str, Any]]) -> None:
+    def _read(
+        self, database: sqlite3.Connection, version: int, models: Sequence[tuple[Kind, Mapping[str, Any]]]
+    ) -> None:
         columns = {"stat": "stat" if version == VERSION else STAT_WITHOUT_DEVICE}
         self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES.format(**columns))}
         # Ledgers of earlier versions have fewer tables.
         if database.execute(_HAS_TABLE, ["results"]).fetchone() != (0,):
             self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
-            self._newest = {kind: value for kind in KINDS for (value,) in database.execute(_NEWEST_SETTINGS, [kind])}
-            for value in self._newest.values():
-                dict(json.loads(value))
+            self._shown = [dict(_shown(database, kind, settings)) for kind, settings in models]
         if database.execute(_HAS_TABLE, ["headers"]).fetchone() != (0,):
             rows = database.execute(_HEADERS.format(**columns))
             self._headers = {key: (stat, Header(*header)) for key, stat, *header in rows}
             for _, header in self._headers.values():
                 check_types(header)
-        self._jobs = [dict(_jobs(database, value)) for value in settings]
+        self._jobs = [dict(_jobs(database, settings)) for _, settings in models]
 
     def digest(self, path: str, stat: str) -> str | None:
         """Return the SHA-256 of a file; None if it was never read, or was written to since."""
@@ -127,11 +141,16 @@ class KnownFiles:
         """Return whether a file could not be read when a run last tried."""
         return path_key(path) in self._unreadable
 
-    def changed_settings(self, kind: Kind, settings: Mapping[str, Any]) -> list[str]:
-        """Return the names of the settings that differ from those of the newest results of a kind, if there are any."""
-        # A name that only one of them has is of another version of reelscribe, or belongs to another setting.
-        newest, now = (json.loads(text) for text in (self._newest.get(kind, "{}"), settings_text(settings)))
-        return sorted(name for name in newest.keys() & now.keys() if newest[name] != now[name])
+    def shown(self, path: str, sha256: str, model: int) -> ShownJob | None:
+        """Return what the record of a source shows, if it was made with other settings than those of the model.
+
+        Args:
+            path: Path of the source.
+            sha256: Digest of its content, in hexadecimal digits. Results of another content are not shown.
+            model: Number of the model among the models.
+        """
+        shown = self._shown[model].get(path_key(path))
+        return shown if shown and shown.sha256 == sha256 else None
 
     def job(self, sha256: str, model: int) -> KnownJob | None:
         """Return the job of a content for the model with this number among the settings; None if there is none."""
@@ -139,8 +158,19 @@ class KnownFiles:
 
 
 def _jobs(database: sqlite3.Connection, settings: Mapping[str, Any]) -> Iterator[tuple[str, KnownJob]]:
-    for sha256, total, done, error, saved, searched in database.execute(_JOBS, [settings_text(settings)]):
-        error_type = read_text("type", json.loads(error)[0]) if error else None
-        for number in (total, saved, searched):
-            read_number("number", number or 0)
-        yield sha256, KnownJob(total, saved or 0, searched or 0.0, bool(done), error_type)
+    for sha256, *columns in database.execute(_JOBS, [settings_text(settings)]):
+        yield sha256, _known_job(*columns)
+
+
+def _shown(database: sqlite3.Connection, kind: Kind, settings: Mapping[str, Any]) -> Iterator[tuple[bytes, ShownJob]]:
+    parsed: dict[str, dict[str, Any]] = {}
+    for path, value, sha256, *columns in database.execute(_SHOWN, [kind, settings_text(settings)]):
+        parsed.setdefault(value, dict(json.loads(value)))
+        yield path, ShownJob(sha256, parsed[value], _known_job(*columns))
+
+
+def _known_job(total: int | None, done: int, error: str | None, saved: int | None, searched: float | None) -> KnownJob:
+    error_type = read_text("type", json.loads(error)[0]) if error else None
+    for number in (total, saved, searched):
+        read_number("number", number or 0)
+    return KnownJob(total, saved or 0, searched or 0.0, bool(done), error_type)

@@ -34,12 +34,15 @@ _SAVE_HEADER = "INSERT OR REPLACE INTO headers VALUES (?, ?, ?, ?)"
 _FIND_SETTINGS = "SELECT id FROM settings WHERE value = ?"
 _ADD_SETTINGS = "INSERT OR IGNORE INTO settings (value) VALUES (?)"
 _FIND_JOB = "SELECT id, opened, total, done, error FROM jobs WHERE sha256 = ? AND settings = ?"
+_FIND_SHOWN = """
+    SELECT settings.value, jobs.id, opened, total, done, error
+    FROM results JOIN jobs ON jobs.id = results.job JOIN settings ON settings.id = jobs.settings
+    WHERE results.path = ? AND sha256 = ? AND kind = ? AND done
+"""
 _ADD_JOB = "INSERT INTO jobs (sha256, settings) VALUES (?, ?) RETURNING id"
 _SAVE_OPENED = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
 _FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
 _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = ?"
-_FORGET_JOB = "DELETE FROM jobs WHERE id = ?"
-_FORGET_RESULTS_OF_JOB = "DELETE FROM results WHERE job = ?"
 _FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? ORDER BY first"
 _SAVE_BATCH = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
 _COUNT_FAILURES = """
@@ -51,7 +54,7 @@ _FORGET_BATCHES = "DELETE FROM parts WHERE job = ?"
 _SAVE_SOURCE = """
     INSERT INTO sources (path, name, bytes, sha256, error) VALUES (?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET
         name = excluded.name, bytes = coalesce(excluded.bytes, bytes), sha256 = coalesce(excluded.sha256, sha256),
-        error = excluded.error
+        error = excluded.error, missing = 0
 """
 _SAVE_RESULT = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
 _FIND_SOURCES = "SELECT path, missing FROM sources WHERE path > ? ORDER BY path LIMIT ?"
@@ -183,6 +186,19 @@ class Ledger:
         """
         return self._ask(self._job, sha256, settings)
 
+    def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:
+        """Return what the record of a source shows: the model with its settings as `settings_text`, and the job.
+
+        Args:
+            path: Path of the source.
+            sha256: Digest of its content, in hexadecimal digits. Results of another content are not shown.
+            kind: The kind of annotations.
+
+        Returns:
+            None if it shows nothing of this kind, or what is being tried again.
+        """
+        return self._ask(self._shown, path_key(path), sha256, kind)
+
     def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
         """Return the job of a content, and the number of its failed frames or chunks by reason, the earliest first.
 
@@ -241,8 +257,11 @@ class Ledger:
         return self._write_all((_FORGET_FAILED_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
 
     def forget(self, job: int) -> asyncio.Future[None]:
-        """Delete a job and all of its batches, because the file changed while it was being read."""
-        return self._write_all((_FORGET_BATCHES, (job,)), (_FORGET_RESULTS_OF_JOB, (job,)), (_FORGET_JOB, (job,)))
+        """Delete all batches of a job, because the file changed while it was being read.
+
+        The job keeps its error until it is done again, so that the records of copies do not look well meanwhile.
+        """
+        return self._write_all((_FORGET_BATCHES, (job,)), (_REOPEN_JOB, (job,)))
 
     def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> asyncio.Future[None]:
         """Save that a source is done, and which jobs have its results from now on.
@@ -343,6 +362,11 @@ class Ledger:
         (number,) = self._select(_ADD_JOB, sha256, settings)[0]
         return job_from_row((number, None, None, 0, None), ())
 
+    def _shown(self, *key: Any) -> tuple[str, Job] | None:
+        for text, *row in self._select(_FIND_SHOWN, *key):
+            return str(text), job_from_row(tuple(row), self._select(FIND_SPANS, row[0]))
+        return None
+
     def _look_up(self, paths: Sequence[str], settings: Sequence[int]) -> list[FoundFile | None]:
         return look_up(self._database, paths, settings)
 
@@ -353,24 +377,6 @@ class Ledger:
     def _utterances(self, job: int) -> list[Utterance]:
         batches = (SavedAudioBatch.from_json(*row) for row in self._database.execute(_FIND_BATCHES, (job,)))
         return [result for result in audio_results(batches) if isinstance(result, Utterance)]
-
-
-def file_stat(path: str) -> str:
-    """Return a text that changes whenever a file is written to or replaced. `size_in` reads the size from it.
-
-    All machines that see the same file by a network file system get the same text, also after they were started anew;
-    so the number of the device, which is the machine's own, is not in it.
-
-    Raises:
-        OSError: There is no such file, or its folder cannot be read.
-    """
-    stat = os.stat(path)
-    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
-
-
-def size_in(stat: str) -> int:
-    """Return the size of a file, in bytes, from its `file_stat`."""
-    return int(stat.split()[0])
 
 
 def _missing(known: Iterable[tuple[bytes, int]]) -> set[bytes]:

@@ -153,13 +153,10 @@ class LedgerReader:
         with row_errors(self._path):
             return dict(json.loads(rows[0][0])) if rows else None
 
-    def record_of(self, source: Source, jobs: Iterable[tuple[Kind, str, Job]]) -> Record:
-        """Return the record of a source whose jobs are known; only its results are read, when they are asked for.
+    def _record_of(self, source: Source, jobs: Iterable[tuple[Kind, str, Job]]) -> Record:
+        """Return the record of a source from its kinds of annotations, their settings and jobs.
 
-        Args:
-            source: The source.
-            jobs: Its jobs, which are done: the kind of annotations, the model with its settings as `settings_text`
-                returns them, and the job.
+        The results of the jobs are read when they are asked for.
         """
         record = Record(source, absolute_path=os.path.abspath(source.path), folder=self._path.parent)
         for kind, settings, job in jobs:
@@ -182,7 +179,7 @@ class LedgerReader:
             source = Source(os.fsdecode(name), size, sha256 or "")
             check_types(source)
             return replace(
-                self.record_of(source, jobs),
+                self._record_of(source, jobs),
                 unreadable=source_error_from_json(error),
                 missing=bool(missing),
                 absolute_path=os.fsdecode(key),

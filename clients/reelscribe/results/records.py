@@ -30,7 +30,7 @@ from reelscribe.contract.outcomes import (
 )
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.errors import OutputError
-from reelscribe.results.flags import Flag, with_flags
+from reelscribe.results.flags import Described, chosen_to_differ, with_flags
 
 Kind = Literal["captions", "transcript", "shots", "clips"]
 """A kind of annotations."""
@@ -239,7 +239,7 @@ class Record:
         transcript = self.transcript_result and _with_few_in_memory(self.transcript_result)
         video = self.video
         audio = transcript.audio if transcript else None
-        source = {**vars(self.source), "sha256": self.source.sha256 or None}
+        source = {"path": self.source.path, "bytes": self.source.bytes, "sha256": self.source.sha256 or None}
         yield "source", {**source, "missing": self.missing, "absolute_path": self.absolute_path}
         yield "status", self.status
         yield "error", self.error and self.error._asdict()
@@ -247,11 +247,11 @@ class Record:
         yield "audio", {**vars(audio), "seconds": transcript.decoded_seconds} if transcript and audio else None
         yield "shots", map(_shot, self.shots)
         yield "shot_settings", self.shot_result.settings.id if self.shot_result else None
-        yield "captions", map(_flagged, with_flags(captions.captions()) if captions else ())
+        yield "captions", _flagged(captions.captions(), captions.settings) if captions else ()
         yield "caption_spans", map(_object, captions.spans() if captions else ())
         yield "caption_failures", map(_object, captions.failures() if captions else ())
         yield "caption_settings", captions.settings.id if captions else None
-        yield "clips", map(_flagged, with_flags(clips.described()) if clips else ())
+        yield "clips", _flagged(clips.described(), clips.settings) if clips else ()
         yield "clip_failures", map(_object, clips.failures() if clips else ())
         yield "clip_settings", clips.settings.id if clips else None
         yield "segments", map(_utterance, transcript.utterances() if transcript else ())
@@ -361,9 +361,9 @@ def _object(value: Any) -> dict[str, Any]:
     return dict(vars(value))
 
 
-def _flagged(result: tuple[Caption | DescribedClip, list[Flag]]) -> dict[str, Any]:
-    value, flags = result
-    return {**vars(value), "flags": flags}
+def _flagged(results: Iterable[Described], settings: ModelSettings) -> Iterator[dict[str, Any]]:
+    for value, flags in with_flags(results, differ=chosen_to_differ(settings.settings)):
+        yield {**vars(value), "flags": flags}
 
 
 def _shot(shot: Section) -> dict[str, Any]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import Turns, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, SourceChanged
 from reelscribe.reporting.meter import Meter
 from reelscribe.results.jobs import Job
-from reelscribe.results.ledger import file_stat, size_in
 from reelscribe.results.records import Kind, error_of
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.track import Stopped, Track, source_error
@@ -72,10 +72,9 @@ class Annotator:
         """
         self._first_track.raise_if_stopping()
         try:
-            stat = await self._stats.ask(path)
-            source = await self._digest(path, stat)
+            source = await self._digest(path)
             async with self._store.hold(source.sha256):  # copies of a file are annotated once
-                jobs = dict(zip(self._kinds, await self._complete_jobs(source, stat), strict=True))
+                jobs = dict(zip(self._kinds, await self._complete_jobs(source), strict=True))
                 await self._store.save_source(source, jobs)
             annotated = Annotated(source, jobs)
         except MediaError as error:
@@ -89,22 +88,21 @@ class Annotator:
     def _kinds(self) -> list[Kind]:
         return [track.kind for track in self._tracks]
 
-    async def _digest(self, path: str, stat: str | None) -> Source:
+    async def _digest(self, path: str) -> Source:
         """Return the source with its size and digest, from the store if the file has not changed since."""
-        if stat and (sha256 := await self._store.find_digest(path, stat)):
-            return Source(path, size_in(stat), sha256)
+        if (stat := await self._stats.ask(path)) and (sha256 := await self._store.find_digest(path, stat)):
+            return Source(path, size_in(stat), sha256, stat)
         source = await self._first_track.pool.digest_file(path, size_in(stat) if stat else 0)
-        if stat:
-            self._store.save_digest(path, stat, source)  # its error, if any, is that of what is asked next, too
+        self._store.save_digest(path, source.stat, source)  # its error, if any, is that of what is asked next, too
         return source
 
-    async def _complete_jobs(self, source: Source, stat: str | None) -> list[Job]:
+    async def _complete_jobs(self, source: Source) -> list[Job]:
         """Do the jobs of a source that are not done yet, and return all of them, one for each track.
 
         The store does not know yet that they are done.
 
         Raises:
-            MediaError: The file was removed or changed meanwhile.
+            MediaError: The file was removed or changed meanwhile. What came of a file that was changed is forgotten.
         """
         jobs = [await track.job_to_do(source) for track in self._tracks]
         todo = [(track, job) for track, job in zip(self._tracks, jobs, strict=True) if not job.done]
@@ -112,22 +110,20 @@ class Annotator:
             return jobs
         siblings = _Siblings(self._store, dict(zip(self._kinds, jobs, strict=True)))
         siblings.tasks = {track.kind: asyncio.create_task(track.work(source, job, siblings)) for track, job in todo}
-        worked = await _gather([*siblings.tasks.values()])
-        await self._check_unchanged(source, worked, stat)
+        changed: SourceChanged | None = None
+        worked: Sequence[Job] = ()
+        try:
+            worked = await _gather([*siblings.tasks.values()])
+        except SourceChanged as error:
+            changed = error
+        if not await self._stats.ask(source.path):
+            raise MediaError("it is not there any more; what was done of it is kept for when it is")
+        if changed:
+            for _, job in todo:
+                await self._store.forget(job.id)
+            raise MediaError(str(changed))
         done = {job.id: job for job in worked}
         return [done.get(job.id, job) for job in jobs]
-
-    async def _check_unchanged(self, source: Source, jobs: Sequence[Job], stat: str | None) -> None:
-        """Raise MediaError if the file that was decoded is not the file that was digested."""
-        now = await self._stats.ask(source.path)
-        if now == stat:
-            return
-        if now is None:
-            raise MediaError("it is not there any more; what was done of it is kept for when it is")
-        if (await self._digest(source.path, now)).sha256 != source.sha256:
-            for job in jobs:
-                await self._store.forget(job.id)
-            raise MediaError("it was changed while it was being read; run the same command again")
 
 
 class _Siblings:
@@ -166,14 +162,6 @@ async def _gather(tasks: Sequence[asyncio.Task[Job]]) -> list[Job]:
         await cancel_all(tasks)
 
 
-async def _look_up(paths: list[str]) -> list[str | None]:
+async def _look_up(paths: list[str]) -> list[str]:
     """Return the `file_stat` of files. A disk that does not answer stops it, as it would soon stop many threads."""
-    return await asyncio.to_thread(lambda: [_stat(path) for path in paths])
-
-
-def _stat(path: str) -> str | None:
-    """Return the `file_stat` of a file; None if there is none. Then reading the file for its digest tells why."""
-    try:
-        return file_stat(path)
-    except (OSError, ValueError):
-        return None
+    return await asyncio.to_thread(lambda: [file_stat(path) for path in paths])

@@ -23,7 +23,7 @@ from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.meter import Meter, Snapshot
-from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.outlook import Outlook, other_results
 from reelscribe.reporting.progress import Progress, usual_progress
 from reelscribe.reporting.summary import summary_lines
 from reelscribe.results.known_files import earlier_run_state
@@ -79,7 +79,7 @@ class BulkRun:
     def __init__(
         self,
         tracks: Sequence[Track[Any]],
-        out: Path,
+        out: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
         on_record: Callable[[Record], None] | None = None,
@@ -103,12 +103,12 @@ class BulkRun:
                 described; None for one of each shot or, if shots are not known, one in 5 seconds, at most 12; 0 for
                 none.
         """
-        self._tracks, self._out = tracks, out
+        self._tracks, self._out = tracks, Path(out)
         self._progress = progress or usual_progress()
         self._on_record = on_record
         self._exclude, self._limit = exclude, limit
         self._thumbnails = thumbnails
-        self._folder = RunFolder(out)
+        self._folder = RunFolder(self._out)
         self._costs: dict[str, Any] = {}
         """What runs into the folder have learned about the cost of sources, as JSON."""
         self._annotator: Annotator | None = None
@@ -172,6 +172,8 @@ class BulkRun:
             plan = await self._plan(paths, excluded)
             meter = self._new_meter(plan)
             folder.begin(meter, self._progress, partial(self._learned, meter))
+            if plan.replaced:
+                _log.warning("%s", other_results(plan.replaced, plan.changed_settings))
             outlooks = Outlooks(plan, self._tracks, meter)
             stack.enter_context(self._progress)
             for track in self._tracks:
@@ -214,6 +216,7 @@ class BulkRun:
     def _new_meter(self, plan: Plan) -> Meter:
         """Return a meter in which all tracks count, with what earlier runs have learned about the cost of sources."""
         meter = Meter(len(plan.sources), plan.before)
+        meter.others, meter.others_failed = plan.others, plan.others_failed
         with row_errors(self._out / LEDGER):
             self._costs = dict((earlier_run_state(self._out) or {}).get("costs", {}))
             known = [Costs.from_json(self._costs.get(track.costs_key, {})) for track in self._tracks]
@@ -244,16 +247,13 @@ class BulkRun:
 
     async def _record(self, annotated: Annotated, reader: LedgerReader) -> Record:
         """Return the record of a source with the results of this run's models alone."""
-        if annotated.unreadable:
-            record = await asyncio.to_thread(reader.record, annotated.source.path)
-            return record.only(*self.kinds)
-        jobs = ((track.kind, track.settings_text, annotated.jobs[track.kind]) for track in self._tracks)
-        return reader.record_of(annotated.source, jobs)
+        record = await asyncio.to_thread(reader.record, annotated.source.path)
+        return record.only(*self.kinds)
 
     def _learned(self, meter: Meter) -> dict[str, Any]:
         """Return what the next run wants to know, as JSON."""
         for track, count in zip(self._tracks, meter.tracks, strict=True):
-            self._costs[track.costs_key] = count.forecast.costs.to_json()
+            self._costs[track.costs_key] = count.costs().to_json()
         return {"costs": self._costs}
 
 

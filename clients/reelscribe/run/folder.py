@@ -32,6 +32,10 @@ class Measured(Protocol):
 
     gone: int
     """Number of sources of this run and earlier ones that are gone from the disk."""
+    others: int
+    """Number of sources with a record in the folder that the run does not name."""
+    others_failed: int
+    """Number of records in the folder with an error that the run does not count."""
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
@@ -121,7 +125,9 @@ class RunFolder:
 
     async def _write_results(self) -> None:
         self._meter.gone = await self.ledger.mark_missing()
-        await asyncio.to_thread(write_results, self._out, self.reader.records())
+        records, failed = await asyncio.to_thread(write_results, self._out, self.reader.records())
+        run = self._meter.snapshot()
+        self._meter.others, self._meter.others_failed = records - run.sources_done, failed - run.sources_failed
 
     async def _save_state(self) -> None:
         now = {"state": self._state, "pid": os.getpid(), "time": time.time(), "command": _command()}

@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from reelscribe._files import file_stat
 from reelscribe._tasks import cancel_all
 from reelscribe.client.models import CaptionClient, ClipClient, SpeechClient
 from reelscribe.contract.chunking import Chunker
 from reelscribe.contract.frames import FrameArray, FrameCaption, frame_batch
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.contract.scaling import fit
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Source, Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
 from reelscribe.decode.sound.silence import SilenceDetector
 from reelscribe.decode_pool.audio_feed import OpenedAudio
@@ -253,11 +254,12 @@ async def _decode_and_send(
     Yields:
         What is known about the file, as soon as it is known, and the results of each batch, in order.
     """
+    source = Source(path, stat=await asyncio.to_thread(file_stat, path))
     in_flight: deque[asyncio.Task[Saved]] = deque()
     decoding_failed: MediaError | None = None
     try:
         try:
-            async with aclosing(track.read(path, [Span()])) as items:
+            async with aclosing(track.read(source, [Span()])) as items:
                 async for item in items:
                     if not isinstance(item, DecodedBatch):
                         yield item

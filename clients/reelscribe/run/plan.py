@@ -13,11 +13,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from reelscribe._files import file_stat, size_in
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
 from reelscribe.decode_pool.digests import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
@@ -27,7 +27,10 @@ from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.outlook import Choice, Outlook
 from reelscribe.reporting.units import UNITS
 from reelscribe.results.known_files import KnownFiles, KnownJob
-from reelscribe.results.ledger import Ledger, file_stat, size_in
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.schema import NAME as LEDGER
+from reelscribe.results.schema import path_key
 from reelscribe.run.tracks.track import Track
 
 USUAL_FRAMES_PER_SECOND = 25.0
@@ -63,6 +66,8 @@ class PlannedSource:
     """What its header says; None if no run has read it."""
     done: tuple[PlannedShare, ...]
     """How much of it is done, for each model."""
+    changed_settings: frozenset[str] = frozenset()
+    """Names of the settings because of which its record will show other results."""
 
     @property
     def is_done(self) -> bool:
@@ -77,8 +82,14 @@ class Plan:
     sources: list[PlannedSource]
     excluded: int
     """Number of sources that are left out."""
+    replaced: int = 0
+    """Number of sources whose records will show other results, because settings differ from those of now."""
     changed_settings: tuple[str, ...] = ()
-    """Names of the settings that differ from those of the newest results in the folder."""
+    """Names of these settings."""
+    others: int = 0
+    """Number of sources with a record in the folder that are not among these."""
+    others_failed: int = 0
+    """Number of these whose record has an error."""
 
     @property
     def paths(self) -> list[str]:
@@ -112,35 +123,50 @@ def make_plan(
     Raises:
         OutputError: The ledger cannot be read.
     """
-    known = KnownFiles(out, [track.job_settings for track in tracks])
+    known = KnownFiles(out, [(track.kind, track.job_settings) for track in tracks])
     seen: set[str] = set()
     sources = [_look_up(path, known, tracks, seen) for path in paths]
     if limit is not None:
         to_do = [source for source in sources if not source.is_done]
         to_do.sort(key=lambda source: known.was_unreadable(source.path))
         sources, excluded = to_do[:limit], excluded + len(to_do[limit:])
-    changed = [known.changed_settings(track.kind, track.job_settings) for track in tracks]
-    return Plan(sources, excluded, tuple(dict.fromkeys(chain.from_iterable(changed))))
+    changed = [source.changed_settings for source in sources if source.changed_settings]
+    names = tuple(sorted(frozenset().union(*changed)))
+    return Plan(sources, excluded, len(changed), names, *_count_others(out, sources))
+
+
+def _count_others(out: Path, sources: Sequence[PlannedSource]) -> tuple[int, int]:
+    """Return how many sources have a record in the folder and are not among these, and how many of them failed."""
+    if not (out / LEDGER).exists():
+        return 0, 0
+    named = {path_key(source.path) for source in sources}
+    with LedgerReader(out) as reader:
+        errors = [source.error for source in reader.finished() if source.path not in named]
+    return len(errors), sum(error is not None for error in errors)
 
 
 def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: set[str]) -> PlannedSource:
     video = os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES
-    try:
-        stat = file_stat(path)
-    except (OSError, ValueError):
-        stat = ""
+    stat = file_stat(path)
     header = known.header(path, stat)
     seconds = header.seconds if header else None
     size = SourceSize("video" if video else "audio", size_in(stat) if stat else 0, seconds)
     sha256 = known.digest(path, stat) if stat else None
     done = (PlannedShare(),) * len(tracks)
+    changed = set[str]()
     if sha256:
         jobs = [known.job(sha256, number) for number in range(len(tracks))]
+        for number, track in enumerate(tracks):
+            if shown := known.shown(path, sha256, number):
+                if track.keeps(shown.settings, shown.job.error_type):
+                    jobs[number] = shown.job
+                elif not track.retries(shown.job.error_type):
+                    changed.update(track.differences(shown.settings))
         done = tuple(_share(job, track, seconds) for job, track in zip(jobs, tracks, strict=True))
         if sha256 in seen:  # its results count once, and nothing is left to do for it
             done = tuple(replace(each, share=1.0, amount=0.0) for each in done)
         seen.add(sha256)
-    return PlannedSource(path, stat, size, header, done)
+    return PlannedSource(path, stat, size, header, done, frozenset(changed))
 
 
 def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> PlannedShare:
@@ -224,6 +250,7 @@ class Outlooks:
             sources=len(self._plan.sources),
             before=len(self._plan.before),
             excluded=self._plan.excluded,
+            replaced=self._plan.replaced,
             changed_settings=self._plan.changed_settings,
             media_seconds=sum(each or 0.0 for each in seconds.values()),
             estimated=any(each is not None and path not in durations for path, each in seconds.items()),

@@ -36,6 +36,9 @@ class Store(Protocol):
     def job(self, sha256: str, settings: int) -> asyncio.Future[Job]:
         """Return the job of a content. If there is none yet, it is added."""
 
+    def shown(self, path: str, sha256: str, kind: Kind) -> asyncio.Future[tuple[str, Job] | None]:
+        """Return what the record of a source shows: the model with its settings as text, and the job."""
+
     def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
         """Return the job of a content, and the number of its failed frames or chunks by reason."""
 
@@ -52,7 +55,7 @@ class Store(Protocol):
         """Delete the batches of a job that have failures, so that they are tried again."""
 
     def forget(self, job: int) -> asyncio.Future[None]:
-        """Delete a job and all of its batches."""
+        """Delete all batches of a job."""
 
     def save_source(self, source: Source, jobs: Mapping[Kind, Job]) -> asyncio.Future[None]:
         """Save that a source is done, and which jobs have its results from now on."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -65,6 +67,8 @@ def find_servers(
     Without these, the key is that of the server in the folder if it has the address, or else, for a single server, the
     file `key_file.json` in the working folder.
 
+    A server in a folder is found again there if it is started at another address, unless an address was named.
+
     Args:
         urls: Inference addresses.
         key_files: One for all servers or one for each.
@@ -83,7 +87,8 @@ def find_servers(
         key_files = [Path(path) for path in os.environ.get(KEY_FILE_VARIABLE, "").split(os.pathsep) if path]
     key_files = key_files or []
     urls = urls or in_environment
-    assumed = not urls and local is None
+    named = bool(urls)
+    assumed = not named and local is None
     urls = urls or [local.address("inference_address") if local else INFERENCE_ADDRESS]
     if management and len(urls) > 1:
         raise UsageError("--management: expected a single --server with it, as the keys of several are not renewed")
@@ -93,7 +98,7 @@ def find_servers(
     for k, url in enumerate(urls):
         key_file = key_files[k % len(key_files)] if key_files else None
         if local and _is_at(url, local) and (key_file is None or key_file.resolve() == local.key_file.resolve()):
-            found.append(_in_its_folder(url, local))
+            found.append(_in_its_folder(url, local, stays=named))
             continue
         if find_keys and not key_files and len(urls) == 1 and COPIED_KEY_FILE.exists():
             key_file = COPIED_KEY_FILE
@@ -149,12 +154,21 @@ def _running_in(directory: Path | None, *, needed: bool) -> Instance | None:
     return None
 
 
-def _in_its_folder(url: str, instance: Instance) -> FoundServer:
+def _in_its_folder(url: str, instance: Instance, *, stays: bool) -> FoundServer:
     address = instance.address("management_address")
+    find_again = None if stays else partial(_current_address, instance)
     if not tokens_required(instance.settings()):
-        return FoundServer(Server(url), ManagedServer(address, None, instance))
+        return FoundServer(Server(url, None, find_again), ManagedServer(address, None, instance))
     managed = ManagedServer(address, Credentials(instance.key_file, address, api="management"), instance)
-    return FoundServer(Server(url, Credentials(instance.key_file, address)), managed)
+    return FoundServer(Server(url, Credentials(instance.key_file, address), find_again), managed)
+
+
+def _current_address(instance: Instance) -> Server | None:
+    """Return the server that runs in a folder; None if it is stopped, or starts and has no keys yet."""
+    with suppress(OSError, KeyError, UsageError):
+        if instance.is_up:
+            return _in_its_folder(instance.address("inference_address"), instance, stays=False).server
+    return None
 
 
 def _is_at(url: str, instance: Instance) -> bool:

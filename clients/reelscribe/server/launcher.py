@@ -46,6 +46,14 @@ POLL_SECONDS = 0.25
 LOG_CONFIG = Path(__file__).with_name("log4j2.xml")
 """TorchServe's log settings."""
 
+_TORCHRUN = {
+    "PET_RDZV_CONF": "store_type=file",
+    "PET_LOCAL_ADDR": "localhost",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+"""Variables with which torchrun, which starts the two processes of a model in two stages, keeps what they agree on in a
+file of its own. Otherwise it would listen on all interfaces. TorchServe hands torchrun no options for this."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +78,20 @@ def start(instance: Instance, options: StartOptions, environment: Mapping[str, s
     with claimed(instance):
         _refuse_second(instance)
         _start(instance, plan)
+
+
+def check(instance: Instance, options: StartOptions) -> None:
+    """Check whether a server could be started there, whatever archives it will have. Nothing is changed.
+
+    Args:
+        instance: The directory of the server.
+        options: The options of the server.
+
+    Raises:
+        StartupError: The options or settings are invalid or insecure, a port is in use, or a server runs there already.
+    """
+    _refuse_second(instance)
+    check_ports(_checked_settings(options), options.config)
 
 
 def restart(instance: Instance, options: StartOptions) -> None:
@@ -135,14 +157,7 @@ class _Plan:
 
 def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _Plan:
     """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
-    config = options.config
-    if not config.is_file():
-        raise StartupError(f"{config}: no such file; expected TorchServe's settings")
-    given = {**read_properties(config.read_text()), **options.overrides}
-    settings = complete(given, config, model_api=options.model_api)
-    check_addresses(settings, config)
-    check_tls(settings, config, certificate=options.certificate is not None)
-    _check_exposure(settings, options)
+    config, settings = options.config, _checked_settings(options)
     models = stored_models(options.model_store, settings.get("load_models", "all"))
     # With "all", TorchServe would load every file and folder of the store, in any order. Name those that were checked.
     settings["load_models"] = ",".join(model.path.name for model in models)
@@ -153,6 +168,18 @@ def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.enviro
         )
     identity = _read_identity(options)
     return _Plan(options, settings, models, identity, server_environment(environment, options.pass_environment))
+
+
+def _checked_settings(options: StartOptions) -> Settings:
+    config = options.config
+    if not config.is_file():
+        raise StartupError(f"{config}: no such file; expected TorchServe's settings, which --config names")
+    given = {**read_properties(config.read_text()), **options.overrides}
+    settings = complete(given, config, model_api=options.model_api)
+    check_addresses(settings, config)
+    check_tls(settings, config, certificate=options.certificate is not None)
+    _check_exposure(settings, options)
+    return settings
 
 
 def _check_exposure(settings: Settings, options: StartOptions) -> None:
@@ -219,6 +246,7 @@ def _launch(instance: Instance, plan: _Plan) -> None:
     directory = instance.directory.resolve()
     environment = {
         **plan.environment,
+        **_TORCHRUN,
         INSTANCE_VARIABLE: str(directory),
         # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),

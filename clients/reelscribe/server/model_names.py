@@ -17,7 +17,7 @@ from reelscribe.contract.model import (
     ModelDescription,
     SpeechDescription,
 )
-from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError
+from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, brief
 from reelscribe.server.finding import FoundServer, ManagedServer
 from reelscribe.server.options import DIRECTORY
 
@@ -37,17 +37,21 @@ _WORDS: dict[type[ModelDescription], tuple[str, str]] = {
 }
 
 
-async def find_model(found: FoundServer, kind: type[ModelDescription]) -> str:
-    """Find the name of the only model of a kind.
+async def find_model(found: FoundServer, kind: type[ModelDescription], name: str | None = None) -> str:
+    """Find the name of the only model of a kind, or check the name of one.
 
     Args:
         found: The server. Its models are listed if its management address is known; otherwise USUAL_NAMES are tried.
         kind: CaptionerDescription, ClipModelDescription or SpeechDescription.
+        name: The name that was given; None if none was.
 
     Raises:
         UsageError: The server has no such model, or several.
         ServerError: The server does not answer, or refuses the key.
     """
+    if name is not None:
+        await _check_name(found, name)
+        return name
     name, why_none = await _find(found, kind)
     if name is None:
         raise UsageError(why_none)
@@ -69,6 +73,7 @@ async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelD
         ServerError: The server does not answer.
     """
     if name:
+        await _check_name(found, name)
         ((_, kind),) = await _kinds(found.server, [name])
         # If it does not say what it is, the client of captioners says why, and what to do.
         return ClipModelDescription if kind is ClipModelDescription else CaptionerDescription
@@ -76,6 +81,15 @@ async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelD
     if captioner is None and (await _find(found, ClipModelDescription))[0] is None:
         raise UsageError(why_none)
     return CaptionerDescription if captioner else ClipModelDescription
+
+
+async def _check_name(found: FoundServer, name: str) -> None:
+    """Raise UsageError if no model of a server has a name, as far as that is known before a request names it."""
+    listed = await _listed(found.managed) if found.managed else None
+    if listed is not None and name not in listed:
+        raise UsageError(
+            f"{found.server.url}: expected the name of a model there, got {brief(name)}; it has {_list(listed)}"
+        )
 
 
 async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str | None, str]:
@@ -111,7 +125,7 @@ async def _listed(managed: ManagedServer) -> Sequence[str] | None:
     """Return the names of all models; None if they cannot be listed."""
     async with managed.client() as management:
         with suppress(ServerError, UsageError):
-            return sorted({version.name for version in await management.models()})
+            return sorted(await management.names())
     return None
 
 

@@ -85,5 +85,5 @@ class StartOptions:
             return cls(**{**values, "pass_environment": tuple(values["pass_environment"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StartupError(
-                f"{path}: not the options of a server ({error}); use `reelscribe server start`"
+                f"{path}: not the options of a server ({error}); use `reelscribe server start --config FILE`"
             ) from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import av
 import numpy as np
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray
-from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.video import OpenVideo, Picture
+from reelscribe.decode.video import OpenVideo
 from reelscribe.thumbnails.pictures import USUAL_COUNT, moments, nearest_frames, thumbnail_size, to_webp
 from reelscribe.thumbnails.store import MOST_PICTURES, ThumbnailStore, ThumbnailTask
 
@@ -21,14 +21,14 @@ from reelscribe.thumbnails.store import MOST_PICTURES, ThumbnailStore, Thumbnail
 class Keeper:
     """Takes pictures of one source and keeps some. It raises nothing: after its first failure, it keeps no more."""
 
-    def __init__(self, task: ThumbnailTask, info: VideoInfo) -> None:
+    def __init__(self, task: ThumbnailTask, video: OpenVideo) -> None:
         """Begin without a picture.
 
         Args:
             task: Which thumbnails to keep, and where.
-            info: Description of the video.
+            video: The open video.
         """
-        self._task, self._info, self._store = task, info, ThumbnailStore(Path(task.out))
+        self._task, self._video, self._store = task, video, ThumbnailStore(Path(task.out))
         self.failure: str | None = None
         """Why no more thumbnails are kept; None if all went well."""
 
@@ -37,7 +37,7 @@ class Keeper:
             return
         try:
             image = picture()
-            if image is not None:
+            if image is not None and not self._video.file.is_changed:  # a copy has the same thumbnails
                 self._store.write(self._task.sha256, max(0.0, seconds), to_webp(image))
         except Exception as error:  # noqa: BLE001 - whatever it is, the source must not fail because of it
             self.failure = f"no more thumbnails are kept: {error}"
@@ -55,15 +55,14 @@ class FrameKeeper(Keeper):
             chosen: Indices of the frames that are chosen from it, ascending.
             end_seconds: Presentation time at which the part of the video ends from which they are chosen, in seconds.
         """
-        super().__init__(task, video.info)
-        self._video = video
+        super().__init__(task, video)
         self._scale = video.scaler(thumbnail_size(video.info.shown_size), "fast")
         self._wanted: set[int] = set()
         if len(chosen):
             wanted = moments(task.most, video.shots or (), float(video.times[chosen[0]]), end_seconds)
             self._wanted = nearest_frames(chosen, video.times, wanted)
 
-    def add(self, index: int, picture: Picture) -> None:
+    def add(self, index: int, picture: av.VideoFrame) -> None:
         """Keep a decoded frame, if it is one of the wanted ones."""
         if index in self._wanted:
             self._keep(self._video.seconds(index), lambda: self._scale(picture))
@@ -76,15 +75,15 @@ class ClipKeeper(Keeper):
     of one, is known only when they have been scaled.
     """
 
-    def __init__(self, task: ThumbnailTask, info: VideoInfo, *, of_shots: bool) -> None:
+    def __init__(self, task: ThumbnailTask, video: OpenVideo, *, of_shots: bool) -> None:
         """Begin without a picture.
 
         Args:
             task: Which thumbnails to keep, and where.
-            info: Description of the video.
+            video: The open video.
             of_shots: Whether the clips are shots.
         """
-        super().__init__(task, info)
+        super().__init__(task, video)
         usual = MOST_PICTURES if of_shots else USUAL_COUNT
         self._parts = min(usual if task.most is None else task.most, MOST_PICTURES)
         self._done: set[int] = set()
@@ -97,15 +96,16 @@ class ClipKeeper(Keeper):
             images: The frames, (height, width, 3) uint8 RGB each.
         """
         middle = len(images) // 2
-        length = max(self._info.end_seconds - self._info.start_seconds, 1e-9)
-        part = int((seconds[middle] - self._info.start_seconds) / length * self._parts)
+        info = self._video.info
+        length = max(info.end_seconds - info.start_seconds, 1e-9)
+        part = int((seconds[middle] - info.start_seconds) / length * self._parts)
         if part not in self._done:
             self._done.add(part)
             self._keep(seconds[middle], lambda: self._scaled(images[middle]))
 
     def _scaled(self, image: FrameArray) -> FrameArray:
         """Return a frame with the shape that players show."""
-        size = thumbnail_size(self._info.shown_size)
+        size = thumbnail_size(self._video.info.shown_size)
         if max(image.shape[:2]) < max(size.width, size.height):
-            size = thumbnail_size(self._info.shown_size, max(image.shape[:2]))
+            size = thumbnail_size(self._video.info.shown_size, max(image.shape[:2]))
         return np.asarray(Image.fromarray(image).resize((size.width, size.height), Image.Resampling.BILINEAR))

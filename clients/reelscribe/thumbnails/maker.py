@@ -13,6 +13,7 @@ from typing import Any
 
 import av
 
+from reelscribe.decode.conversion.tone_mapping import stated_range
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
 from reelscribe.thumbnails.reading import opened, pictures_video, scaler_of, start_and_length
@@ -57,6 +58,7 @@ def _make(request: dict[str, Any], send: child.Send) -> None:
     """Execute a request in the child."""
     with opened(request["path"]) as container:
         video = pictures_video(container)
+        stated = stated_range(video.codec_context.color_trc)
         times = request["times"]
         if times is None:
             start, length = start_and_length(container)
@@ -69,7 +71,7 @@ def _make(request: dict[str, Any], send: child.Send) -> None:
             seconds = round(max(0.0, frame.time or 0.0), 3)
             if seconds not in sent:
                 sent.add(seconds)
-                scale = scale or scaler_of(video, frame, LONGER_SIDE)
+                scale = scale or scaler_of(video, stated, frame, LONGER_SIDE)
                 send(to_webp(scale(frame)), seconds=seconds)
 
 
@@ -77,7 +79,7 @@ def _frame_at(container: av.container.InputContainer, video: av.VideoStream, sec
     """Return the frame that is shown at a time, as far as few enough frames are decoded for it."""
     shown = None
     try:
-        container.seek(max(0, round(seconds * av.time_base)))
+        container.seek(max(0, round(seconds / (video.time_base or 1))), stream=video)
         for frame in islice(container.decode(video), MOST_FRAMES):
             if frame.time is not None and frame.time > seconds + TOLERANCE and shown is not None:
                 break

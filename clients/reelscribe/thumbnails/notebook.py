@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from reelscribe.contract.outcomes import Caption, Failure
+from reelscribe.contract.outcomes import timed_html
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, printable
 from reelscribe.thumbnails.maker import make_thumbnails
@@ -33,25 +33,6 @@ class Moment(NamedTuple):
     seconds: float
     """Presentation time, in seconds."""
     text: str
-
-
-class Captions(list[Caption | Failure]):
-    """The results of the frames of a file: a list, which a notebook shows with pictures, because it knows the file."""
-
-    def __init__(self, path: str, results: Iterable[Caption | Failure]) -> None:
-        """Make the list.
-
-        Args:
-            path: Path of the file.
-            results: The result of each chosen frame, in order.
-        """
-        super().__init__(results)
-        self.path = os.path.abspath(path)
-        """Absolute path of the file."""
-
-    def _repr_html_(self) -> str:
-        moments = [Moment(each.pts_seconds, each.text) for each in self if isinstance(each, Caption)]
-        return strip(Source(self.path), self.path, moments)
 
 
 def strip(
@@ -88,9 +69,9 @@ def _text(text: str) -> str:
 
 
 def _line(seconds: float, text: str) -> str:
-    """Return a time and a text, as a caption alone is shown."""
+    """Return a time and a text, as a result alone is shown."""
     shown = text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
-    return Caption(0, seconds, shown)._repr_html_()
+    return timed_html(seconds, shown)
 
 
 def _cell(seconds: float, webp: bytes, text: str) -> str:

@@ -21,7 +21,8 @@ from av.audio.stream import AudioStream
 
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.frame_scaler import FrameScaler
+from reelscribe.decode.conversion.frame_scaler import FrameScaler
+from reelscribe.decode.conversion.tone_mapping import stated_range
 from reelscribe.decode.source_file import demux
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.thumbnails import child
@@ -98,9 +99,10 @@ def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler,
     video = video_of(container)
     if video is None:
         return None
+    stated = stated_range(video.codec_context.color_trc)
     for packet in islice(container.demux(video), FIRST_PACKETS):
         for frame in _decoded(packet):
-            scale = scaler_of(video, frame, LONGER_SIDE, even=True)
+            scale = scaler_of(video, stated, frame, LONGER_SIDE, even=True)
             return scale, scale(frame)
     return None
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import av
-from av.stream import Disposition
 from av.video.stream import VideoStream
 
-from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.frame_scaler import FrameScaler
-from reelscribe.decode.source_file import ffmpeg_reason, may_state_end, open_for_ffmpeg
+from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.decode.containers.completeness import may_state_end, stated_seconds
+from reelscribe.decode.containers.opening import ffmpeg_reason, open_container
+from reelscribe.decode.containers.streams import choose_video
+from reelscribe.decode.conversion.frame_scaler import FrameScaler
+from reelscribe.decode.source_file import open_for_ffmpeg
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 
@@ -27,9 +29,9 @@ def opened(path: str) -> Iterator[av.container.InputContainer]:
     """
     if not Path(path).is_file():  # opening a pipe would wait for its other end
         raise MediaError("expected a regular file")
-    with open_for_ffmpeg(path) as name:
+    with open_for_ffmpeg(path) as file:
         try:
-            with av.open(name) as container:
+            with open_container(file.name) as container:
                 yield container
         except (av.FFmpegError, UnicodeError) as error:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
@@ -37,8 +39,8 @@ def opened(path: str) -> Iterator[av.container.InputContainer]:
 
 def video_of(container: av.container.InputContainer) -> VideoStream | None:
     """Return the video stream that runs read; None if there is none that can be decoded."""
-    videos = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
-    return videos[0] if videos and videos[0].codec_context else None
+    video = choose_video(container)
+    return video if video and video.codec_context else None
 
 
 def pictures_video(container: av.container.InputContainer) -> VideoStream:
@@ -52,17 +54,20 @@ def pictures_video(container: av.container.InputContainer) -> VideoStream:
 
 def start_and_length(container: av.container.InputContainer) -> tuple[float, float]:
     """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states."""
-    start, duration = (container.start_time or 0) / av.time_base, (container.duration or 0) / av.time_base
+    start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     # FFmpeg computes the length of Ogg from its pages.
     states_end = may_state_end(container) and container.format.name != "ogg" and duration > start
     return start, duration - start if states_end else duration
 
 
-def scaler_of(video: VideoStream, first: av.VideoFrame, longer_side: int, *, even: bool = False) -> FrameScaler:
+def scaler_of(
+    video: VideoStream, stated: DynamicRange, first: av.VideoFrame, longer_side: int, *, even: bool = False
+) -> FrameScaler:
     """Return what scales frames of a video to pictures as players show them.
 
     Args:
         video: The stream.
+        stated: The dynamic range that it stated before anything was decoded, as a decoder may forget it.
         first: A frame of it, which alone tells the rotation.
         longer_side: Largest side of the pictures, in pixels.
         even: Whether both sides must be even, as encoders want them.
@@ -80,6 +85,7 @@ def scaler_of(video: VideoStream, first: av.VideoFrame, longer_side: int, *, eve
         end_seconds=0.0,
         video_codec=video.codec_context.name,
         audio_codec=None,
+        dynamic_range=stated,
     )
     size = thumbnail_size(info.shown_size, longer_side)
     if even:

@@ -153,7 +153,7 @@ def unpack(body: bytes | bytearray | memoryview) -> Tree:
         return _unpack_npy(view)
     raise WireError(
         "body: expected a reelscribe body, pickle.dumps(array) of protocol 2 or newer, or .npy,"
-        f" got {view.nbytes} bytes that start with {bytes(view[:8])!r}"
+        f" got {view.nbytes} bytes that start like none of them"
     )
 
 
@@ -181,36 +181,41 @@ def _unpack_body(view: memoryview) -> Tree:
     _, version, pickle_size, count = _HEADER.unpack_from(view)
     if version != VERSION:
         raise WireError(
-            f"body: format version {version} is not known here, only {VERSION}; use the newer reelscribe on both sides"
+            f"body: expected format version {VERSION}, got another one; use the newer reelscribe on both sides"
         )
     if count > MAX_BUFFERS:
-        raise WireError(f"body: {count} buffers; at most {MAX_BUFFERS} fit one request")
+        raise WireError(f"body: at most {MAX_BUFFERS} buffers fit one request, got more")
     start = _HEADER.size + 8 * count
     if view.nbytes < start + pickle_size:
-        raise WireError(f"body: header and pickle take {start + pickle_size} bytes, got {view.nbytes}")
+        raise WireError(
+            f"body: expected the header and pickle that it announces, got only {view.nbytes} bytes; send it whole"
+        )
     sizes = struct.unpack_from(f"<{count}Q", view, _HEADER.size)
     end, buffers = start + pickle_size, []
     for size in sizes:
         begin = end + -end % ALIGNMENT
         if bytes(view[end:begin]).strip(b"\0"):
-            raise WireError(f"body: expected zeros between its parts, from {end} to {begin}")
+            raise WireError("body: expected zeros between its parts, got others")
         end = begin + size
         buffers.append(view[begin:end])
     if end != view.nbytes:
-        raise WireError(f"body: the header announces {end} bytes, got {view.nbytes}; send it again whole")
+        raise WireError(f"body: expected the bytes that its header announces, got {view.nbytes}; send it again whole")
     return load(view[start : start + pickle_size], buffers)
 
 
 def _unpack_npy(view: memoryview) -> Array:
     version = bytes(view[6:8])
     if version not in (b"\1\0", b"\2\0"):
-        raise WireError(f"npy: expected format version 1.0 or 2.0, got {'.'.join(map(str, version))}")
+        raise WireError("npy: expected format version 1.0 or 2.0, got another one; write it with np.save")
     start = 10 if version == b"\1\0" else 12
     end = start + int.from_bytes(view[8:start], "little")
     # numpy evaluates the header as a Python literal. This accepts only the exact form in which numpy writes it.
     header = _NPY_HEADER.fullmatch(view[start:end]) if end <= min(view.nbytes, start + _NPY_HEADER_BYTES) else None
     if header is None:
-        raise WireError(f"npy: expected the header of a plain numeric array, got {bytes(view[start : start + 60])!r}")
+        raise WireError(
+            "npy: expected the header of a plain numeric array as numpy writes it, got another one; write it with"
+            " np.save"
+        )
     dtype, fortran, shape = (part.decode("ascii") for part in header.groups())
     lengths = tuple(int(length) for length in shape.replace(",", " ").split())
     return checked_array(view[end:], dtype, lengths, "F" if fortran == "True" else "C")

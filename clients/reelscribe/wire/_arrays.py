@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.errors import WireError, brief
+from reelscribe.errors import WireError, kind_of
 
 Array = NDArray[Any]
 
@@ -41,20 +41,22 @@ def checked_array(buffer: Any, dtype: Any, shape: Any, order: Any) -> Array:
     """
     code = dtype.lstrip("<>|=") if type(dtype) is str else ""
     if code not in ITEM_SIZES or len(dtype) > len(code) + 1:
-        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(dtype)}")
+        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {kind_of(dtype)}")
     if type(shape) is not tuple or len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError(f"array shape: expected up to {MAX_DIMENSIONS} lengths of 0 or more, got {brief(shape)}")
+        raise WireError(f"array shape: expected up to {MAX_DIMENSIONS} lengths of 0 or more, got {kind_of(shape)}")
     if type(order) is not str or order not in ("C", "F"):
-        raise WireError(f'array order: expected "C" or "F", got {brief(order)}')
+        raise WireError(f'array order: expected "C" or "F", got {kind_of(order)}')
     if not isinstance(buffer, (bytes, bytearray, memoryview)):
-        raise WireError(f"array data: expected bytes, got {brief(buffer)}")
+        raise WireError(f"array data: expected bytes, got {kind_of(buffer)}")
     size, expected = memoryview(buffer).nbytes, math.prod(shape) * ITEM_SIZES[code]
     if size != expected:
-        raise WireError(f"array data: {dtype} of shape {brief(shape)} takes {expected} bytes, got {size}")
+        raise WireError(f"array data: expected as many bytes as its dtype and shape take, got {size}")
     try:
         return np.ndarray(shape, np.dtype(dtype), buffer if size else None, order="F" if order == "F" else "C")
     except (ValueError, MemoryError):  # the shape has a 0, and the product of its other lengths overflows
-        raise WireError(f"array shape: {brief(shape)} is too large even for no data") from None
+        raise WireError(
+            "array shape: expected lengths that fit the memory, got longer ones, though without data"
+        ) from None
 
 
 class Constructor:
@@ -81,7 +83,7 @@ class PendingDtype:
         """Apply numpy's state of a dtype: (version, byte order, 3 fields that are None if it is plain, 3 others)."""
         plain = type(state) is tuple and len(state) == 8 and all(field is None for field in state[2:5])
         if not plain or type(state[1]) is not str or state[1] not in ("<", ">", "|", "="):
-            raise WireError(f"pickle: expected the state of a plain dtype, got {brief(state)}")
+            raise WireError(f"pickle: expected the state of a plain dtype, got {kind_of(state)}")
         self.byte_order = state[1]
 
 
@@ -105,7 +107,7 @@ def _make_dtype(args: tuple[Any, ...]) -> PendingDtype:
         raise WireError(f"pickle: a dtype is made of 3 values, got {len(args)}")
     code = args[0]
     if type(code) is not str or code not in ITEM_SIZES:
-        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {brief(code)}")
+        raise WireError(f"array dtype: expected one of {', '.join(ITEM_SIZES)}, got {kind_of(code)}")
     return PendingDtype(code)
 
 
@@ -137,9 +139,9 @@ def _make_array(args: tuple[Any, ...]) -> Array:
     array = checked_array(buffer, dtype, shape, "C")
     permutation = axes[0]
     if len(args) != 5 or order != "K" or type(permutation) is not tuple or len(permutation) != array.ndim:
-        raise WireError(f'array order: expected "K" with one axis for each of {array.ndim}, got {brief(permutation)}')
+        raise WireError(f'array order: expected "K" with one axis for each of {array.ndim}, got {kind_of(permutation)}')
     if not all(type(axis) is int for axis in permutation) or sorted(permutation) != list(range(array.ndim)):
-        raise WireError(f"array axes: expected a permutation of 0 to {array.ndim - 1}, got {brief(permutation)}")
+        raise WireError(f"array axes: expected a permutation of 0 to {array.ndim - 1}, got {kind_of(permutation)}")
     return array.transpose(permutation)
 
 

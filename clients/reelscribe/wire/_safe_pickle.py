@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from reelscribe.errors import WireError, brief
+from reelscribe.errors import WireError, kind_of
 from reelscribe.wire._arrays import CONSTRUCTORS, Array, Constructor, PendingArray, PendingDtype
 
 Tree: TypeAlias = "bool | int | float | str | bytes | Array | list[Tree] | tuple[Tree, ...] | dict[Tree, Tree] | None"
@@ -91,7 +91,9 @@ class _Machine:
             if opcode == ord(pickle.STOP):
                 return self.result()
             if opcode not in _OPCODES:
-                raise WireError(f"pickle: opcode {opcode:#04x} is not one that plain values and arrays need")
+                raise WireError(
+                    "pickle: expected opcodes that plain values and arrays need, got another one; pickle numpy arrays"
+                )
             _OPCODES[opcode](self)
         raise WireError(f"pickle: more than {MAX_OPCODES} opcodes; send large data as arrays")
 
@@ -108,7 +110,9 @@ class _Machine:
         """Return the next `size` bytes as a view."""
         view = self.data[self.position : self.position + size]
         if len(view) != size:
-            raise WireError(f"pickle: {size} bytes are announced but {len(view)} are there; send it again whole")
+            raise WireError(
+                f"pickle: more bytes are announced than the {len(view)} that are there; send it again whole"
+            )
         self.position += size
         return view
 
@@ -143,7 +147,7 @@ class _Machine:
 
     def push_integer(self, size: int) -> None:
         if size > MAX_INTEGER_BYTES:
-            raise WireError(f"pickle: an integer of {size} bytes; {MAX_INTEGER_BYTES} are allowed")
+            raise WireError(f"pickle: an integer of more than {MAX_INTEGER_BYTES} bytes; send large data as arrays")
         self.stack.append(int.from_bytes(self.take(size), "little", signed=True))
 
     def push_tuple(self, length: int) -> None:
@@ -153,7 +157,8 @@ class _Machine:
     def push_constructor(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str or (module, name) not in CONSTRUCTORS:
             raise WireError(
-                f"pickle: only arrays and plain values are read, but it names {brief(module)}, {brief(name)}"
+                "pickle: only arrays and plain values are read, but it names another class or function; make numpy"
+                " arrays of what you pickle"
             )
         self.stack.append(CONSTRUCTORS[module, name])
 
@@ -174,7 +179,7 @@ class _Machine:
             # Hashes of str are randomized. With other keys, an attacker could make hashes collide: a dict of 70,000
             # chosen ints would take a minute.
             if type(key) is not str:
-                raise WireError(f"pickle: dict keys are text here, got {brief(key)}")
+                raise WireError(f"pickle: dict keys are text here, got {kind_of(key)}")
             container[key] = value
 
     def _container(self, kind: type) -> Any:

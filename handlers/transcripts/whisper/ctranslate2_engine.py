@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoConfig, GenerationConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from reelscribe.errors import StartupError
+from reelscribe.errors import StartupError, missing_package
 from runtime.weights import revision_of
 from transcripts.settings import SpeechSettings
 from transcripts.whisper.engine import (
@@ -39,10 +39,7 @@ from transcripts.whisper.word_alignment import align_segments, state_count
 try:
     import ctranslate2
 except ImportError:
-    raise StartupError(
-        "YAML, handler, engine ctranslate2: expected the package ctranslate2, got none; in the project's folder,"
-        " .venv/bin/pip install '.[ctranslate2]'"
-    ) from None
+    raise StartupError(f"YAML, handler, engine ctranslate2: {missing_package('ctranslate2', 'ctranslate2')}") from None
 
 ENCODER_FILE = "model.safetensors"
 """Name of the file with the weights of an encoder that torch runs."""
@@ -153,11 +150,11 @@ class CTranslate2Batch:
             torch.cuda.current_stream(states.device).synchronize()  # CTranslate2 has a stream of its own
         return ctranslate2.StorageView.from_array(states if states.is_cuda else states.numpy())
 
-    def detect_languages(self) -> list[str | None]:
-        """Return the code of each window's most probable language; None for models of a single language."""
-        codes, ids = list(self._engine.tokens.languages), list(self._engine.tokens.languages.values())
-        if not codes:
-            return [None] * len(self)
+    def detect_languages(self) -> list[str]:
+        """Return the code of each window's most probable language; see `WindowBatch`."""
+        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
+        if not ids:
+            return list(codes) * len(self)
         # CTranslate2's own detection is only for models with the vocabulary of OpenAI. As the start is followed by a
         # token of text, it does not apply its rules for timestamps to the logits of the first step.
         results = self._engine.model.generate(

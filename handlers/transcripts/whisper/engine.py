@@ -50,8 +50,8 @@ class WindowBatch(Protocol):
     def select(self, rows: Sequence[int]) -> WindowBatch:
         """Return some of the windows."""
 
-    def detect_languages(self) -> list[str | None]:
-        """Return the code of each window's most probable language; None for models of a single language."""
+    def detect_languages(self) -> list[str]:
+        """Return the code of each window's most probable language; without a look at them for English-only models."""
 
     def generate(
         self, prompts: list[list[int]], limits: list[int], temperature: float, seeds: list[int]

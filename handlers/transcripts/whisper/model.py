@@ -96,7 +96,7 @@ class WhisperModel:
                 f"YAML, handler, chunk_seconds: expected at most {window_seconds:g}, the model's window, got"
                 f" {self.chunk_seconds}"
             )
-        self.languages = tuple(self.engine.tokens.languages)
+        self.languages = self.engine.tokens.languages
         self.tasks = tuple(self.engine.tokens.tasks) or ("transcribe",)
         if settings.language is not None and settings.language not in self.languages:
             raise StartupError(

@@ -11,8 +11,9 @@ class WhisperTokens:
     """The special tokens of a Whisper, as its settings for generation have them.
 
     Attributes:
-        languages: Token ID of each supported language, by its code; empty for models of a single language.
-        tasks: Token ID of each supported task; empty for models of a single language.
+        languages: Codes of the supported languages; "en" alone for an English-only model.
+        language_ids: Token ID of each of them, by its code; empty for an English-only model.
+        tasks: Token ID of each supported task; empty for an English-only model.
         start: The ID of <|startoftranscript|>.
         end: The ID of <|endoftext|>; text tokens have lower IDs.
         no_timestamps: The ID of <|notimestamps|>.
@@ -41,18 +42,19 @@ class WhisperTokens:
         self.start, self.end = int(config.decoder_start_token_id), end
         self.no_timestamps = int(config.no_timestamps_token_id)
         self.no_speech, self.first_timestamp = self.no_timestamps - 1, self.no_timestamps + 1
-        self.languages: dict[str, int] = {
+        self.language_ids: dict[str, int] = {
             name.strip("<|>"): token for name, token in (getattr(config, "lang_to_id", None) or {}).items()
         }
         self.tasks: dict[str, int] = getattr(config, "task_to_id", None) or {}
-        if not getattr(config, "is_multilingual", bool(self.languages)):
-            self.languages, self.tasks = {}, {}
+        if not getattr(config, "is_multilingual", bool(self.language_ids)):
+            self.language_ids, self.tasks = {}, {}
+        self.languages = tuple(self.language_ids) or ("en",)
 
-    def prompt(self, language: str | None, task: str, *, timestamps: bool | None = None) -> list[int]:
+    def prompt(self, language: str, task: str, *, timestamps: bool | None = None) -> list[int]:
         """Make the tokens that precede the text of a window.
 
         Args:
-            language: Code of the language; None for models of a single language.
+            language: Code of the language.
             task: "transcribe" or "translate".
             timestamps: Whether to ask for timestamps; by default, what `__init__` was given.
 
@@ -60,8 +62,8 @@ class WhisperTokens:
             Token IDs: <|startoftranscript|>, language and task of multilingual models, and perhaps <|notimestamps|>.
         """
         tokens = [self.start]
-        if language is not None and self.languages:
-            tokens += [self.languages[language], self.tasks[task]]
+        if self.language_ids:
+            tokens += [self.language_ids[language], self.tasks[task]]
         timestamps = self.timestamps if timestamps is None else timestamps
         return tokens if timestamps else [*tokens, self.no_timestamps]
 

@@ -126,11 +126,11 @@ class TorchBatch:
         logits: Tensor = output.logits[:, 0].float()
         return logits
 
-    def detect_languages(self) -> list[str | None]:
-        """Return the code of each window's most probable language; None for models of a single language."""
-        codes, ids = list(self._engine.tokens.languages), list(self._engine.tokens.languages.values())
-        if not codes:
-            return [None] * len(self)
+    def detect_languages(self) -> list[str]:
+        """Return the code of each window's most probable language; see `WindowBatch`."""
+        codes, ids = self._engine.tokens.languages, list(self._engine.tokens.language_ids.values())
+        if not ids:
+            return list(codes) * len(self)
         return [codes[i] for i in self._first_logits[:, ids].argmax(-1).tolist()]
 
     def generate(

@@ -119,9 +119,9 @@ class WindowTranscriber:
             return {"windows": [window.to_tree() for window in self._transcribe(windows, batch)]}
 
     def _transcribe(self, windows: list[Window], batch: WindowBatch) -> list[TranscribedWindow]:
-        languages = [window.options.language or self._settings.language for window in windows]
-        if not all(languages):
-            languages = [given or found for given, found in zip(languages, batch.detect_languages(), strict=True)]
+        given = [window.options.language or self._settings.language for window in windows]
+        detected = [""] * len(windows) if all(given) else batch.detect_languages()
+        languages = [known or found for known, found in zip(given, detected, strict=True)]
         results, token_counts = self._generate(windows, languages, batch)
         return [
             self._decode(window, language, batch, row, result, token_count)
@@ -131,7 +131,7 @@ class WindowTranscriber:
         ]
 
     def _generate(
-        self, windows: list[Window], languages: list[str | None], batch: WindowBatch
+        self, windows: list[Window], languages: list[str], batch: WindowBatch
     ) -> tuple[list[_DecodingResult], list[int]]:
         """The final result of each window, and how many tokens were generated for it at all temperatures together."""
         results: dict[int, _DecodingResult] = {}
@@ -163,7 +163,7 @@ class WindowTranscriber:
     def _decode(
         self,
         window: Window,
-        language: str | None,
+        language: str,
         batch: WindowBatch,
         row: int,
         result: _DecodingResult,

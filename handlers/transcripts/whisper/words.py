@@ -33,7 +33,7 @@ class TokenWord(NamedTuple):
 
 
 def time_words(
-    tokenizer: Any, segments: Sequence[TokenSegment], aligned: Sequence[AlignedTokens], language: str | None
+    tokenizer: Any, segments: Sequence[TokenSegment], aligned: Sequence[AlignedTokens], language: str
 ) -> list[tuple[Word, ...]]:
     """Make the words of each segment, with their times.
 
@@ -65,7 +65,7 @@ def time_words(
     return words
 
 
-def split_words(tokenizer: Any, tokens: list[int], language: str | None) -> list[TokenWord]:
+def split_words(tokenizer: Any, tokens: list[int], language: str) -> list[TokenWord]:
     """Split tokens into words, each with the punctuation around it.
 
     Words start with a space, except in languages that are written without spaces: there, each character is a word.
@@ -73,7 +73,7 @@ def split_words(tokenizer: Any, tokens: list[int], language: str | None) -> list
     Args:
         tokenizer: The tokenizer of the Whisper.
         tokens: IDs of text tokens.
-        language: Code of the language; None for models of a single language.
+        language: Code of the language.
 
     Returns:
         The words in order; their token counts add up to the number of `tokens`.

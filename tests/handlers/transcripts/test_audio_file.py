@@ -55,6 +55,19 @@ def test_files_of_every_kind_hold_the_same_audio(kind, codec, rate, channels, to
     assert samples[middle] == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
+@pytest.mark.parametrize("appended", [b"TAG" + bytes(125), bytes(4096)], ids=["tag", "zeros"])
+def test_what_a_program_has_appended_to_ogg_changes_nothing(codec, appended):
+    body = save(tone(48_000), 48_000, "OGG", codec)
+    assert np.array_equal(read_audio_file(body + appended, RATE, 10), read_audio_file(body, RATE, 10))
+
+
+def test_a_chain_of_ogg_recordings_is_refused_as_libsndfile_would_read_one_of_them():
+    body = save(tone(RATE), RATE, "OGG", "VORBIS")
+    with pytest.raises(UnsupportedFormat, match=r"one recording, got a chain of several .* `reelscribe transcribe`"):
+        open_audio_file(body + body, 10)
+
+
 def test_channels_are_averaged():
     left = np.stack([tone(RATE)[:, 0], np.zeros(int(SECONDS * RATE))], axis=1)
     assert np.abs(read_audio_file(save(left, RATE, "WAV", "PCM_16"), RATE, 10)).max() == pytest.approx(8192, abs=2)
@@ -74,7 +87,7 @@ WAV = save(tone(RATE), RATE, "WAV", "PCM_16")
 FLAC = save(tone(RATE), RATE, "FLAC", "PCM_16")
 
 
-@pytest.mark.parametrize("body", [WAV[:12], WAV[:30], FLAC[:20], FLAC[:4] + bytes(200), b"OggS" + bytes(500)])
+@pytest.mark.parametrize("body", [WAV[:12], WAV[:30], FLAC[:20], FLAC[:4] + bytes(200)])
 def test_a_damaged_file_is_an_error_of_its_own(body):
     with pytest.raises(WireError, match="a damaged one"):
         read_audio_file(body, RATE, 10)
@@ -89,13 +102,13 @@ def patched(body: bytes, at: int, layout: str, value: int) -> bytes:
 @pytest.mark.parametrize(
     ("body", "error", "reason"),
     [
-        (save(tone(8000, 9), 8000, "WAV", "PCM_16"), LimitExceeded, "at most 8 channels, got 9"),
-        (save(tone(400_000), 400_000, "WAV", "PCM_16"), SpeechError, "4000 to 192000 samples a second, got 400000"),
-        (save(tone(2000), 2000, "WAV", "PCM_16"), SpeechError, "got 2000"),
+        (save(tone(8000, 9), 8000, "WAV", "PCM_16"), LimitExceeded, "at most 8 channels, got more"),
+        (save(tone(400_000), 400_000, "WAV", "PCM_16"), SpeechError, "4000 to 192000 samples a second, got more"),
+        (save(tone(2000), 2000, "WAV", "PCM_16"), SpeechError, "samples a second, got fewer"),
         (save(tone(RATE), RATE, "WAV", "GSM610"), UnsupportedFormat, "got GSM610 in WAV; convert it to FLAC"),
         (save(tone(RATE)[:0], RATE, "WAV", "PCM_16"), SpeechError, "at least one sample"),
         (save(tone(RATE) * np.nan, RATE, "WAV", "FLOAT"), SpeechError, "NaN"),
-        (save(tone(RATE) * 32768, RATE, "WAV", "FLOAT"), SpeechError, "floats are from -1 to 1, got 16384"),
+        (save(tone(RATE) * 32768, RATE, "WAV", "FLOAT"), SpeechError, "floats are from -1 to 1, got larger ones"),
     ],
 )
 def test_audio_that_cannot_be_speech_is_refused(body, error, reason):
@@ -104,7 +117,7 @@ def test_audio_that_cannot_be_speech_is_refused(body, error, reason):
 
 
 def test_a_file_whose_header_claims_too_long_a_duration_is_not_decoded():
-    with pytest.raises(LimitExceeded, match="at most 1 seconds, got 2"):
+    with pytest.raises(LimitExceeded, match="at most 1 seconds, got a longer one"):
         read_audio_file(FLAC, RATE, 1)
 
 
@@ -116,7 +129,7 @@ def test_a_flac_file_without_a_length_in_its_header_has_a_message_of_its_own():
 
 def test_a_wav_file_shorter_than_its_header_claims_is_damaged():
     whole = save(tone(RATE), RATE, "WAV", "PCM_16")
-    with pytest.raises(WireError, match=f"of the {len(whole)} bytes"):
+    with pytest.raises(WireError, match=f"{len(whole) // 2} bytes, fewer than its header says"):
         read_audio_file(whole[: len(whole) // 2], RATE, 10)
 
 

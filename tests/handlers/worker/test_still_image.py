@@ -98,14 +98,14 @@ def test_a_jpeg_that_repeats_its_scans_is_refused_before_it_is_decoded():
     last = body.rindex(b"\xff\xda")
     bomb = body[:last] + body[last:-2] * 100 + body[-2:]
     assert still_image.open_still(body).size == (8000, 6000)
-    with pytest.raises(LimitExceeded, match=r"8000 x 6000 pixels in 10\d scans"):
+    with pytest.raises(LimitExceeded, match=r"got more in 10\d scans"):
         still_image.open_still(bomb)
 
 
 @pytest.mark.parametrize("part", [b"\xff\xe1\0\x0aExif\0\0xx", b"iCCP"])
 def test_metadata_in_very_many_pieces_is_refused(part):
-    with pytest.raises(LimitExceeded, match="at most 64 pieces of metadata"):
-        still_image.open_still(b"\xff\xd8" + part * 65)
+    with pytest.raises(LimitExceeded, match="at most 16 pieces of metadata"):
+        still_image.open_still(b"\xff\xd8" + part * 17)
 
 
 def test_an_assertion_error_of_pillow_means_a_damaged_file():

@@ -2,9 +2,9 @@
 
 Python imports this module at its start if this folder is on PYTHONPATH. A file that is called `crash`, `hang`, `fail`
 or `print` does so at ordinal 20 of its frames or clips, at frame 20 while its shots are looked for, or 3 s into its
-audio. Video misbehaves only with PyAV, not with decord, and audio only the first time; `crash-always.mkv` and the like
-do so every time. A process that is about to hang writes a character to the file that the environment variable HANGS
-names, if there is one.
+audio, the first time only; `crash-always.mkv` and the like do so every time. A video that is
+called `stuck` hangs before its first packet, every time. A process that is about to hang writes a
+character to the file that the environment variable HANGS names, if there is one.
 """
 
 import os
@@ -33,43 +33,45 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
 
     class Misbehaving:
         def __init__(self, task, heartbeat):
-            way, _, always = Path(task.path).stem.partition("-")
-            self.misbehave = None if task.library == "decord" and not always else WAYS.get(way)
+            way, _, self.always = Path(task.path).stem.partition("-")
+            self.way, self.mark = WAYS.get(way), Path(f"{task.path}.misbehaved")
             self.opening = True
+            if way == "stuck":
+                hang()
             super().__init__(task, heartbeat)
             self.opening = False
 
+        def misbehave(self):
+            if self.way and (self.always or not self.mark.exists()):
+                self.mark.touch()
+                self.way()
+
+    class MisbehavingPictures(Misbehaving):
         def pictures(self, wanted, *, drops=None):
             for index, picture in super().pictures(wanted, drops=drops):
-                if self.opening and index == 20 and self.misbehave:
+                if self.opening and index == 20:
                     self.misbehave()
                 yield index, picture
 
-    class MisbehavingVideo(Misbehaving, video.Video):
+    class MisbehavingVideo(MisbehavingPictures, video.Video):
         def frames(self, ordinals, *others):
             for frame in super().frames(ordinals, *others):
-                if frame.ordinal == 20 and self.misbehave:
+                if frame.ordinal == 20:
                     self.misbehave()
                 yield frame
 
-    class MisbehavingClips(Misbehaving, clip_video.ClipVideo):
+    class MisbehavingClips(MisbehavingPictures, clip_video.ClipVideo):
         def read(self, spans):
             self.opening = self.count is None  # shots are looked for
             for read in super().read(spans):
-                if read.clip.ordinal == 20 and self.misbehave:
+                if read.clip.ordinal == 20:
                     self.misbehave()
                 yield read
 
-    class MisbehavingAudio(audio.Audio):
-        def __init__(self, task, heartbeat):
-            super().__init__(task, heartbeat)
-            way, _, always = Path(task.path).stem.partition("-")
-            self.misbehave, self.always, self.mark = WAYS.get(way), always, Path(f"{task.path}.misbehaved")
-
+    class MisbehavingAudio(Misbehaving, audio.Audio):
         def chunks(self, first=0):
             for chunk in super().chunks(first):
-                if chunk.start_seconds >= 3 and self.misbehave and (self.always or not self.mark.exists()):
-                    self.mark.touch()
+                if chunk.start_seconds >= 3:
                     self.misbehave()
                 yield chunk
 

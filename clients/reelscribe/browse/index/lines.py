@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reelscribe.browse.index.words import indexed_text
+from reelscribe.browse.index.words import folded, indexed_text
 from reelscribe.browse.records import Clip, Text
 from reelscribe.pages.queries import TEXT_KINDS
 
@@ -121,6 +121,8 @@ class SourceRow(NamedTuple):
     """Codes with a space before and after each, the most frequent one first; empty for none."""
     flags: str
     """The same for flags."""
+    found_by: str
+    """Its path and then its tags, folded: what the library finds it by."""
 
 
 class IndexedLine(NamedTuple):
@@ -207,6 +209,10 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
     media = record.media.duration_seconds if record.media else None
     audio = record.audio.duration_seconds or record.audio.seconds if record.audio else None
     failures = len(record.caption_failures) + len(record.clip_failures) + len(record.speech_failures)
+    languages = _joined([text.language for text in record.segments if text.language])
+    flags = _joined([flag for items in (record.captions, record.clips) for item in items for flag in item.flags])
+    error_type = error.type[:_MESSAGE_CHARACTERS] if error else ""
+    tags = [*(["failed", error_type] if error else []), *(["gone"] if source.missing else []), flags, languages]
     row = SourceRow(
         doc=doc,
         id=source_id(path_bytes(source.absolute_path)),
@@ -233,15 +239,16 @@ def read_line(line: bytes, *, doc: int, file: int, start: int) -> IndexedLine:
         video=int(record.media is not None),
         seconds=media or audio,
         state="error" if error else "ok",
-        error_type=error.type[:_MESSAGE_CHARACTERS] if error else "",
+        error_type=error_type,
         error=error.message[:_MESSAGE_CHARACTERS] if error else "",
         captions=len(record.captions),
         clips=len(record.clips),
         segments=len(record.segments),
         shots=len(record.shots),
         failures=failures,
-        languages=_joined([text.language for text in record.segments if text.language]),
-        flags=_joined([flag for items in (record.captions, record.clips) for item in items for flag in item.flags]),
+        languages=languages,
+        flags=flags,
+        found_by=folded(" ".join([source.absolute_path, *tags])),
     )
     texts: dict[str, Sequence[Text | Clip]] = {
         "captions": record.caption_spans,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from reelscribe.browse.index.lines import SourceRow, split_number
 from reelscribe.browse.index.reader import Build, Reader
-from reelscribe.browse.index.words import Term, match_expression
+from reelscribe.browse.index.words import Term, folded, match_expression
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, Sort, TextKind
 
 MOST_HITS = 10_000
@@ -26,6 +27,12 @@ _VALUES = """
     SELECT state, missing, error_type, languages, flags, count(*), total(seconds < 60),
         total(seconds >= 60 AND seconds < 600), total(seconds >= 600 AND seconds < 3600), total(seconds >= 3600)
     FROM sources INDEXED BY by_path GROUP BY 1, 2, 3, 4, 5
+"""
+_FIRST_AND_LAST = "SELECT (SELECT min(path) FROM sources), (SELECT max(path) FROM sources)"
+_FOLDERS = """
+    SELECT substr(path, :start, instr(substr(path, :start), '/') - 1) AS name, count(*)
+    FROM sources INDEXED BY by_path
+    WHERE path > :begin AND path < :end AND instr(substr(path, :start), '/') GROUP BY name ORDER BY name
 """
 DURATIONS = ("0-60", "60-600", "600-3600", "3600-")
 """The ranges of durations that are counted, as in LibraryQuery."""
@@ -78,12 +85,32 @@ def find_sources(reader: Reader, query: LibraryQuery, most: int | None = None) -
         query: The filters and the order; its page does not count.
         most: Largest number of them; None for all.
     """
-    where, values = _where(query)
+    where, values = _where(query, common_folder_of(reader))
     statement = f"""
         SELECT doc FROM sources INDEXED BY by_path WHERE {where} ORDER BY {_ORDERS[query.sort]} LIMIT ?
     """  # noqa: S608 - the text is our own
     rows = reader.library.execute(statement, [*values, -1 if most is None else most])
     return array("q", (doc for (doc,) in rows))
+
+
+def common_folder_of(reader: Reader) -> str:
+    """Return the path of the deepest folder that holds all sources; empty if there are none."""
+    first, last = reader.library.execute(_FIRST_AND_LAST).fetchone()
+    # What the first and the last path in order begin with, all paths between them begin with, too.
+    return os.path.dirname(os.path.commonprefix([first, last])) if first else ""  # noqa: RUF071 - cut to a folder
+
+
+def count_folders(reader: Reader, folder: str) -> list[tuple[str, int]]:
+    """Return the names of the folders in a folder that have sources, in order, and how many are in each and below it.
+
+    Args:
+        reader: An open reader.
+        folder: The path of the folder below that of all sources; empty for that one.
+    """
+    path = os.path.join(common_folder_of(reader), folder)
+    begin = f"{path.rstrip('/')}/"
+    values = {"start": len(begin) + 1, "begin": begin, "end": f"{begin[:-1]}0"}
+    return reader.library.execute(_FOLDERS, values).fetchall()
 
 
 def rows_in_order(reader: Reader, docs: Sequence[int]) -> list[SourceRow]:
@@ -126,10 +153,14 @@ def find_texts(reader: Reader, terms: Sequence[Term], kinds: Sequence[TextKind])
     return FoundTexts(numbers, more=False, build=reader.build)
 
 
-def _where(query: LibraryQuery) -> tuple[str, list[Any]]:
+def _where(query: LibraryQuery, common_folder: str) -> tuple[str, list[Any]]:
     """Return the condition for the filters of a query, and its values."""
     low, high = query.seconds()
     conditions: list[tuple[str, Any]] = []
+    if query.folder:
+        # All paths that begin with the folder and "/" are before the folder and "0", the character after it.
+        folder = os.path.join(common_folder, query.folder)
+        conditions += [("path > ?", f"{folder}/"), ("path < ?", f"{folder}0")]
     if query.state == "missing":
         conditions.append(("missing = ?", 1))
     elif query.state:
@@ -143,4 +174,7 @@ def _where(query: LibraryQuery) -> tuple[str, list[Any]]:
     ]
     conditions += [("seconds >= ?", low)] if low else []
     conditions += [("seconds < ?", high)] if high is not None else []
+    # The common folder itself would make each of its letters fit all sources.
+    below = f"substr(found_by, {len(folded(common_folder)) + 1})"
+    conditions += [(f"instr({below}, ?)", folded(word)) for word in query.words()]
     return " AND ".join(condition for condition, _ in conditions) or "1", [value for _, value in conditions]

@@ -108,6 +108,7 @@ class SourceIndex:
         What goes wrong is told by `notices`, and tried again the next time.
         """
         before = self.generation
+        self._damaged |= self._opened is not None and not self._opened.is_there
         if self._damaged:
             self.attempt("index", _FAILED, self._rebuild)
         if not self._damaged:
@@ -118,8 +119,10 @@ class SourceIndex:
             self.attempt("journal", _FAILED, self._shorten_journal)
         return self.generation != before
 
-    def attempt(self, name: str, failed: str, action: Callable[[], object]) -> None:
-        """Run an action. Whatever goes wrong is told by `notices`, until the action goes well; nothing is raised.
+    def attempt(self, name: str, failed: str, action: Callable[[], object]) -> bool:
+        """Run an action, and return whether it went well; nothing is raised.
+
+        Whatever goes wrong is told by `notices`, until the action goes well.
 
         Args:
             name: A name of the action, under which its problem is kept.
@@ -127,7 +130,7 @@ class SourceIndex:
             action: The action.
         """
         if self._ended.is_set():
-            return
+            return False
         try:
             action()
         except Stopped:
@@ -138,6 +141,8 @@ class SourceIndex:
             self._problems[name] = f"{failed}: {error if known else repr(error)}."
         else:
             self._problems.pop(name, None)
+            return True
+        return False
 
     def refresh_soon(self) -> None:
         """Note that what was read does not fit the index any more."""
@@ -177,6 +182,9 @@ class SourceIndex:
         with self._lock:
             if self._file is None:
                 raise OutputError("there is no index now, because building it anew has failed; it is tried again")
+            if not self._writer.is_there:
+                self.refresh_soon()
+                raise OutputError(f"{self._folder / NAME} was deleted, and is being built anew; try again")
             return Reader(self._folder / NAME, self._build, os.dup(self._file))
 
     @property

@@ -23,7 +23,7 @@ import msgspec
 
 from reelscribe.browse.index.lines import SourceRow
 
-VERSION = 1
+VERSION = 2
 """Version of an index with these tables, as SQLite's `user_version`."""
 
 ANNOTATIONS, JOURNAL = 0, 1
@@ -39,14 +39,14 @@ _COLUMNS = """
     doc INTEGER PRIMARY KEY, id TEXT, file INTEGER, start INTEGER, size INTEGER, digest BLOB, fingerprint BLOB,
     path TEXT, sha256 TEXT, bytes INTEGER, missing INTEGER, video INTEGER, seconds REAL, state TEXT, error_type TEXT,
     error TEXT, captions INTEGER, clips INTEGER, segments INTEGER, shots INTEGER, failures INTEGER, languages TEXT,
-    flags TEXT
+    flags TEXT, found_by TEXT
 """
 _SAVE = f"INSERT INTO sources VALUES ({', '.join('?' * len(SourceRow._fields))})"  # noqa: S608 - the text is our own
 
 # The pages of the library find their sources in the second one alone, whatever the filter and the order.
 _INDEXES = """
 CREATE UNIQUE INDEX by_id ON sources (id);
-CREATE INDEX by_path ON sources (path, seconds, failures, state, missing, error_type, languages, flags);
+CREATE INDEX by_path ON sources (path, seconds, failures, state, missing, error_type, languages, flags, found_by);
 """
 
 _WORD_TABLE = """

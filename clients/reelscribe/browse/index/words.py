@@ -63,6 +63,14 @@ class Term:
         return word.startswith(last) if self.prefix else word == last
 
 
+def folded(text: str) -> str:
+    """Return a text without what does not matter: case, and the accents of Latin, Greek and Cyrillic letters."""
+    if text.isascii():
+        return text.lower()
+    decomposed = unicodedata.normalize("NFKD", text.casefold()).translate(_ACCENTS)
+    return unicodedata.normalize("NFC", decomposed).lower()
+
+
 def indexed_text(text: str) -> str:
     """Return a text whose words SQLite's `ascii` tokenizer finds to be those of `word_spans`."""
     return text if text.isascii() else " ".join(span.word for span in word_spans(text))
@@ -149,9 +157,8 @@ def _windows(spans: Iterator[Span], size: int) -> Iterator[Sequence[Span]]:
 
 @lru_cache(maxsize=4096)
 def _folded(word: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", word.casefold()).translate(_ACCENTS)
-    composed = unicodedata.normalize("NFC", decomposed)
-    return composed.lower() if composed.isalnum() else "".join(c for c in composed.lower() if _is_of_word(c))
+    text = folded(word)
+    return text if text.isalnum() else "".join(c for c in text if _is_of_word(c))
 
 
 def _is_of_word(character: str) -> bool:

@@ -44,6 +44,16 @@ class IndexWriter:
             names = map(texts_name, range(state.shards))
             self._texts = [stack.enter_context(closing(open_database(folder / name, write=True))) for name in names]
             self._opened = stack.pop_all()
+        self._path = folder / LIBRARY_NAME
+        self._file = self._path.stat()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the index still has its name, by which readers open it."""
+        try:
+            return os.path.samestat(self._path.stat(), self._file)
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         """Close everything."""

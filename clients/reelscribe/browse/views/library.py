@@ -8,7 +8,15 @@ from collections import Counter
 from functools import lru_cache
 
 from reelscribe.browse.index.lines import SourceRow
-from reelscribe.browse.index.queries import DURATIONS, ValueCounts, count_values, find_sources, rows_in_order
+from reelscribe.browse.index.queries import (
+    DURATIONS,
+    ValueCounts,
+    common_folder_of,
+    count_folders,
+    count_values,
+    find_sources,
+    rows_in_order,
+)
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.views.pictures import Pictures
 from reelscribe.pages.queries import LibraryQuery
@@ -16,6 +24,9 @@ from reelscribe.pages.views import Card, Choice, Counts, LibraryView, Site
 
 CARDS_A_PAGE = 48
 """Number of sources on a page of the library."""
+
+MOST_FOLDERS = 300
+"""Largest number of folders that are listed. Whoever looks for one of more types a part of its name."""
 
 _MOST_CHOICES = 100
 _STATES = {"ok": "done", "error": "failed", "missing": "file is gone"}
@@ -29,6 +40,7 @@ class LibraryPage:
         self._index, self._pictures = index, pictures
         # What is found holds until sources change, so it is kept by the generation of the index.
         self._found = lru_cache(maxsize=16)(self._find)
+        self._folders = lru_cache(maxsize=16)(self._count_folders)
         self._values = lru_cache(maxsize=1)(self._count_values)
 
     def view(self, site: Site, query: LibraryQuery) -> LibraryView:
@@ -44,15 +56,19 @@ class LibraryPage:
         pages = max(1, -(-len(docs) // CARDS_A_PAGE))
         query = query.on_page(min(query.page, pages))
         with self._index.reader() as reader:
+            common = common_folder_of(reader)
             rows = rows_in_order(reader, docs[(query.page - 1) * CARDS_A_PAGE : query.page * CARDS_A_PAGE])
+        folders = self._folders(generation, query.folder)
         labels = dict(zip(DURATIONS, _DURATION_LABELS, strict=True))
         return LibraryView(
             site,
             query,
-            cards=tuple(card_of(row, self._pictures.of_card(row)) for row in rows),
+            cards=tuple(card_of(row, self._pictures.of_card(row), common) for row in rows),
             total=len(docs),
             all_sources=values.sources,
             pages=pages,
+            folders=folders[:MOST_FOLDERS],
+            folders_hidden=max(0, len(folders) - MOST_FOLDERS),
             states=tuple(Choice(value, label, values.states[value]) for value, label in _STATES.items()),
             languages=_choices(values.languages),
             errors=_choices(+values.errors),
@@ -72,21 +88,29 @@ class LibraryPage:
         with self._index.reader() as reader:
             return find_sources(reader, query)
 
+    def _count_folders(self, _: int, folder: str) -> tuple[Choice, ...]:
+        with self._index.reader() as reader:
+            counted = count_folders(reader, folder)
+        return tuple(Choice(os.path.join(folder, name), name, number) for name, number in counted)
+
     def _count_values(self, _: int) -> ValueCounts:
         with self._index.reader() as reader:
             return count_values(reader)
 
 
-def card_of(row: SourceRow, thumbnail: float | None) -> Card:
+def card_of(row: SourceRow, thumbnail: float | None, common_folder: str) -> Card:
     """Return a source as the library shows it.
 
     Args:
         row: Its row in the index.
         thumbnail: The time of the thumbnail that stands for it; None if it has none.
+        common_folder: Path of the deepest folder that holds all sources.
     """
+    folder, name = os.path.split(row.path)
     return Card(
         id=row.id,
-        name=os.path.basename(row.path) or row.path,
+        name=name or row.path,
+        folder=folder.removeprefix(common_folder).strip("/"),
         seconds=row.seconds,
         state="error" if row.state == "error" else "ok",
         missing=bool(row.missing),

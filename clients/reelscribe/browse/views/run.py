@@ -9,7 +9,7 @@ from threading import Lock
 
 from reelscribe import errors
 from reelscribe._files import writer_of
-from reelscribe.browse.index.queries import find_sources, rows_in_order
+from reelscribe.browse.index.queries import common_folder_of, find_sources, rows_in_order
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.views.library import LibraryPage, card_of
 from reelscribe.errors import OutputError, ReelscribeError
@@ -158,11 +158,12 @@ class RunPage:
     def _failures(self) -> list[FailureGroup]:
         groups = []
         with self._index.reader() as reader:
+            common = common_folder_of(reader)
             for reason, number in self._library.errors().most_common(_MOST_REASONS):
                 if number:
                     rows = rows_in_order(reader, find_sources(reader, LibraryQuery(error=reason), _EXAMPLES))
-                    cards = [card_of(row, None) for row in rows]
-                    examples = tuple(FailureExample(card.id, card.name, card.error) for card in cards)
+                    cards = [card_of(row, None, common) for row in rows]
+                    examples = tuple(FailureExample(card.id, card.path, card.error) for card in cards)
                     groups.append(FailureGroup(reason, number, meaning_of(reason), examples))
         return groups
 

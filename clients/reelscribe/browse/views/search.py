@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import os
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from reelscribe.browse.index.lines import SourceRow, split_number
-from reelscribe.browse.index.queries import FoundTexts, find_texts, source_rows
+from reelscribe.browse.index.queries import (
+    FoundTexts,
+    common_folder_of,
+    find_sources,
+    find_texts,
+    rows_in_order,
+    source_rows,
+)
 from reelscribe.browse.index.reader import Reader, RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.index.words import Term, found_spans, parse_query
 from reelscribe.browse.records import Clip, Text, Texts, UnreadableRecord, read_texts
+from reelscribe.browse.views.library import card_of
 from reelscribe.browse.views.pictures import Pictures, picture_of_line
 from reelscribe.errors import UsageError
-from reelscribe.pages.queries import TEXT_KINDS, SearchQuery, TextKind
+from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery, TextKind
 from reelscribe.pages.views import Hit, Part, SearchView, Site
 
 HITS_A_PAGE = 50
 """Number of hits on a page."""
+
+MOST_NAMED = 6
+"""Largest number of sources that are listed because of their names, folders or tags; the library has all of them."""
 
 _MOST_CHARACTERS = 600
 _BEFORE = 200
@@ -45,6 +56,7 @@ class SearchPage:
     def __init__(self, index: SourceIndex, pictures: Pictures) -> None:
         self._index, self._pictures = index, pictures
         self._found = lru_cache(maxsize=16)(self._find)
+        self._named = lru_cache(maxsize=16)(self._find_named)
 
     def view(self, site: Site, query: SearchQuery) -> SearchView:
         """Return what the search shows of a query.
@@ -66,8 +78,11 @@ class SearchPage:
             pages = max(1, -(-len(found.numbers) // HITS_A_PAGE))
             query = query.on_page(min(query.page, pages))
             some = found.numbers[(query.page - 1) * HITS_A_PAGE : query.page * HITS_A_PAGE]
-            hits = tuple(self._hits(reader, some, terms))
-        return SearchView(site, query, hits, len(found.numbers), found.more, pages)
+            common = common_folder_of(reader)
+            hits = tuple(self._hits(reader, some, terms, common))
+            docs = self._named(self._index.generation, query.q)
+            named = tuple(card_of(row, None, common) for row in rows_in_order(reader, docs[:MOST_NAMED]))
+        return SearchView(site, query, hits, len(found.numbers), found.more, pages, named, len(docs))
 
     def all_hits(self, query: SearchQuery) -> Iterator[TextHit]:
         """Yield all hits of a query, up to the number at which counting ends.
@@ -92,14 +107,18 @@ class SearchPage:
         with self._index.reader() as reader:
             return find_texts(reader, terms, kinds)
 
-    def _hits(self, reader: Reader, numbers: Sequence[int], terms: list[Term]) -> Iterator[Hit]:
+    def _find_named(self, _: int, q: str) -> array[int]:
+        with self._index.reader() as reader:
+            return find_sources(reader, LibraryQuery(q))
+
+    def _hits(self, reader: Reader, numbers: Sequence[int], terms: list[Term], common_folder: str) -> Iterator[Hit]:
         times: dict[str, list[float]] = {}
         for row, kind, start, end, text in _texts(reader, numbers):
             if row.id not in times:
                 times[row.id] = self._pictures.times(row)
             yield Hit(
                 source=row.id,
-                name=os.path.basename(row.path) or row.path,
+                path=card_of(row, None, common_folder).path,
                 kind=kind,
                 start=start,
                 end=end,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe.browse.index.lines import SourceRow
-from reelscribe.browse.index.queries import source_row
+from reelscribe.browse.index.queries import common_folder_of, source_row
 from reelscribe.browse.index.reader import RecordChanged
 from reelscribe.browse.index.source_index import SourceIndex
 from reelscribe.browse.media import MediaFiles, playback
@@ -56,7 +56,7 @@ class SourcePage:
         for _ in range(2):  # a record that is written anew is found in its new place the second time
             try:
                 with self._index.reader() as reader:
-                    row = source_row(reader, id_)
+                    row, common = source_row(reader, id_), common_folder_of(reader)
                     if row is None:
                         return None
                     line = reader.line(row.file, row.start, row.size, row.digest)
@@ -64,16 +64,19 @@ class SourcePage:
                 self._index.refresh_soon()
                 continue
             try:
-                return self._view(site, row, read_record(line), seconds, retry)
+                return self._view(site, row, read_record(line), common, seconds, retry)
             except UnreadableRecord as error:
-                return unreadable_view(site, row, str(error))
+                return unreadable_view(site, row, common, str(error))
         return None
 
-    def _view(self, site: Site, row: SourceRow, record: SavedRecord, seconds: float, retry: str) -> SourceView:
+    def _view(
+        self, site: Site, row: SourceRow, record: SavedRecord, common_folder: str, seconds: float, retry: str
+    ) -> SourceView:
         return source_view(
             site,
             row,
             record,
+            common_folder=common_folder,
             seconds=seconds,
             playback=playback(row, record, self._files, previews=self._previews),
             thumbnails=self._pictures.times(row),
@@ -101,6 +104,7 @@ def source_view(
     row: SourceRow,
     record: SavedRecord,
     *,
+    common_folder: str,
     seconds: float,
     playback: Playback,
     thumbnails: Sequence[float],
@@ -113,6 +117,7 @@ def source_view(
         site: What all pages have in common.
         row: What the index has of the source.
         record: Its record.
+        common_folder: Path of the deepest folder that holds all sources.
         seconds: A time of the section to show, if the source has several.
         playback: How it is played.
         thumbnails: Times of its thumbnails, ascending.
@@ -135,7 +140,7 @@ def source_view(
         site = replace(site, notices=(*site.notices, notice))
     return SourceView(
         site,
-        card_of(row, time_of_card(thumbnails)),
+        card_of(row, time_of_card(thumbnails), common_folder),
         path=record.source.path,
         playback=playback,
         start=start,
@@ -149,17 +154,19 @@ def source_view(
     )
 
 
-def unreadable_view(site: Site, row: SourceRow, problem: str) -> SourceView:
+def unreadable_view(site: Site, row: SourceRow, common_folder: str, problem: str) -> SourceView:
     """Return what the page of a source shows that has a row in the index, and a record that has not what it should.
 
     Args:
         site: What all pages have in common.
         row: Its row in the index.
+        common_folder: Path of the deepest folder that holds all sources.
         problem: What is wrong with the record.
     """
     notice = f"The record of this source cannot be read: {problem}. docs/records.md says what a record has."
     site = replace(site, notices=(*site.notices, notice))
-    return SourceView(site, card_of(row, None), path=row.path, playback=Playback("none"), start=0.0, end=0.0)
+    card = card_of(row, None, common_folder)
+    return SourceView(site, card, path=row.path, playback=Playback("none"), start=0.0, end=0.0)
 
 
 def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Settings]:
@@ -290,9 +297,9 @@ def _words(segment: Segment) -> tuple[Word, ...]:
 def _facts(record: SavedRecord) -> Iterator[Fact]:
     media, audio = record.media, record.audio
     if media:
-        yield Fact(
-            "Video", f"{media.width} x {media.height}, {media.video_codec}, {media.average_fps:g} frames a second"
-        )
+        (width, height), stored = media.shown_size, (media.width, media.height)
+        size = f"{width} x {height}" + ("" if (width, height) == stored else f" (stored as {stored[0]} x {stored[1]})")
+        yield Fact("Video", f"{size}, {media.video_codec}, {media.average_fps:g} frames a second")
     if audio:
         channels = "1 channel" if audio.channels == 1 else f"{audio.channels} channels"
         yield Fact("Audio", f"{audio.codec}, {audio.sample_rate:,} Hz, {channels}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reelscribe.cli.parser.help import Heading
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, missing_package
 from reelscribe.server.options import MODEL_STORE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
@@ -128,10 +128,7 @@ class ClusterOptions:
         try:
             from reelscribe.cluster.ray_cluster import RayCluster
         except ModuleNotFoundError as error:
-            raise UsageError(
-                f"--ray: expected the package {error.name}, got none; in the project's folder, .venv/bin/pip install"
-                " '.[ray]'"
-            ) from None
+            raise UsageError(f"--ray: {missing_package(error.name or 'ray', 'ray')}") from None
 
         processes = sum(track.decode_processes for track in tracks)
         environment = _read_runtime_env(self.runtime_env) if self.runtime_env else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,26 +27,19 @@ shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOptions:
-    """The options for all that is made of pictures: what counts as a cut, and how many processes decode."""
+    """The options for all that is made of pictures: what counts as a cut, and how they are decoded."""
 
-    shot_detector: Annotated[
-        Literal["adaptive", "content", "threshold"],
-        shot_option(
-            metavar="NAME",
-            help="What counts as a cut: a change that is large beside those around it (adaptive), or in itself"
-            " (content), or a fade through black (threshold).",
-        ),
-    ] = "adaptive"
     shot_threshold: Annotated[
-        float | None,
+        float,
         shot_option(
             metavar="X",
-            help="How large a change must be: a ratio for adaptive, levels of 255 for content; for threshold, the"
-            " levels below which a picture is black.",
-            show_default="3, 27 or 12",
+            help="How much the pictures of two shots differ at least, as a multiple of their contrast.",
         ),
-    ] = None
-
+    ] = 0.75
+    deinterlace: Annotated[
+        bool,
+        speed_option("--deinterlace/--no-deinterlace", help="Deinterlace the frames that are marked as interlaced."),
+    ] = False
     decode_workers: Annotated[
         int,
         speed_option(
@@ -58,7 +51,7 @@ class PictureOptions:
         """Return how shots are found. Raises UsageError if the threshold is out of its range."""
         from reelscribe.decode.shots import ShotDetection
 
-        return ShotDetection(self.shot_detector, self.shot_threshold)
+        return ShotDetection(self.shot_threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +62,30 @@ class ClipOptions:
         Literal["shots", "windows"] | None,
         clip_option(
             metavar="shots|windows",
-            help="Describe clips with a video-language model: shots, or windows of --clip-seconds. --prompt,"
-            " --json-schema and --clip-fps mean shots, too.",
+            help="Describe clips with a video-language model: shots, or windows of --clip-seconds. Without it,"
+            " --clip-seconds and --clip-overlap mean windows, and the other options of clips mean shots.",
         ),
     ] = None
-    clip_seconds: Annotated[float, clip_option(metavar="SECONDS", help="Length of a window, with --clips windows.")] = (
-        10.0
-    )
+    clip_seconds: Annotated[
+        float | None, clip_option(metavar="SECONDS", help="Length of a window.", show_default="10")
+    ] = None
     clip_overlap: Annotated[
-        float, clip_option(min=0, metavar="SECONDS", help="How long successive windows overlap.")
-    ] = 0.0
+        float | None,
+        clip_option(min=0, metavar="SECONDS", help="How long successive windows overlap.", show_default="0"),
+    ] = None
     clip_seconds_min: Annotated[
-        float, clip_option(min=0, metavar="SECONDS", help="Join shots that are shorter than this to a neighbour.")
-    ] = 1.0
+        float | None,
+        clip_option(
+            min=0,
+            metavar="SECONDS",
+            help="Join shots that are shorter than this, and a last window, to a neighbour.",
+            show_default="1",
+        ),
+    ] = None
     clip_seconds_max: Annotated[
-        float, clip_option(metavar="SECONDS", help="Divide shots that are longer than this evenly.")
-    ] = 30.0
+        float | None,
+        clip_option(metavar="SECONDS", help="Divide shots that are longer than this evenly.", show_default="30"),
+    ] = None
     clip_fps: Annotated[
         float | None,
         clip_option(
@@ -116,8 +117,9 @@ class ClipOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether an option is given that only clips have, so that clips are meant."""
-        return any(value is not None for value in (self.clips, self.clip_fps, self.prompt, self.json_schema))
+        """Whether clips are meant: an option is given that decides something about them, not only about speed."""
+        decides = (each.name for each in fields(self) if each.name != "clips_per_request")
+        return any(getattr(self, name) is not None for name in decides)
 
     def clip_options(self, run: RunOptions, pictures: PictureOptions, resize: Resize) -> tracks.ClipOptions:
         """Return the options of clips for a run.
@@ -129,9 +131,9 @@ class ClipOptions:
         from reelscribe.run.tracks import options as tracks
 
         cutting = ClipCutting(
-            self.clips or "shots",
+            self.clips,
             pictures.detection(),
-            self.clip_seconds_min,
+            ClipCutting.min_seconds if self.clip_seconds_min is None else self.clip_seconds_min,
             self.clip_seconds_max,
             self.clip_seconds,
             self.clip_overlap,
@@ -142,6 +144,7 @@ class ClipOptions:
             prompt=None if self.prompt is None else _text_of(self.prompt),
             json_schema=None if self.json_schema is None else _json_of(self.json_schema),
             resize=resize,
+            deinterlace=pictures.deinterlace,
             clips_per_request=self.clips_per_request,
             decode_workers=pictures.decode_workers,
             stall_seconds=run.stall_seconds,
@@ -231,8 +234,8 @@ class FrameOptions:
         Literal["fast", "planes", "exact"],
         speed_option(
             metavar="fast|planes|exact",
-            help="How frames are scaled: fast (by FFmpeg; within 5 of 255 levels), planes (luma and chroma apart;"
-            " slower) or exact (every pixel as the model's own processor makes it; slowest).",
+            help="How frames are scaled: fast (by FFmpeg; on average 0.3 to 1.3 of 255 levels off), planes (luma and"
+            " chroma apart; slower) or exact (every pixel as the model's own processor makes it; slowest).",
         ),
     ] = "fast"
     frames_per_request: Annotated[
@@ -262,6 +265,7 @@ class FrameOptions:
             sampling=Sampling(every, self.fps, self.frames, self.keyframes, self.per_shot, self.start, self.end),
             detection=pictures.detection(),
             resize=self.resize,
+            deinterlace=pictures.deinterlace,
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,
             stream=self.stream,

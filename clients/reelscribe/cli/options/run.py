@@ -15,7 +15,7 @@ from reelscribe.errors import UsageError
 T = TypeVar("T")
 
 CUES = ("auto", "captions", "clips", "transcript", "both")
-FORMATS = ("vtt", "srt", "csv", "parquet", "chapters", "html")
+FORMATS = ("vtt", "srt", "txt", "csv", "parquet", "chapters", "html")
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 source_option = partial(typer.Option, rich_help_panel=Heading.SOURCES)
@@ -71,7 +71,8 @@ class RunOptions:
     retry_failed: Annotated[
         bool,
         source_option(
-            "--retry-failed/--no-retry-failed", help="Retry sources that failed in an earlier run into --out."
+            "--retry-failed/--no-retry-failed",
+            help="Retry sources that failed in an earlier run into --out; other results stay, whatever the options.",
         ),
     ] = False
     stall_seconds: Annotated[

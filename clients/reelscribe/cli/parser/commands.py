@@ -63,9 +63,9 @@ class Command(BareCommand):
         except UsageError as error:
             raise typer.BadParameter(str(error)) from None
         context = super().make_context(info_name, args, parent, default_map=settings.values, **extra)
-        in_environment = {option.name for option in self.params if os.environ.get(str(option.envvar))}
-        on_command_line = {name for name in context.params if _source(context, name) == "COMMANDLINE"}
-        others = [in_environment, on_command_line]
+        in_environment = [option.name for option in self.params if os.environ.get(str(option.envvar))]
+        on_command_line = [name for name in context.params if _source(context, name) == "COMMANDLINE"]
+        others = [{name: context.params[name] for name in names} for names in (in_environment, on_command_line)]
         replaced = set().union(*settings.files, *others) - kept(settings.files, others)
         for option in self.params:
             if option.name in replaced:

@@ -6,14 +6,23 @@ on the command line replaces `fps = 2` in a file. And the key of a server is for
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 ALTERNATIVES = (
     frozenset({"every", "fps", "frames", "keyframes", "per_shot", "all_frames"}),
     frozenset({"quiet", "json_log"}),
     frozenset({"gpus", "devices"}),
+    frozenset({"clip_seconds", "clip_seconds_max"}),
+    frozenset({"clip_overlap", "clip_seconds_max"}),
 )
 """Names of options of which at most one can be given."""
+
+NOT_WITH = {
+    ("clips", "shots"): frozenset({"clip_seconds", "clip_overlap"}),
+    ("clips", "windows"): frozenset({"clip_seconds_max"}),
+}
+"""Values of options, and the names of those which cannot be given with them."""
 
 OF_A_SERVER = {
     "servers": frozenset({"key_files", "management"}),
@@ -30,24 +39,39 @@ ELSEWHERE = frozenset({"servers", "key_files", "management", "key_file"})
 """Options for servers that are not the one of the folder which `--directory` names."""
 
 
-def kept(files: Sequence[Set[str]], others: Sequence[Set[str]] = ()) -> set[str]:
+def kept(files: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()) -> set[str]:
     """Find the options that count.
 
     Args:
-        files: Names of the options that are given in each file; the last one is nearest to the user.
-        others: Names of those in other places, which are nearer than files, such as the command line.
+        files: The options that are given in each file, by name; the last one is nearest to the user.
+        others: Those in other places, which are nearer than files, such as the command line.
+
+    Returns:
+        Their names.
     """
-    result: set[str] = set()
+    result: dict[str, Any] = {}
     from_files: set[str] = set()
     for place, given in enumerate([*files, *others]):
-        for names in ALTERNATIVES:
-            if given & names:
-                result -= names
+        replaced = _contradicted(given, result)
         for address, belongings in (OF_A_SERVER_IN_FILES if place < len(files) else OF_A_SERVER).items():
             if address in given:  # a key in the environment may be meant for a server on the command line
-                result -= belongings if address in result else belongings & from_files
+                replaced |= belongings if address in result else belongings & from_files
         if "directory" in given:
-            result -= ELSEWHERE
-        result |= given
-        from_files = from_files | given if place < len(files) else from_files - given
-    return result
+            replaced |= ELSEWHERE
+        result = {name: value for name, value in result.items() if name not in replaced} | dict(given)
+        from_files = from_files | given.keys() if place < len(files) else from_files - given.keys()
+    return set(result)
+
+
+def _contradicted(given: Mapping[str, Any], farther: Mapping[str, Any]) -> set[str]:
+    """Return the names of options which those that are given contradict, of those that are farther from the user."""
+    contradicted = set[str]()
+    for names in ALTERNATIVES:
+        if given.keys() & names:
+            contradicted |= names
+    for (option, value), names in NOT_WITH.items():
+        if given.get(option) == value:
+            contradicted |= names
+        elif given.keys() & names and farther.get(option) == value:
+            contradicted.add(option)
+    return contradicted

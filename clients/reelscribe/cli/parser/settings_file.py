@@ -36,8 +36,8 @@ class Settings:
 
     values: dict[str, Any]
     """Values by the names of parameters."""
-    files: tuple[frozenset[str], ...]
-    """Names of the parameters that each file gives; what is later is nearer to the user."""
+    files: tuple[Mapping[str, Any], ...]
+    """Values by the names of parameters that each file gives; what is later is nearer to the user."""
     here: frozenset[str] = frozenset()
     """Those which the file in the working folder gives; somebody else may have put it there."""
 
@@ -53,11 +53,10 @@ def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
         UsageError: A file cannot be read, or holds an unknown section or option, or a value that cannot be used.
     """
     paths = _files()
-    files = [_values(_File(path), root, words) for path in paths]
-    names = tuple(map(frozenset, files))
-    valid = kept(names)
-    here = names[-1] if Path(NAME) in paths else frozenset()
-    return Settings({name: value for file in files for name, value in file.items() if name in valid}, names, here)
+    files = tuple(_values(_File(path), root, words) for path in paths)
+    valid = kept(files)
+    here = frozenset(files[-1]) if Path(NAME) in paths else frozenset()
+    return Settings({name: value for file in files for name, value in file.items() if name in valid}, files, here)
 
 
 def _files() -> list[Path]:
@@ -81,7 +80,7 @@ def _values(file: _File, root: Any, words: tuple[str, ...]) -> dict[str, Any]:
         {options[key].name: file.value(options[key], value) for key, value in section.items() if key in options}
         for section in sections
     ]
-    valid = kept((), list(map(frozenset, given)))
+    valid = kept((), given)
     return {name: value for section in given for name, value in section.items() if name in valid}
 
 

@@ -15,13 +15,16 @@ import av
 from av.container import InputContainer
 from av.stream import Disposition
 
+from reelscribe._files import OpenSource
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.source import AudioInfo
 from reelscribe.contract.speech import SampleArray
+from reelscribe.decode.containers.completeness import stated_seconds
+from reelscribe.decode.containers.opening import ffmpeg_reason, open_container
 from reelscribe.decode.sound.audio_reader import AudioReader
 from reelscribe.decode.sound.mono import MonoResampler
 from reelscribe.decode.sound.silence import SILENCE_DB, SilenceDetector, check_vad
-from reelscribe.decode.source_file import ffmpeg_reason, open_for_ffmpeg
+from reelscribe.decode.source_file import open_for_ffmpeg
 from reelscribe.errors import MediaError
 
 JUMP_SECONDS = 0.1
@@ -49,6 +52,8 @@ class AudioTask:
     """Level in dB of full scale below which a chunk is silent; None if the level does not matter."""
     vad: bool = False
     """Whether a chunk is also silent if voice-activity detection finds no speech in it."""
+    stat: str = ""
+    """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
 
     def __post_init__(self) -> None:
         self.chunker()  # checks that the chunks are long enough
@@ -113,8 +118,11 @@ class Audio:
 
     Raises:
         MediaError: The file is not a media file, its header is implausible, or its codec is unknown.
+        SourceChanged: It has another `file_stat` than that of the task.
     """
 
+    file: OpenSource
+    """The open file."""
     info: AudioInfo | None = None
     """Description of the stream; None if the file has no audio. Its duration is final when all chunks were read."""
     has_video: bool
@@ -128,16 +136,16 @@ class Audio:
         self._reader: AudioReader | None = None
         self._frames: Iterator[av.AudioFrame] = iter(())
         with ExitStack() as stack:
-            name = stack.enter_context(open_for_ffmpeg(task.path))
+            self.file = stack.enter_context(open_for_ffmpeg(task.path, task.stat))
             try:
-                container = stack.enter_context(av.open(name))
+                container = stack.enter_context(open_container(self.file.name))
             except (av.FFmpegError, UnicodeError) as error:
                 raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
             self.has_video = any(not s.disposition & Disposition.attached_pic for s in container.streams.video)
             if container.streams.audio:
                 self._reader = AudioReader(container, heartbeat)
                 self._read_info(self._reader, container)
-            self._close = stack.pop_all().close
+            self._until_exit = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +153,7 @@ class Audio:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self._until_exit.__exit__(kind, error, trace)
 
     def _read_info(self, reader: AudioReader, container: InputContainer) -> None:
         """Set `info`.
@@ -164,7 +172,7 @@ class Audio:
             channels=first.layout.nb_channels if first else codec.layout.nb_channels,
             start_seconds=round(start, 6),
             media_start_seconds=round(min(start, media_start), 6),
-            duration_seconds=round((container.duration or 0) / av.time_base, 6),
+            duration_seconds=round(stated_seconds(container), 6),
         )
         self._frames = chain([first] if first else [], frames)
 

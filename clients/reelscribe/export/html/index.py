@@ -1,10 +1,12 @@
-"""The search index of exported pages: JavaScript files, because pages that come from files may load nothing else.
+"""The index of exported pages: JavaScript files, because pages that come from files may load nothing else.
 
 Below `index/` lie, with H for 16 hexadecimal digits of the SHA-256 of the file::
 
     manifest.js   names of all pieces, which the page of the search loads first
     words-H.js    words in order, each with the numbers of the pages that have it
     texts-H.js    the texts of pages, in the order of their numbers
+    sources-H.js  the number of each source, its path, the address of its page, and what the library finds it by
+    cards-H.js    the number of each source, and its card in the library as HTML
 
 Each file calls `reelscribe.piece(name, value)`. A search loads the words that it needs, and then the texts of the
 pages that have all of them. As a piece is named by its content, the manifest of an earlier export never refers to
@@ -27,13 +29,13 @@ from typing import Any, NamedTuple, Self
 from reelscribe.browse.index.words import word_spans
 from reelscribe.export.folder import ExportFolder
 from reelscribe.pages.queries import TextKind
-from reelscribe.pages.render import shown
+from reelscribe.pages.render import shown, uncut
 
 FOLDER = "index"
 
 _PIECE_CHARACTERS = 2**18
 _MOST_PAIRS = 2**20  # of a word and a page in memory; about 150 MB
-_PIECE_NAME = re.compile(r"(texts|words)-[0-9a-f]{16}\.js")
+_PIECE_NAME = re.compile(r"(texts|words|sources|cards)-[0-9a-f]{16}\.js")
 # Nothing that could end a script or a line of it, wherever the text is put.
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
@@ -57,7 +59,7 @@ class IndexedPage(NamedTuple):
     thumbnails: str
     """Where the thumbnails of its source are, as seen from the root."""
     name: str
-    """Name of its source."""
+    """What its source is called where it is found: its path below the folder of all sources."""
     missing: bool
     """Whether the file of the source was gone when the run ended."""
 
@@ -79,6 +81,9 @@ class SearchIndex:
         self._pairs = self._pages = 0
         self._texts = _Pieces(self, "texts")
         self._words = _Pieces(self, "words")
+        self._sources = _Pieces(self, "sources")
+        self._cards = _Pieces(self, "cards")
+        self._cards_added = 0
         self._names: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -118,6 +123,19 @@ class SearchIndex:
         if self._pairs >= _MOST_PAIRS:
             self._save_run()
 
+    def add_card(self, path: str, address: str, found_by: str, html: str) -> None:
+        """Add a source, so that the library finds it.
+
+        Args:
+            path: Its path below the folder of all sources.
+            address: The address of its first page, as seen from the root.
+            found_by: Its path and its tags, folded.
+            html: Its card.
+        """
+        number, self._cards_added = self._cards_added, self._cards_added + 1
+        self._sources.add([number, uncut(path), address, uncut(found_by)], number, 2 * len(path) + 60)
+        self._cards.add([number, html], number, len(html))
+
     def finish(self) -> None:
         """Write what is missing, and at last the manifest, which makes the new index the one that is used."""
         self._save_run()
@@ -126,7 +144,10 @@ class SearchIndex:
             steps = [numbers[0], *(after - before for before, after in pairwise(numbers))]
             self._words.add([word, steps], word, len(word) + 6 * len(steps))
         self._words.end()
-        self.write("manifest", script({"texts": self._texts.manifest, "words": self._words.manifest}))
+        for pieces in (self._sources, self._cards):
+            pieces.end()
+        kinds = (self._texts, self._words, self._sources, self._cards)
+        self.write("manifest", script({pieces.kind: pieces.manifest for pieces in kinds}))
         self._folder.remove(self._path, _PIECE_NAME, self._names)
 
     def write(self, name: str, value: str) -> None:
@@ -136,7 +157,7 @@ class SearchIndex:
             name: Its name.
             value: What it holds, from `script`.
         """
-        with self._folder.file(f"{self._path}/{name}.js") as partial:
+        with self._folder.file(f"{self._path}/{name}.js", listed=False) as partial:
             partial.write_text(f'reelscribe.piece("{name}", {value});\n', encoding="utf-8")
         self._names.add(f"{name}.js")
 
@@ -161,7 +182,7 @@ class _Pieces:
     """Files of one kind, each with about the same number of characters."""
 
     def __init__(self, index: SearchIndex, kind: str) -> None:
-        self._index, self._kind = index, kind
+        self._index, self.kind = index, kind
         self._rows: list[Any] = []
         self._first: Any = None
         self._size = 0
@@ -181,7 +202,7 @@ class _Pieces:
         if not self._rows:
             return
         content = script(self._rows)
-        name = f"{self._kind}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+        name = f"{self.kind}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
         self._index.write(name, content)
         self.manifest.append((name, self._first, self._last))
         self._rows, self._size = [], 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from tempfile import TemporaryFile
@@ -23,6 +24,7 @@ class CardFile:
         self._file = TemporaryFile(prefix="reelscribe-cards-")  # noqa: SIM115 - `__exit__` closes it
         self.total = self.failed = 0
         """Numbers of sources."""
+        self._folders = Counter[str]()
 
     def __enter__(self) -> Self:
         return self
@@ -41,6 +43,8 @@ class CardFile:
         pickle.dump(card, self._file)
         self.total += 1
         self.failed += card.state == "error"
+        if card.folder:
+            self._folders[card.folder.partition("/")[0]] += 1
 
     def views(self, site: Site, query: LibraryQuery) -> Iterator[LibraryView]:
         """Yield the pages of the library, at least one.
@@ -52,10 +56,13 @@ class CardFile:
         total = self.failed if query.state else self.total
         pages = max(1, -(-total // CARDS_A_PAGE))
         states = (Choice("", "All", self.total), Choice("error", "Failed", self.failed)) if self.failed else ()
+        folders = (
+            () if query.state else tuple(Choice(name, name, self._folders[name]) for name in sorted(self._folders))
+        )
         cards = (card for card in self._cards() if query.state in ("", card.state))
         for page in range(1, pages + 1):
             some = tuple(islice(cards, CARDS_A_PAGE))
-            yield LibraryView(site, query.on_page(page), some, total, self.total, pages, states)
+            yield LibraryView(site, query.on_page(page), some, total, self.total, pages, folders, states=states)
 
     def _cards(self) -> Iterator[Card]:
         self._file.seek(0)

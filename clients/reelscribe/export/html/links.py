@@ -27,7 +27,13 @@ class FileLinks:
         """The names of the style sheets and scripts to which pages refer."""
 
     def library(self, query: LibraryQuery) -> str:
-        """Return the address of the library of all sources, or of that of those that failed."""
+        """Return the address of the library of all sources, or of that of those that failed.
+
+        What else is asked is in the address; the script of the page reads it.
+        """
+        asked = [(name, value) for name, value in query.parameters() if name in ("q", "folder")]
+        if asked:
+            return f"index.html?{urlencode(asked, errors='replace')}"
         name = "failed" if query.state == "error" else "index" if query.page == 1 else "library"
         return f"{name}.html" if query.page == 1 else f"{name}-{query.page}.html"
 

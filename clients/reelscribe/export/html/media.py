@@ -80,7 +80,7 @@ class ExportedMedia:
         media = self._files.open(row)
         with open(media.descriptor, "rb", buffering=0) as source:
             digest, size = hashlib.sha256(), 0
-            with self._folder.file(f"{self._root}/{name}") as partial, partial.open("wb") as copy:
+            with self._folder.file(f"{self._root}/{name}", listed=False) as partial, partial.open("wb") as copy:
                 while block := _read(source, row):
                     digest.update(block)
                     size += copy.write(block)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reelscribe.browse.index.lines import BadLine, SourceRow, read_line
+from reelscribe.browse.index.words import folded
 from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
 from reelscribe.browse.records import SavedRecord, UnreadableRecord, read_record
 from reelscribe.browse.views.pictures import picture_of_line
@@ -112,6 +113,7 @@ class _SourcePages:
             self._site,
             row,
             record,
+            common_folder=self._common_folder,
             playback=self._playback(row, record),
             thumbnails=times,
             settings=list(used_settings(record, self._settings)),
@@ -120,6 +122,8 @@ class _SourcePages:
         first = shared.view(view(seconds=record.start_seconds))
         self._sources.add(row.id)
         self._cards.add(first.card)
+        found_by = row.found_by[len(folded(self._common_folder)) :].lstrip("/")
+        self._index.add_card(first.path, page_address(row.id, 1), found_by, self._renderer.card(first.card))
         self._links.sections_of.pop(row.id, None)
         if first.sections:
             self._links.sections_of[row.id] = [section.start for section in first.sections]
@@ -139,9 +143,9 @@ class _SourcePages:
                     written.add(self._links.library(view.query))
                     self._write(self._links.library(view.query), self._renderer.library(view))
         for name in sorted(self._links.static_names):
-            with self._folder.file(f"{ROOT}/{STATIC}/{name}") as partial_path:
+            with self._folder.file(f"{ROOT}/{STATIC}/{name}", listed=False) as partial_path:
                 partial_path.write_bytes((STATIC_FILES / name).read_bytes())
-        self._write("index.html", home)  # all that it leads to is there
+        self._write("index.html", home, listed=True)  # all that it leads to is there
         self._removed = self._folder.remove(f"{ROOT}/{SOURCES}", _SOURCE_PAGE, self._names)
         self._folder.remove(ROOT, _LIBRARY_PAGE, written)
         self._folder.remove_folders(f"{ROOT}/{THUMBNAILS}", _SOURCE_ID, self._sources, THUMBNAIL_NAME)
@@ -149,7 +153,7 @@ class _SourcePages:
     def summary(self) -> str:
         """Return in one line what was written beside the pages, and what is missing."""
         pictures, media = self._pictures, self._media
-        parts = [count(pictures.written, "thumbnail")]
+        parts = [f"pages of {count(len(self._sources), 'source')}", count(pictures.written, "thumbnail")]
         if pictures.sources_made:
             parts.append(f"made for {count(pictures.sources_made, 'source')} that had none")
         if pictures.sources_without:
@@ -178,11 +182,11 @@ class _SourcePages:
         address = page_address(view.card.id, number)
         self._names.add(os.path.basename(address))
         self._write(address, self._renderer.source(view))
-        page = IndexedPage(address, f"{THUMBNAILS}/{view.card.id}", view.card.name, view.card.missing)
+        page = IndexedPage(address, f"{THUMBNAILS}/{view.card.id}", view.path, view.card.missing)
         self._index.add(page, _texts(view))
 
-    def _write(self, name: str, text: str) -> None:
-        with self._folder.file(f"{ROOT}/{name}") as partial_path:
+    def _write(self, name: str, text: str, *, listed: bool = False) -> None:
+        with self._folder.file(f"{ROOT}/{name}", listed=listed) as partial_path:
             partial_path.write_text(text, encoding="utf-8")
 
 

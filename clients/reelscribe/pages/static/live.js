@@ -7,6 +7,7 @@
   const KEPT = new Set(["aria-current", "tabindex", "open", "data-now"]);
   let timer = 0;
   let failed = false;
+  let latest = 0; // the number of the last request
 
   function takeOverAttributes(old, fresh) {
     for (const { name } of [...old.attributes]) {
@@ -56,9 +57,11 @@
   }
 
   async function bringUpToDate() {
+    const mine = latest += 1;
     const response = await fetch(location.pathname + location.search, { cache: "no-store" });
     if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
     const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+    if (mine !== latest) return; // another address was asked for meanwhile
     for (const part of document.querySelectorAll("[data-live]")) {
       const counterpart = fresh.getElementById(part.id);
       if (counterpart) takeOver(part, counterpart);
@@ -90,5 +93,6 @@
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState === "visible" && Number(document.body.dataset.liveSeconds ?? 0) > 0) tick();
   });
+  document.addEventListener("reelscribe:asked", tick); // the address of the page has changed
   plan();
 })();

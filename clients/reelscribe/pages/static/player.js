@@ -61,7 +61,9 @@
     };
     media.addEventListener("play", () => requestAnimationFrame(frame));
     for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, tell);
-    media.addEventListener("error", () => { wanted = null; cannot(""); });
+    const fails = () => { wanted = null; cannot(""); };
+    const last = media.querySelector("source:last-of-type"); // it fails after all others have
+    for (const failing of [media, ...(last ? [last] : [])]) failing.addEventListener("error", fails);
     const ready = () => {
       if (wanted !== null) media.currentTime = Math.max(0, wanted);
       wanted = null;
@@ -72,7 +74,7 @@
     };
     if (media.readyState > 0) ready();
     else media.addEventListener("loadedmetadata", ready, { once: true });
-    if (media.error !== null) cannot("");
+    if (media.error !== null || media.networkState === HTMLMediaElement.NETWORK_NO_SOURCE) cannot("");
     document.getElementById("speed").addEventListener("change", (event) => {
       media.playbackRate = Number(event.target.value);
     });

@@ -1,5 +1,4 @@
-// The search of exported pages. What is searched is in the address; the index comes in pieces, as scripts, because pages
-// from files may load nothing else. reelscribe/export/html/index.py says what is in them.
+// The search of exported pages. What is searched is in the address.
 "use strict";
 
 (() => {
@@ -7,34 +6,10 @@
   const MOST_CHARACTERS = 600;
   const BEFORE = 200;
   const LABELS = { captions: "Captions", clips: "Clips", transcript: "Transcript" };
+  const MOST_NAMED = 6;
   const { parse, find } = reelscribe.words;
+  const { load, forget, make } = reelscribe.pieces;
   const result = document.getElementById("result");
-  const wanted = new Map(); // pieces that are being loaded or were, by name
-
-  // Each piece calls this.
-  reelscribe.piece = (name, value) => wanted.get(name)?.done(value);
-
-  function load(name) {
-    if (!wanted.has(name)) {
-      const entry = {};
-      entry.value = new Promise((resolve, reject) => {
-        const script = document.createElement("script");
-        entry.done = resolve;
-        script.onerror = () => reject(new Error(`The file index/${name}.js cannot be read. Was the folder copied as a whole?`));
-        script.onload = () => { script.remove(); reject(new Error(`The file index/${name}.js is damaged.`)); };
-        script.src = `index/${name}.js`;
-        document.head.append(script);
-      });
-      wanted.set(name, entry);
-    }
-    return wanted.get(name).value;
-  }
-
-  // The texts of a search are needed once; a library may have more of them than fit in memory.
-  function forget(name) {
-    wanted.delete(name);
-  }
-
   // The numbers of the pages that have a word, or a word that begins so.
   async function pagesWith(manifest, word, prefix) {
     const pages = new Set();
@@ -79,12 +54,17 @@
     }
   }
 
-  // An element with attributes and children, texts among them.
-  function make(name, attributes, ...children) {
-    const element = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
+  // The sources that the library finds by the same words.
+  async function named(query) {
+    const found = await reelscribe.pieces.sources(query, "");
+    const items = found.slice(0, MOST_NAMED).map(({ path, address }) =>
+      make("li", {}, make("a", { href: address }, make("bdi", {}, path))));
+    if (found.length > MOST_NAMED) {
+      const address = `index.html?${new URLSearchParams({ q: query })}`;
+      items.push(make("li", {}, make("a", { href: address }, `Show all ${found.length.toLocaleString("en")} in the library`)));
+    }
+    const title = `${found.length.toLocaleString("en")} ${found.length === 1 ? "source" : "sources"} by name, folder or tag`;
+    return found.length ? [make("section", { class: "named" }, make("h2", {}, title), make("ul", {}, ...items))] : [];
   }
 
   // The text with what was found marked; of a long one, the stretch around the first find.
@@ -118,11 +98,12 @@
     result.replaceChildren(make("p", { class: "box bad" }, text));
   }
 
-  async function show(terms, kinds) {
+  async function show(query, terms, kinds) {
     const list = make("ol", { class: "hits", id: "hits" });
     const title = make("h2", {}, "Searching …");
     const more = make("button", { type: "button" }, "Show more");
-    result.replaceChildren(make("div", { class: "headline", "aria-live": "polite" }, title), list);
+    const sources = await named(query);
+    result.replaceChildren(...sources, make("div", { class: "headline", "aria-live": "polite" }, title), list);
     const found = hits(await load("manifest"), terms, kinds);
     let next = await found.next();
 
@@ -137,7 +118,7 @@
       if (next.done) more.remove();
       else result.append(more);
       if (!number) {
-        result.append(make("p", { class: "empty" }, "Nothing was found. Fewer words, or a beginning such as ",
+        result.append(make("p", { class: "empty" }, "No text has these words. Fewer words, or a beginning such as ",
           make("code", {}, "circ*"), ", find more."));
       }
     }
@@ -164,7 +145,7 @@
     try {
       const terms = parse(query);
       if (!terms.length) throw new Error('Type at least one word, "a phrase in quotes" or the beginning of a word with a star, as in circ*.');
-      show(terms, kinds.size ? kinds : new Set(boxes.map((box) => box.value))).catch((error) => problem(error.message));
+      show(query, terms, kinds.size ? kinds : new Set(boxes.map((box) => box.value))).catch((error) => problem(error.message));
     } catch (error) {
       problem(error.message);
     }

@@ -1,5 +1,5 @@
 // What a word is and what a query means, exactly as the live search has it (reelscribe/browse/index/words.py); a test
-// compares the two. Used by search.js as reelscribe.words.
+// compares the two. Used as reelscribe.words.
 "use strict";
 
 (() => {
@@ -19,9 +19,10 @@
   const caseless = (character) =>
     (character === "ı" ? character : character.toLowerCase().toUpperCase().toLowerCase());
 
-  function folded(word) {
-    const bare = Array.from(word, caseless).join("").normalize("NFKD").replace(/[\u0300-\u036f]/g, "");
-    return bare.normalize("NFC").toLowerCase().replace(/[^\p{L}\p{N}\p{M}]/gu, "");
+  // A text without what does not matter: case and accents.
+  function folded(text) {
+    const bare = Array.from(text, caseless).join("").normalize("NFKD").replace(/[\u0300-\u036f]/g, "");
+    return bare.normalize("NFC").toLowerCase();
   }
 
   // The words of a text as the index has them, each with where it starts and stops.
@@ -31,7 +32,7 @@
         { start: match.index, stop: match.index + match[0].length, word: match[0].toLowerCase() }));
     }
     return Array.from(text.matchAll(ANY_WORD), (match) => (
-      { start: match.index, stop: match.index + match[0].length, word: folded(match[0]) })).filter(({ word }) => word);
+      { start: match.index, stop: match.index + match[0].length, word: folded(match[0]).replace(/[^\p{L}\p{N}\p{M}]/gu, "") })).filter(({ word }) => word);
   }
 
   // The terms of a query: their words, and whether the last word is only a beginning. Throws a sentence for the user.
@@ -83,5 +84,5 @@
     return joined;
   }
 
-  reelscribe.words = { parse, find, spans };
+  reelscribe.words = { parse, find, spans, folded };
 })();

@@ -10,6 +10,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
+from reelscribe.contract.source import Source
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
@@ -20,7 +21,7 @@ from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import CaptionOptions
-from reelscribe.run.tracks.track import incomplete
+from reelscribe.run.tracks.track import incomplete, unanswered
 from reelscribe.thumbnails.store import ThumbnailTask
 
 UNDECODABLE_SHARE = 0.02
@@ -73,14 +74,16 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
             self.held_batches = self.options.held_batches(description)
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadFrames:
+    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadFrames:
         task = VideoTask(
-            path,
+            source.path,
             self._description.input_size,
             self.options.sampling,
             self.options.resize,
+            deinterlace=self.options.deinterlace,
             detection=self.options.detection if self.options.sampling.per_shot else None,
             known_shots=opened.shots if isinstance(opened, SavedVideo) else None,
+            stat=source.stat,
         )
         most = self.options.batch_size(self._description)
         return ReadFrames(task, most, self.options.reuse, thumbnails=thumbnails)
@@ -130,10 +133,7 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
             return SourceError("MediaError", self.options.sampling.why_empty())
         if reason := damage(job.opened.why_incomplete, failures.pop(UNDECODABLE, 0), job.total):
             return SourceError("MediaError", reason)
-        if failures:
-            reason, _ = next(iter(failures.items()))
-            return SourceError("RequestRefused", f"{sum(failures.values())} frames have no caption: {reason}")
-        return None
+        return unanswered(failures, "frame", "caption")
 
 
 def opened_to_save(opened: OpenedVideo) -> SavedVideo:

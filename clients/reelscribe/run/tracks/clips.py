@@ -14,19 +14,21 @@ from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError
 from reelscribe.contract.source import Section, Source
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import RequestRefused, UsageError
+from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
 from reelscribe.reporting.units import Counts
 from reelscribe.results.batches import UNDECODABLE, SavedClipBatch
 from reelscribe.results.jobs import Job, SavedSource, SavedVideo
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import ClipOptions
-from reelscribe.run.tracks.prompts import AnswerRefused, ask_again, fill, has_field, read_answer
-from reelscribe.run.tracks.track import Siblings, Track, incomplete
+from reelscribe.run.tracks.prompts import ask_again, fill, has_field, read_answer
+from reelscribe.run.tracks.track import Siblings, Track, incomplete, unanswered
 from reelscribe.thumbnails.store import ThumbnailTask
 
 USUAL_SHOT_SECONDS = 5.0
 """Average length of a shot, to say about how many clips a run has before it; in films and on the web, it is 3 to 8."""
+
+_UNUSABLE = "the answer cannot be used"
 
 
 class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, ClipDescription, SavedClipBatch]):
@@ -57,7 +59,10 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         speech = next((track for track in tracks if track.kind == "transcript"), None)
         if speech is None:
             raise UsageError("prompt: {transcript} needs a transcript; use `reelscribe annotate`, or leave it out")
-        self.settings = {**self.settings, "transcript": speech.job_settings}
+        transcript = {name: value for name, value in speech.job_settings.items() if name not in speech.extras}
+        extras = {name: speech.job_settings[name] for name in speech.extras}
+        self.settings = {**self.settings, "transcript": transcript, **extras}
+        self.extras = speech.extras  # a transcript with the times of words tells better which of them are in a clip
 
     async def work(self, source: Source, job: Job, siblings: Siblings) -> Job:
         """Describe the clips of a source that have no description yet; see `Track.work`."""
@@ -78,7 +83,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         cutting = self.options.cutting
         if not seconds or not frames_per_second:
             return 0.0
-        usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.window_seconds - cutting.overlap_seconds
+        usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.step_seconds
         return max(1.0, seconds / usual)
 
     def _read_settings(self, description: ClipModelDescription) -> Mapping[str, Any]:
@@ -88,10 +93,10 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
     def _create_pool(self, description: ClipModelDescription) -> DecodePool:
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadClips:
+    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: ThumbnailTask | None) -> ReadClips:
         shots = opened.shots if isinstance(opened, SavedVideo) else None
-        task, most = self.options.task(path, self._description, shots), self.options.batch_size(self._description)
-        return ReadClips(task, most, thumbnails)
+        task = replace(self.options.task(source.path, self._description, shots), stat=source.stat)
+        return ReadClips(task, self.options.batch_size(self._description), thumbnails)
 
     def _create_joined(self, description: ClipModelDescription) -> JoinedClips:
         most = self.options.batch_size(description)
@@ -145,7 +150,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             if isinstance(answer, RequestRefused):
                 failures.append(ClipFailure(start, end, str(answer)))
             elif why := self._why_refused(answer):
-                failures.append(ClipFailure(start, end, f"the answer cannot be used: {why}", answer.text))
+                failures.append(ClipFailure(start, end, f"{_UNUSABLE}: {why}", answer.text))
             else:
                 schema = self.options.json_schema
                 value = None if schema is None else read_answer(answer.text, schema)
@@ -191,10 +196,8 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
             return SourceError("MediaError", job.opened.why_incomplete)
         if undecodable := failures.pop(UNDECODABLE, 0):
             return SourceError("MediaError", f"damaged: {undecodable} of {job.total} clips cannot be decoded")
-        if failures:
-            reason, _ = next(iter(failures.items()))
-            return SourceError("RequestRefused", f"{sum(failures.values())} clips have no description: {reason}")
-        return None
+        answered = all(reason.startswith(_UNUSABLE) for reason in failures)
+        return unanswered(failures, "clip", "description", AnswerRefused if answered else RequestRefused)
 
 
 def _text(answer: ClipDescription | RequestRefused) -> str:

@@ -98,7 +98,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
     def read(
         self,
-        path: str,
+        source: Source,
         spans: Sequence[Span],
         begun: Callable[[], None] = lambda: None,
         opened: SavedSource | None = None,
@@ -107,7 +107,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         """Decode a file in a process of the pool, or in several where none of them is wanted for another file.
 
         Args:
-            path: The file.
+            source: The file. If its `stat` is known, it must have it.
             spans: The ranges of chosen frames, or of samples, to decode.
             begun: Called when a process begins to read.
             opened: What is known about the file from an earlier run; None if nothing is.
@@ -119,8 +119,9 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
         Raises:
             MediaError: The file cannot be read, or not to its end.
+            SourceChanged: The file has another `file_stat`.
         """
-        return self.pool.read(self._read_command(path, opened, thumbnails), spans, begun)
+        return self.pool.read(self._read_command(source, opened, thumbnails), spans, begun)
 
     async def send(self, batch: Batch) -> asyncio.Task[Saved]:
         """Wait until a request has room for a batch, which may be shared with other sources, and let the batch join it.
@@ -154,7 +155,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
     @abstractmethod
     def _read_command(
-        self, path: str, opened: SavedSource | None, thumbnails: ThumbnailTask | None
+        self, source: Source, opened: SavedSource | None, thumbnails: ThumbnailTask | None
     ) -> ReadCommand[Opened, Batch]:
         """Return the command that makes a decode process read this file, with what is known about it."""
 
@@ -190,7 +191,7 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
         try:
             try:
                 with self._reads():
-                    async with aclosing(self.read(path, job.missing, begun, job.opened, thumbnails)) as items:
+                    async with aclosing(self.read(source, job.missing, begun, job.opened, thumbnails)) as items:
                         async for item in items:
                             if isinstance(item, DecodedBatch):
                                 share, _ = self._share_of(sender.opened, item)
@@ -242,7 +243,8 @@ class ModelTrack(Track[Opened], Generic[Description, Opened, Batch, Answer, Save
 
     def _resources(self) -> Resources:
         workers, in_flight = self._description.workers, self._client.requests_in_flight
-        return Resources(self.counts, self.pool.workers, workers, in_flight)
+        on_cpu = set(self._description.devices) == {"cpu"}
+        return Resources(self.counts, self.pool.workers, workers, in_flight, on_cpu)
 
     def _readings(self) -> Readings:
         self._client.on_answer = self._count

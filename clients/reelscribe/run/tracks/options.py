@@ -9,6 +9,7 @@ from typing import Any
 
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.clips import ClipBudget
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.source import Section
@@ -46,6 +47,8 @@ class CaptionOptions:
     """How the shots are found, if `sampling` chooses frames of each shot."""
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
+    deinterlace: bool = False
+    """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
     reuse: bool = False
     """Whether a frame that is nearly equal to the last captioned one reuses its caption."""
     frames_per_request: int = MAX_FRAMES_PER_REQUEST
@@ -59,12 +62,16 @@ class CaptionOptions:
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
 
+    def __post_init__(self) -> None:
+        check_options(self)
+
     def settings(self, description: CaptionerDescription) -> dict[str, Any]:
         """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
             **({"detection": self.detection.to_json()} if self.sampling.per_shot else {}),
             "resize": self.resize,
+            **({"deinterlace": True} if self.deinterlace else {}),
             "reuse_levels": REUSE_LEVELS if self.reuse else None,
             # A key of its own, and only with `reuse`, so that jobs of earlier versions keep their keys.
             **({"reuse_drift_levels": REUSE_DRIFT_LEVELS} if self.reuse else {}),
@@ -109,6 +116,8 @@ class ClipOptions:
     """JSON schema that answers must fit; None if they are plain texts."""
     resize: Resize = "fast"
     """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
+    deinterlace: bool = False
+    """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
     """Largest number of clips in one request; fewer where they would exceed 8 MB."""
     decode_workers: int = 2
@@ -117,6 +126,9 @@ class ClipOptions:
     """Seconds without a heartbeat after which a decode process is killed."""
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def check(self, description: ClipModelDescription) -> None:
         """Raise UsageError if an option is out of range, or the model does not support it."""
@@ -144,6 +156,7 @@ class ClipOptions:
             "clips": self.cutting.settings(),
             "budget": self.budget(description).to_json(),
             "resize": self.resize,
+            **({"deinterlace": True} if self.deinterlace else {}),
             **description.numerics(),
             "system_prompt": description.system_prompt,
             "prompt": self.prompt or description.prompt,
@@ -154,7 +167,8 @@ class ClipOptions:
 
     def task(self, path: str, description: ClipModelDescription, shots: Sequence[Section] | None) -> ClipTask:
         """Return how to read the clips of a file, whose shots may be known."""
-        return ClipTask(path, self.budget(description), self.cutting, self.resize, known_shots=shots)
+        budget = self.budget(description)
+        return ClipTask(path, budget, self.cutting, self.resize, deinterlace=self.deinterlace, known_shots=shots)
 
     def batch_size(self, description: ClipModelDescription) -> int:
         """Return the largest number of clips in one request, regardless of its size in bytes."""
@@ -194,13 +208,17 @@ class SpeechOptions:
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
 
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_options(self.transcription)
+
     def check(self, description: SpeechDescription) -> None:
         """Raise UsageError if an option is out of range, or the model does not support it."""
         language, task = self.transcription.language, self.transcription.task
         if self.silence_db is not None and not -200 <= self.silence_db <= 0:  # NaN is refused, too
             raise UsageError(f"silence_db: expected -200 to 0 dB of full scale, got {self.silence_db}")
         if language is not None and language not in description.languages:
-            known = ", ".join(description.languages) or "none, as the model knows a single language"
+            known = ", ".join(description.languages) or "none, as it does not say which language it knows"
             raise UsageError(
                 f"language: expected one that {description.name} knows, got {language!r}; it knows {known}"
             )

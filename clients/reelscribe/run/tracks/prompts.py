@@ -11,7 +11,7 @@ from typing import Any
 
 from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Section
-from reelscribe.errors import UsageError
+from reelscribe.errors import AnswerRefused, UsageError
 
 FIELDS = ("start", "end", "name", "transcript", "schema")
 """The fields that a prompt may have, in braces; other braces stay as they are."""
@@ -23,10 +23,6 @@ _QUOTED_LETTERS = 2000
 _MOST_LEVELS = 100
 """The most arrays and objects of an answer inside each other. SQLite, which reads the ledger, takes 1000."""
 _TOO_DEEP = f"it has more than {_MOST_LEVELS} arrays and objects inside each other"
-
-
-class AnswerRefused(Exception):
-    """An answer is not what the schema asks for; the message says why."""
 
 
 def has_field(prompt: str | None, field: str) -> bool:

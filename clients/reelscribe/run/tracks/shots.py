@@ -6,10 +6,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from reelscribe.contract.fields import check_options
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode.shots import ShotDetection, library_version
+from reelscribe.decode.shots import VERSION, ShotDetection
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
@@ -29,12 +30,17 @@ class ShotOptions:
 
     detection: ShotDetection = field(default_factory=ShotDetection)
     """What counts as a cut."""
+    deinterlace: bool = False
+    """Whether frames that are marked as interlaced are deinterlaced before they are compared."""
     decode_workers: int = 2
     """Number of processes that decode video."""
     stall_seconds: float = STALL_SECONDS
     """Seconds without a heartbeat after which a decode process is killed."""
     retry_failed: bool = False
     """Whether sources that ended with an error in an earlier run are tried again."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 class ShotTrack(Track[OpenedVideo]):
@@ -49,7 +55,7 @@ class ShotTrack(Track[OpenedVideo]):
         """Create a track.
 
         Args:
-            options: How to look for shots; by default with PySceneDetect's adaptive detector.
+            options: How to look for shots.
         """
         self.options = options or ShotOptions()
         super().__init__(retry_failed=self.options.retry_failed)
@@ -64,15 +70,23 @@ class ShotTrack(Track[OpenedVideo]):
         return
 
     async def _prepare(self) -> None:
-        self.model = Model("PySceneDetect", library_version())
-        self.settings = {"detection": self.options.detection.to_json()}
+        self.model = Model("reelscribe shots", VERSION)
+        deinterlace = {"deinterlace": True} if self.options.deinterlace else {}
+        self.settings = {"detection": self.options.detection.to_json(), **deinterlace}
         # Nothing is written to its slots.
         self.pool = DecodePool(self.options.decode_workers, 1, 0, stall_seconds=self.options.stall_seconds)
 
     async def _take(self, source: Source, job: Job) -> None:
         path = source.path
-        command = ReadFrames(VideoTask(path, _NO_FRAMES, sampling=None, detection=self.options.detection), 1)
-        replies = self.pool.read(command, [Span()], lambda: self._meter.begun(path))
+        task = VideoTask(
+            path,
+            _NO_FRAMES,
+            sampling=None,
+            deinterlace=self.options.deinterlace,
+            detection=self.options.detection,
+            stat=source.stat,
+        )
+        replies = self.pool.read(ReadFrames(task, 1), [Span()], lambda: self._meter.begun(path))
         async with aclosing(replies):
             async for opened in replies:
                 assert isinstance(opened, OpenedVideo), "no frames are chosen, so there are no batches"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,13 @@ from typing import Any, ClassVar, Generic, Protocol, Self
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source, VideoInfo
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import MediaError
+from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
 from reelscribe.reporting.forecast import Costs
 from reelscribe.reporting.limits import Load, Resources
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
+from reelscribe.reporting.words import count
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
@@ -53,6 +55,8 @@ class Track(ABC, Generic[Opened]):
     """The kind of annotations that the track makes."""
     counts: ClassVar[Counts]
     """Unit in which the track's progress is counted."""
+    extras: frozenset[str] = frozenset()
+    """Names of the settings that, when they are on, only add something to results."""
     item: ClassVar[str | None]
     """What its requests are made of, in the singular; None if it sends none."""
     model: Model
@@ -130,12 +134,45 @@ class Track(ABC, Generic[Opened]):
         return await self._store.job(source.sha256, self._settings_id)
 
     async def job_to_do(self, source: Source) -> Job:
-        """Return the job of a source. With `retry_failed`, a job that failed in an earlier run is reopened first."""
+        """Return the job of a source, which is what its record shows if the run keeps that (`keeps`).
+
+        With `retry_failed`, a job that failed in an earlier run is reopened first.
+        """
+        if self._retry_failed or self.extras:
+            text, shown = await self._store.shown(source.path, source.sha256, self.kind) or ("{}", None)
+            if shown and self.keeps(json.loads(text), shown.error and shown.error.type):
+                return shown
         job = await self.job(source)
         if job.done and not job.is_settled(retry_failed=self._retry_failed):
             await self._store.reopen(job.id)
             job = await self.job(source)
         return job
+
+    def keeps(self, settings: Mapping[str, Any], error_type: str | None) -> bool:
+        """Return whether the run keeps a result with other settings that a record shows.
+
+        It keeps what has all that its own result would have, and more. With `retry_failed`, it keeps all that did not
+        fail.
+
+        Args:
+            settings: The model with its settings of that result.
+            error_type: Type of the error that it ended with; None if it ended well.
+        """
+        if error_type is not None and not SourceError(error_type, "").is_missing_stream:
+            return False
+        if self._retry_failed:
+            return True
+        has_extras = all(settings.get(name) or not self.job_settings.get(name) for name in self.extras)
+        return has_extras and not self.differences(settings)
+
+    def differences(self, settings: Mapping[str, Any]) -> list[str]:
+        """Return the names of the settings that make another result of what has these settings, not only add to it."""
+        ours, theirs = self._without_extras(self.job_settings), self._without_extras(settings)
+        return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+
+    def _without_extras(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        # As JSON, in which tuples are lists.
+        return {name: value for name, value in json.loads(settings_text(settings)).items() if name not in self.extras}
 
     def retries(self, error_type: str | None) -> bool:
         """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
@@ -161,12 +198,16 @@ class Track(ABC, Generic[Opened]):
 
         Raises:
             Stopped: The run was stopped before the job was done.
+            SourceChanged: The file is not the one that was digested.
             ServerError: No server can be used.
             OutputError: The ledger cannot be written.
         """
         try:
             if job.missing:
                 await self._take(source, job)
+        except SourceChanged:
+            self.raise_if_stopping()
+            raise
         except MediaError as error:
             self.raise_if_stopping()
             return replace(await self.job(source), done=True, error=source_error(error))
@@ -261,3 +302,22 @@ def incomplete(job: Job, items: str) -> SourceError:
     return SourceError(
         "MediaError", f"incomplete: nothing is known of the {items} {left}; try again with --retry-failed"
     )
+
+
+def unanswered(
+    failures: Mapping[str, int], item: str, lacks: str, error: type[ReelscribeError] = RequestRefused
+) -> SourceError | None:
+    """Return the error of a job with items that have no answer; None if there are none.
+
+    Args:
+        failures: Why items have none, and how many for each reason.
+        item: What has none, such as "clip".
+        lacks: What it has none of, such as "description".
+        error: Class of the error.
+    """
+    if not failures:
+        return None
+    number, reason = sum(failures.values()), next(iter(failures))
+    noun, _, of = item.partition(" ")
+    items = f"{count(number, noun)}{of and f' {of}'} {'has' if number == 1 else 'have'}"
+    return SourceError(error.__name__, f"{items} no {lacks}: {reason}")

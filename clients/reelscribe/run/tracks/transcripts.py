@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from reelscribe.client.joining import JoinedChunks
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.outcomes import Silence, SourceError, SpeechFailure
+from reelscribe.contract.source import Source
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.pool import DecodePool
@@ -19,7 +21,7 @@ from reelscribe.results.jobs import Job, SavedAudio, SavedSource
 from reelscribe.results.records import Kind
 from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.track import incomplete
+from reelscribe.run.tracks.track import incomplete, unanswered
 
 
 class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBatch, ChunkTranscript, SavedAudioBatch]):
@@ -28,6 +30,7 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
     kind: ClassVar[Kind] = "transcript"
     counts: ClassVar[Counts] = "seconds of sound"
     item: ClassVar[str] = "chunk"
+    extras = frozenset({"word_times"})
 
     def __init__(self, client: SpeechClient, options: SpeechOptions | None = None) -> None:
         """Create a track.
@@ -62,8 +65,9 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
     def _create_pool(self, description: SpeechDescription) -> DecodePool:
         return self.options.pool(description, self._client.requests_in_flight)
 
-    def _read_command(self, path: str, opened: SavedSource | None, thumbnails: object) -> ReadAudio:  # noqa: ARG002 - of videos alone
-        return ReadAudio(self.options.task(path, self._description), self.options.batch_size(self._description))
+    def _read_command(self, source: Source, opened: SavedSource | None, thumbnails: object) -> ReadAudio:  # noqa: ARG002 - of videos alone
+        task = replace(self.options.task(source.path, self._description), stat=source.stat)
+        return ReadAudio(task, self.options.batch_size(self._description))
 
     def _create_joined(self, description: SpeechDescription) -> JoinedChunks:
         most = self.options.batch_size(description)
@@ -110,12 +114,7 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
             return incomplete(job, "samples")
         if job.opened.why_incomplete:
             return SourceError("MediaError", job.opened.why_incomplete)
-        if failures:
-            reason, _ = next(iter(failures.items()))
-            return SourceError(
-                "RequestRefused", f"{sum(failures.values())} chunks of sound have no transcript: {reason}"
-            )
-        return None
+        return unanswered(failures, "chunk of sound", "transcript")
 
     def _times(self, stretch: Stretch) -> tuple[float, float]:
         """Return start and end of a stretch, in seconds of presentation time."""

@@ -212,15 +212,6 @@ def test_a_long_text_stays_within_the_decoder_s_positions(directory, engine):
     assert transcript.text
 
 
-def test_a_model_of_one_language_offers_no_languages(tmp_path, demo_speech):
-    processor = AutoProcessor.from_pretrained(demo_speech)
-    names = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None, "alignment_heads": None}
-    model = load(save_whisper(tmp_path, processor, **names))
-    assert (model.languages, model.tasks, model.word_times) == ((), ("transcribe",), False)
-    (transcript,) = model.transcribe(chunks(NOISES[:1]))
-    assert transcript.language is None
-
-
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

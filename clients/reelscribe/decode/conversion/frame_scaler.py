@@ -7,6 +7,9 @@ There are three methods, named by `Resize`; docs/decisions.md compares their cos
 - "planes" scales the planes Y, U and V with PIL and converts the small result to RGB. Where this is incorrect or not
   less work, it does the same as "exact".
 - "fast" scales and converts with FFmpeg.
+
+Frames of a high dynamic range are mapped to the colours of other video: with "fast" when they are scaled, otherwise
+before.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
 from reelscribe.contract.scaling import crop, fit, rgb_matrix, rotate, scale_planes
-from reelscribe.contract.source import VideoInfo
+from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.decode.conversion.interlacing import as_progressive
+from reelscribe.decode.conversion.tone_mapping import GBRP_PLANES_RGB, HDR_BITS, HDR_FORMAT, range_of, tone_map
 
 ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
 """Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
@@ -35,14 +40,14 @@ _LUMA_WEIGHTS = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.2
 """Weights of red and blue in luma for each colour matrix, by FFmpeg's number of the matrix: BT.709, FCC, BT.601, SMPTE
 240M and BT.2020."""
 
-_BT601 = 5
-"""FFmpeg's number of the BT.601 matrix."""
+_BT709, _UNSPECIFIED, _BT601, _BT2020 = 1, 2, 5, 9
+"""FFmpeg's numbers of colour matrices."""
+
+_HD_LINES = 720
+"""Number of lines from which the matrix is BT.709 if the stream states none, as in players."""
 
 _FULL_RANGE = 2
 """FFmpeg's number of the colour range from 0 to 255."""
-
-_GBRP_PLANES_RGB = (2, 0, 1)
-"""Numbers of the red, green and blue plane in FFmpeg's format gbrp."""
 
 _FULL_RANGE_FORMATS = {"gray"} | {f"yuvj{kind}" for kind in ("420p", "422p", "444p", "440p", "411p")}
 _PLANAR_FORMATS = _FULL_RANGE_FORMATS | {f"yuv{kind}" for kind in ("420p", "422p", "444p", "440p", "411p", "410p")}
@@ -73,29 +78,43 @@ class FrameScaler:
         rotation = self._info.rotation
         width, height = self._size.scaled_size(*shown_size)
         stored_size = (height, width) if rotation in (90, 270) else (width, height)
+        dynamic_range = range_of(frame, self._info.dynamic_range)
         if self._resize == "fast":
-            scaled = self._to_rgb(frame, _INTERPOLATION[self._size.resample], stored_size).to_ndarray()
-        elif self._resize == "planes" and _can_scale_planes(frame, stored_size):
+            small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
+            scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white(frame))
+        elif self._resize == "planes" and dynamic_range == "sdr" and _can_scale_planes(frame, stored_size):
             planes = [_plane(frame, number) for number in range(len(frame.planes))]
-            matrix = rgb_matrix(*_LUMA_WEIGHTS[_matrix(frame)], full_range=_is_full_range(frame))
+            matrix = rgb_matrix(*_LUMA_WEIGHTS[_matrix(frame, dynamic_range)], full_range=_is_full_range(frame))
             scaled = np.asarray(scale_planes(planes, stored_size, self._size.resample, matrix))
         else:
-            full = self._to_rgb(frame, Interpolation.BILINEAR, (frame.width, frame.height))
-            image = Image.merge("RGB", [_plane(full, number) for number in _GBRP_PLANES_RGB])
+            image = _full_image(frame, dynamic_range)
             return fit(rotate(image, rotation), self._size, shown_size)
         return crop(np.rot90(scaled, -rotation // 90), self._size)
 
-    def _to_rgb(self, frame: av.VideoFrame, interpolation: int, size: tuple[int, int]) -> av.VideoFrame:
-        matrix = None if frame.format.is_rgb else _matrix(frame)
-        return _REFORMATTER.reformat(
-            frame,
-            *size,
-            format="gbrp",  # with rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long
-            src_colorspace=matrix,
-            dst_colorspace=matrix,
-            interpolation=interpolation | ACCURATE,
-            threads=1,
-        )
+
+def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Image:
+    """Return a frame as an RGB image of its stored size."""
+    full = _to_rgb(frame, dynamic_range, Interpolation.BILINEAR, (frame.width, frame.height))
+    if dynamic_range == "sdr":
+        return Image.merge("RGB", [_plane(full, number) for number in GBRP_PLANES_RGB])
+    return Image.fromarray(tone_map(full, dynamic_range, _white(frame)))
+
+
+def _to_rgb(
+    frame: av.VideoFrame, dynamic_range: DynamicRange, interpolation: int, size: tuple[int, int]
+) -> av.VideoFrame:
+    """Return a frame as RGB of another size, in planes; one of a high dynamic range in HDR_FORMAT, not yet mapped."""
+    matrix = None if frame.format.is_rgb else _matrix(frame, dynamic_range)
+    return _REFORMATTER.reformat(
+        frame,
+        *size,
+        # With rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long.
+        format="gbrp" if dynamic_range == "sdr" else HDR_FORMAT,
+        src_colorspace=matrix,
+        dst_colorspace=matrix,
+        interpolation=interpolation | ACCURATE,
+        threads=1,
+    )
 
 
 def _plane(frame: av.VideoFrame, number: int) -> Image.Image:
@@ -114,10 +133,21 @@ def _can_scale_planes(frame: av.VideoFrame, scaled_size: tuple[int, int]) -> boo
     return scaled_size[0] * scaled_size[1] <= smallest.width * smallest.height
 
 
-def _matrix(frame: av.VideoFrame) -> int:
-    """Return the number of the colour matrix; BT.601 if the stream states none, as in FFmpeg and its players."""
-    return frame.colorspace if frame.colorspace in _LUMA_WEIGHTS else _BT601
+def _matrix(frame: av.VideoFrame, dynamic_range: DynamicRange) -> int:
+    """Return the number of the colour matrix; if the stream states none, the one that players assume."""
+    if frame.colorspace in _LUMA_WEIGHTS:
+        return frame.colorspace
+    if frame.colorspace == _UNSPECIFIED and dynamic_range != "sdr":
+        return _BT2020
+    return _BT709 if frame.colorspace == _UNSPECIFIED and frame.height >= _HD_LINES else _BT601
 
 
 def _is_full_range(frame: av.VideoFrame) -> bool:
     return frame.color_range == _FULL_RANGE or frame.format.name in _FULL_RANGE_FORMATS
+
+
+def _white(frame: av.VideoFrame) -> int:
+    """Return the largest signal of a frame in HDR_FORMAT: FFmpeg only appends zeros to values of fewer bits."""
+    bits = frame.format.components[0].bits
+    largest = 2**bits - 1 if frame.format.is_rgb or _is_full_range(frame) else 255 * 2 ** (bits - 8)
+    return int(largest * 2.0 ** (HDR_BITS - bits))
