@@ -99,20 +99,30 @@ def test_whatever_is_killed_the_descriptions_are_those_of_a_quiet_run(clips, lib
     def kill_client(run: subprocess.Popen) -> None:
         run.kill()
 
-    def kill_decode_process(run: subprocess.Popen) -> None:
+    def decode_processes(run: subprocess.Popen) -> list[psutil.Process]:
         children = psutil.Process(run.pid).children()
-        os.kill(next(child.pid for child in children if "decode_pool" in " ".join(child.cmdline())), signal.SIGKILL)
+        return [child for child in children if "decode_pool" in " ".join(child.cmdline())]
+
+    def kill_decode_process(run: subprocess.Popen) -> None:
+        wait_until(lambda: decode_processes(run), run)
+        decode_processes(run)[0].kill()
 
     def kill_worker(_: subprocess.Popen) -> None:
         os.kill(clips.workers()[0], signal.SIGKILL)
 
-    blows: list[Callable[[subprocess.Popen], None]] = [kill_client, kill_decode_process, kill_worker, kill_client]
-    for number, blow in enumerate(blows):
+    # A decode process is killed as soon as there is one: all files may be decoded before the first answers are saved.
+    blows: list[tuple[int, Callable[[subprocess.Popen], None], int]] = [
+        (12, kill_client, 12),
+        (12, kill_decode_process, 30),
+        (36, kill_worker, 42),
+        (48, kill_client, 48),
+    ]
+    for saved_before, blow, saved_after in blows:
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
-            wait_until(lambda least=12 * (number + 1): saved(out) >= least, run)
+            wait_until(lambda least=saved_before: saved(out) >= least, run)
             blow(run)
             if blow is not kill_client:
-                wait_until(lambda least=12 * (number + 1) + 6: saved(out) >= least, run)
+                wait_until(lambda least=saved_after: saved(out) >= least, run)
                 run.kill()
     result = clips.caption(library, *SMALL_REQUESTS, "--out", out)
     assert result.exit_code == 0, result.output
