@@ -37,7 +37,9 @@ def show(browser, site, address):
     page = context.new_page()
 
     def show_it(text, name="live.html"):
-        (site / name).write_text(text)
+        fresh = site / "fresh"  # renamed, so that a page that asks right now gets the old text or the new one
+        fresh.write_text(text)
+        fresh.replace(site / name)
         if page.url.endswith(name):
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         else:
