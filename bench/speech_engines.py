@@ -24,7 +24,7 @@ from lib.command import add_json_option, command_parser, run_command
 from lib.local_speech import LocalSpeech
 from lib.report import Report, publish
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
-from reelscribe.decode.sound.audio import Audio
+from reelscribe.decode.audio import Audio
 from reelscribe.run.tracks.options import SpeechOptions
 from transcripts.ctranslate2_conversion import convert
 

@@ -55,7 +55,7 @@ from reelscribe.archive import build as archive
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.decode.sound.silence import SILENCE_DB, is_silent
+from reelscribe.decode.audio import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.options import SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack

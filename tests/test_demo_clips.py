@@ -15,8 +15,7 @@ from events import CHANGES, random_event_clip
 from make_clips import VIDEOS, encode, truth
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.source import Span
-from reelscribe.decode.clip_video import ClipVideo
-from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
 from reelscribe.decode.video import OpenVideo
 
 DEMO = Path(__file__).parents[1] / "demo"

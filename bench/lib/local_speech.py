@@ -12,7 +12,7 @@ from reelscribe import wire
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.outcomes import Silence, Utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray
-from reelscribe.decode.sound.audio import Audio, AudioChunk
+from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.options import SpeechOptions
 from speech_handler import SpeechHandler

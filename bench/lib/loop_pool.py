@@ -12,7 +12,7 @@ import numpy as np
 
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.source import Source, Span
-from reelscribe.decode.sound.audio import Audio, AudioChunk
+from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio, Stretch
 from reelscribe.decode_pool.facts import digest_file
 from reelscribe.decode_pool.pool import DecodePool

@@ -44,8 +44,7 @@ from libraries import FRAMES_PER_SECOND, repeat_video, texture
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
-from reelscribe.decode.clip_video import ClipVideo
-from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 

@@ -25,8 +25,7 @@ from clips.describer import ClipSettings, Describer
 from events import CHANGES, EventClip, random_event_clip
 from reelscribe.contract.clips import Clip
 from reelscribe.contract.source import Span
-from reelscribe.decode.clip_video import ClipVideo
-from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
 
 WIDTH, HEIGHT = 640, 360
 FRAMES_PER_SECOND = 25

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reelscribe.contract.chunking import Cutting
-from reelscribe.decode.sound.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError, UsageError
 from speech_synthesis import speak
 from support.audio import CHUNK, RATE, read, tone, wav, write, write_pieces

@@ -6,7 +6,7 @@ import av
 import numpy as np
 import pytest
 
-from reelscribe.decode.sound.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError
 from support.audio import CHUNK, RATE, caf, frames, read, tone, wav, write
 

@@ -13,9 +13,8 @@ import pytest
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.source import Section, Span
-from reelscribe.decode import clip_video
-from reelscribe.decode.clip_video import ClipVideo, HeldFrames, ReadClip
-from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode import clips
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, HeldFrames, ReadClip
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import OpenVideo
 from support import odd_media, shots, videos
@@ -229,7 +228,7 @@ def test_clips_with_damaged_frames_are_the_same_when_they_are_found(tmp_path):
 
 @pytest.mark.parametrize("held_bytes", [0, 20 * 64 * 48 * 2])
 def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatch, held_bytes):
-    monkeypatch.setattr(clip_video, "HELD_BYTES", held_bytes)
+    monkeypatch.setattr(clips, "HELD_BYTES", held_bytes)
     shots.write(tmp_path / "cut.mp4", shots.cut(60, 400))
     found, again, decoded = search_and_read_again(task_of(tmp_path / "cut.mp4", ClipCutting()))
     assert decoded > 460

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reelscribe.decode.random_access.disposable import DisposableFrames
+from reelscribe.decode.bitstream import DisposableFrames
 from reelscribe.decode.video import OpenVideo
 from support.videos import write_pictures
 

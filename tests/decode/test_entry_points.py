@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.decode.random_access.decode_order import most_held, reorder_depth, shown_last
-from reelscribe.decode.random_access.entry_points import find_entry_points, space
+from reelscribe.decode.random_access import find_entry_points, most_held, reorder_depth, shown_last, space
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from support.videos import write_pictures

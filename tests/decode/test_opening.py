@@ -125,4 +125,4 @@ def test_files_are_opened_in_one_place():
     package = Path(reelscribe.__file__).parent
     reading = re.compile(r'av\.open\((?!.*"w")')
     places = [path.name for path in package.rglob("*.py") if reading.search(path.read_text())]
-    assert places == ["opening.py"]
+    assert places == ["container.py"]

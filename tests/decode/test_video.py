@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reelscribe.contract.frames import InputSize, PixelBudget
+from reelscribe.decode.container import open_undecoded
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode.source_file import open_undecoded
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.errors import MediaError, NoPictures
 from support.videos import read, read_with_av, write, write_pictures

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
-from reelscribe.decode.sound.audio import AudioTask
+from reelscribe.decode.audio import AudioTask
 from reelscribe.decode_pool import audio_feed
 from reelscribe.decode_pool.audio_feed import ReadAudio
 from support.decoding import run_worker, write_levels

@@ -10,9 +10,9 @@ from reelscribe._files import file_stat
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
+from reelscribe.decode.audio import AudioTask
 from reelscribe.decode.clips import ClipTask
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.decode.sound.audio import AudioTask
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.audio_feed import ReadAudio
 from reelscribe.decode_pool.channel import WorkerChannel

@@ -21,8 +21,7 @@ from reelscribe._files import OpenSource
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
-from reelscribe.decode.clip_video import ChosenClip, ClipVideo, ReadClip
-from reelscribe.decode.clips import ClipCutting, ClipTask
+from reelscribe.decode.clips import ChosenClip, ClipCutting, ClipTask, ClipVideo, ReadClip
 from reelscribe.decode_pool import clip_feed
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool

@@ -13,7 +13,7 @@ import pytest
 
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
-from reelscribe.decode.sound.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoSound

@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from reelscribe.contract.source import AudioInfo
-from reelscribe.decode.sound.audio import Audio, AudioChunk, AudioTask
+from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 
 RATE = 16_000
 """Sample rate of the models, in Hz; audio is read at this rate."""

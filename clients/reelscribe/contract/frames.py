@@ -24,7 +24,7 @@ Resample = Literal["bilinear", "bicubic"]
 """Interpolation with which the image processor of a model scales."""
 
 Resize = Literal["exact", "planes", "fast"]
-"""Method with which the client scales frames; `reelscribe.decode.conversion.frame_scaler` explains the methods."""
+"""Method with which the client scales frames; `reelscribe.decode.frame_conversion` explains the methods."""
 
 
 def frame_batch(frames: Any) -> FrameArray:

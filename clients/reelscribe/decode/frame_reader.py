@@ -19,17 +19,10 @@ import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelscribe.decode.packets import PacketIndex
-from reelscribe.decode.random_access.decode_order import (
-    MAX_REORDER,
-    DecodeRun,
-    decoded_before,
-    most_held,
-    plan_runs,
-    shown_last,
-)
-from reelscribe.decode.random_access.disposable import CODECS, DisposableFrames
-from reelscribe.decode.source_file import PACKETS_PER_HEARTBEAT, PacketFilter, Timeline, open_undecoded
+from reelscribe.decode.bitstream import CODECS, DisposableFrames, PacketFilter
+from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_undecoded
+from reelscribe.decode.packet_index import PacketIndex
+from reelscribe.decode.random_access import MAX_REORDER, DecodeRun, decoded_before, most_held, plan_runs, shown_last
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from reelscribe.contract.fields import check_options
 from reelscribe.contract.source import Section
-from reelscribe.decode.conversion.interlacing import as_progressive
+from reelscribe.decode.frame_conversion import as_progressive
 from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from reelscribe._files import OpenSource
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
 from reelscribe.contract.source import Section, VideoInfo
-from reelscribe.decode.conversion.frame_scaler import FrameScaler
-from reelscribe.decode.conversion.interlacing import deinterlaced, with_neighbours
+from reelscribe.decode.container import open_for_ffmpeg
+from reelscribe.decode.frame_conversion import FrameScaler, deinterlaced, with_neighbours
 from reelscribe.decode.frame_reader import FrameReader
-from reelscribe.decode.packets import index_packets
-from reelscribe.decode.random_access.entry_points import find_entry_points
+from reelscribe.decode.packet_index import index_packets
+from reelscribe.decode.random_access import find_entry_points
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection, find_shots
-from reelscribe.decode.source_file import open_for_ffmpeg
 
 DECODED_PIXELS = 240e6
 """Pixels that a core decodes and scales in a second, about: H.264 at 1080p, 100 frames a second."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from reelscribe.contract.source import AudioInfo, Span
 from reelscribe.contract.speech import SampleArray
-from reelscribe.decode.sound.audio import Audio, AudioChunk, AudioTask
+from reelscribe.decode.audio import Audio, AudioChunk, AudioTask
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots

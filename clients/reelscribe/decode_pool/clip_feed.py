@@ -21,8 +21,7 @@ import numpy as np
 
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.source import Section, Span, VideoInfo
-from reelscribe.decode.clip_video import ClipVideo, ReadClip
-from reelscribe.decode.clips import ClipTask
+from reelscribe.decode.clips import ClipTask, ClipVideo, ReadClip
 from reelscribe.decode_pool.channel import WorkerChannel
 from reelscribe.decode_pool.portions.spans import Portion
 from reelscribe.decode_pool.slots import DecodedBatch, Slots

@@ -61,10 +61,7 @@ def read_header(path: str) -> Header:
     # Imported here, because processes that only compute digests start faster without FFmpeg.
     import av
 
-    from reelscribe.decode.containers.completeness import stated_seconds
-    from reelscribe.decode.containers.opening import ffmpeg_reason
-    from reelscribe.decode.containers.streams import choose_video
-    from reelscribe.decode.source_file import open_for_ffmpeg, open_undecoded
+    from reelscribe.decode.container import choose_video, ffmpeg_reason, open_for_ffmpeg, open_undecoded, stated_seconds
 
     with open_for_ffmpeg(path) as file:
         try:

@@ -23,7 +23,7 @@ from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Fa
 from reelscribe.contract.scaling import fit
 from reelscribe.contract.source import Source, Span
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, to_int16
-from reelscribe.decode.sound.silence import SilenceDetector
+from reelscribe.decode.audio import SilenceDetector
 from reelscribe.decode_pool.audio_feed import OpenedAudio
 from reelscribe.decode_pool.clip_feed import OpenedClips
 from reelscribe.decode_pool.frame_feed import OpenedVideo

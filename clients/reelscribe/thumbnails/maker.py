@@ -13,7 +13,7 @@ from typing import Any
 
 import av
 
-from reelscribe.decode.conversion.tone_mapping import stated_range
+from reelscribe.decode.frame_conversion import stated_range
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
 from reelscribe.thumbnails.reading import opened, pictures_video, scaler_of, start_and_length

@@ -21,9 +21,8 @@ from av.audio.stream import AudioStream
 
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
-from reelscribe.decode.conversion.frame_scaler import FrameScaler
-from reelscribe.decode.conversion.tone_mapping import stated_range
-from reelscribe.decode.source_file import demux
+from reelscribe.decode.container import demux
+from reelscribe.decode.frame_conversion import FrameScaler, stated_range
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.reading import opened, scaler_of, video_of

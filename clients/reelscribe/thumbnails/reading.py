@@ -11,11 +11,15 @@ import av
 from av.video.stream import VideoStream
 
 from reelscribe.contract.source import DynamicRange, VideoInfo
-from reelscribe.decode.containers.completeness import may_state_end, stated_seconds
-from reelscribe.decode.containers.opening import ffmpeg_reason, open_container
-from reelscribe.decode.containers.streams import choose_video
-from reelscribe.decode.conversion.frame_scaler import FrameScaler
-from reelscribe.decode.source_file import open_for_ffmpeg
+from reelscribe.decode.container import (
+    choose_video,
+    ffmpeg_reason,
+    may_state_end,
+    open_container,
+    open_for_ffmpeg,
+    stated_seconds,
+)
+from reelscribe.decode.frame_conversion import FrameScaler
 from reelscribe.errors import MediaError, NoPictures
 from reelscribe.thumbnails.pictures import thumbnail_size
 

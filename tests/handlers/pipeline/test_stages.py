@@ -21,7 +21,7 @@ from pipeline.remote import RemoteSecondStage, serve_second_stage
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
-from reelscribe.decode.sound.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import StageFailed, StartupError, WireError
 from runtime.device_batches import DeviceBatches
 from runtime.second_stage import TensorTree

@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 
 if "reelscribe.decode_pool.worker" in sys.orig_argv:
-    from reelscribe.decode import clip_video, video
-    from reelscribe.decode.sound import audio
+    from reelscribe.decode import audio, clips, video
 
     def fail():
         raise RuntimeError("out of luck")
@@ -60,7 +59,7 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield frame
 
-    class MisbehavingClips(MisbehavingPictures, clip_video.ClipVideo):
+    class MisbehavingClips(MisbehavingPictures, clips.ClipVideo):
         def read(self, spans):
             self.opening = self.count is None  # shots are looked for
             for read in super().read(spans):
@@ -75,4 +74,4 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                     self.misbehave()
                 yield chunk
 
-    video.Video, audio.Audio, clip_video.ClipVideo = MisbehavingVideo, MisbehavingAudio, MisbehavingClips
+    video.Video, audio.Audio, clips.ClipVideo = MisbehavingVideo, MisbehavingAudio, MisbehavingClips

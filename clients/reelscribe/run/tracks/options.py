@@ -14,12 +14,11 @@ from reelscribe.contract.frames import Resize
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, SpeechDescription
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import TranscriptionOptions
+from reelscribe.decode.audio import SILENCE_DB, AudioTask
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode.reuse import REUSE_DRIFT_LEVELS, REUSE_LEVELS
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.decode.sound.audio import AudioTask
-from reelscribe.decode.sound.silence import SILENCE_DB
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import MAX_FRAMES_PER_REQUEST, items_per_request, request_bytes
 from reelscribe.errors import UsageError

@@ -10,7 +10,7 @@ import torch
 
 from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import TranscriptionOptions
-from reelscribe.decode.sound.audio import Audio, AudioTask
+from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import StartupError
 from support.tiny_models import save_wav2vec2
 from transcripts.chunks import Chunk

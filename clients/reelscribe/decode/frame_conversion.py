@@ -1,0 +1,410 @@
+"""Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
+
+There are three methods, named by `Resize`; docs/decisions.md compares their costs:
+
+- "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
+  reference for the other methods.
+- "planes" scales the planes Y, U and V with PIL and converts the small result to RGB. Where this is incorrect or not
+  less work, it does the same as "exact".
+- "fast" scales and converts with FFmpeg.
+
+Frames of a high dynamic range are mapped to the colours of other video: with "fast" when they are scaled, otherwise
+before.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import Any
+
+import av
+import numpy as np
+from av.filter import Graph
+from av.video.reformatter import Interpolation, VideoReformatter
+from numpy.typing import NDArray
+from PIL import Image
+
+from reelscribe.contract.frames import FrameArray, InputSize, Resize
+from reelscribe.contract.scaling import crop, fit, rgb_matrix, rotate, scale_planes
+from reelscribe.contract.source import DynamicRange, VideoInfo
+
+ACCURATE = 0x40000 | 0x2000  # SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT, for which not every PyAV has names
+"""Flags of FFmpeg's scaler. Without them, colours are one or two levels of 255 too dark, and up to six levels wrong."""
+
+_REFORMATTER = VideoReformatter()
+"""It keeps FFmpeg's tables for the next frame of the same format, which may be that of another video."""
+
+_INTERPOLATION = {"bilinear": Interpolation.BILINEAR, "bicubic": Interpolation.BICUBIC}
+
+_LUMA_WEIGHTS = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
+"""Weights of red and blue in luma for each colour matrix, by FFmpeg's number of the matrix: BT.709, FCC, BT.601, SMPTE
+240M and BT.2020."""
+
+_BT709, _UNSPECIFIED, _BT601, _BT2020 = 1, 2, 5, 9
+"""FFmpeg's numbers of colour matrices; 2 also stands for transfer characteristics that are not stated."""
+
+_HD_LINES = 720
+"""Number of lines from which the matrix is BT.709 if the stream states none, as in players."""
+
+_FULL_RANGE = 2
+"""FFmpeg's number of the colour range from 0 to 255."""
+
+_FULL_RANGE_FORMATS = {"gray"} | {f"yuvj{kind}" for kind in ("420p", "422p", "444p", "440p", "411p")}
+_PLANAR_FORMATS = _FULL_RANGE_FORMATS | {f"yuv{kind}" for kind in ("420p", "422p", "444p", "440p", "411p", "410p")}
+
+HDR_FORMAT, HDR_BITS = "gbrp14le", 14
+"""FFmpeg's pixel format of frames to map, and the bits of each of its values. With 8, dark colours were up to 34 levels
+off."""
+
+GBRP_PLANES_RGB = (2, 0, 1)
+"""Numbers of the red, green and blue plane in FFmpeg's formats that begin with gbrp."""
+
+_RANGES: dict[int, DynamicRange] = {16: "pq", 18: "hlg"}
+"""Dynamic ranges by FFmpeg's number of the transfer characteristics; all others are "sdr"."""
+
+_WHITE_NITS = 203.0
+"""Light of white on a screen of a high dynamic range, in cd/m2 (ITU-R BT.2408). Light is measured in units of it."""
+
+_KNEE, _PEAK = 0.3, 10.0
+"""Light up to which nothing is compressed, and light that becomes white; the defaults of FFmpeg's `tonemap`."""
+
+_TO_BT709 = (
+    (1.660491, -0.587641, -0.072850),
+    (-0.124550, 1.132900, -0.008349),
+    (-0.018151, -0.100579, 1.118730),
+)
+"""Light in the primaries of BT.709 from light in those of BT.2020."""
+
+_GAMMA = 2.4
+"""Exponent of a usual screen (ITU-R BT.1886)."""
+
+_ROOTS = 2**12
+"""Number of steps in which the square root of light is rounded before it becomes a level of 255."""
+
+_BLOCK_PIXELS = 2**15
+"""Number of pixels that are mapped at once: so few that they stay in the processor's cache."""
+
+
+class FrameScaler:
+    """Convert the frames of one video.
+
+    Args:
+        info: Description of the video.
+        size: The size to which frames are converted.
+        resize: Method of scaling.
+    """
+
+    def __init__(self, info: VideoInfo, size: InputSize, resize: Resize) -> None:
+        self._info, self._size, self._resize = info, size, resize
+
+    def __call__(self, frame: av.VideoFrame) -> FrameArray:
+        """Convert one frame.
+
+        Args:
+            frame: The decoded frame; its size may differ from that in `info`.
+
+        Returns:
+            (size.height, size.width, 3) uint8 RGB.
+        """
+        shown_size = replace(self._info, width=frame.width, height=frame.height).shown_size
+        rotation = self._info.rotation
+        width, height = self._size.scaled_size(*shown_size)
+        stored_size = (height, width) if rotation in (90, 270) else (width, height)
+        dynamic_range = range_of(frame, self._info.dynamic_range)
+        if self._resize == "fast":
+            small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
+            scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white(frame))
+        elif self._resize == "planes" and dynamic_range == "sdr" and _can_scale_planes(frame, stored_size):
+            planes = [_plane(frame, number) for number in range(len(frame.planes))]
+            matrix = rgb_matrix(*_LUMA_WEIGHTS[_matrix(frame, dynamic_range)], full_range=_is_full_range(frame))
+            scaled = np.asarray(scale_planes(planes, stored_size, self._size.resample, matrix))
+        else:
+            image = _full_image(frame, dynamic_range)
+            return fit(rotate(image, rotation), self._size, shown_size)
+        return crop(np.rot90(scaled, -rotation // 90), self._size)
+
+
+def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Image:
+    """Return a frame as an RGB image of its stored size."""
+    full = _to_rgb(frame, dynamic_range, Interpolation.BILINEAR, (frame.width, frame.height))
+    if dynamic_range == "sdr":
+        return Image.merge("RGB", [_plane(full, number) for number in GBRP_PLANES_RGB])
+    return Image.fromarray(tone_map(full, dynamic_range, _white(frame)))
+
+
+def _to_rgb(
+    frame: av.VideoFrame, dynamic_range: DynamicRange, interpolation: int, size: tuple[int, int]
+) -> av.VideoFrame:
+    """Return a frame as RGB of another size, in planes; one of a high dynamic range in HDR_FORMAT, not yet mapped."""
+    matrix = None if frame.format.is_rgb else _matrix(frame, dynamic_range)
+    return _REFORMATTER.reformat(
+        frame,
+        *size,
+        # With rgb24, FFmpeg returns the same levels but takes 1.5 to 2.5 times as long.
+        format="gbrp" if dynamic_range == "sdr" else HDR_FORMAT,
+        src_colorspace=matrix,
+        dst_colorspace=matrix,
+        interpolation=interpolation | ACCURATE,
+        threads=1,
+    )
+
+
+def _plane(frame: av.VideoFrame, number: int) -> Image.Image:
+    """Return a plane as an 8-bit image that is a view of the frame's memory where PIL allows it."""
+    plane = frame.planes[number]
+    memory: Any = plane  # it is a buffer, but its type hints do not say so
+    order = 1 if plane.line_size > 0 else -1  # some codecs store the last row first
+    return Image.frombuffer("L", (plane.width, plane.height), memory, "raw", "L", abs(plane.line_size), order)
+
+
+def _can_scale_planes(frame: av.VideoFrame, scaled_size: tuple[int, int]) -> bool:
+    """Return whether scaling planes is correct, and less work, which it is not if chroma would be enlarged."""
+    if frame.format.name not in _PLANAR_FORMATS:
+        return False
+    smallest = frame.planes[-1]
+    return scaled_size[0] * scaled_size[1] <= smallest.width * smallest.height
+
+
+def _matrix(frame: av.VideoFrame, dynamic_range: DynamicRange) -> int:
+    """Return the number of the colour matrix; if the stream states none, the one that players assume."""
+    if frame.colorspace in _LUMA_WEIGHTS:
+        return frame.colorspace
+    if frame.colorspace == _UNSPECIFIED and dynamic_range != "sdr":
+        return _BT2020
+    return _BT709 if frame.colorspace == _UNSPECIFIED and frame.height >= _HD_LINES else _BT601
+
+
+def _is_full_range(frame: av.VideoFrame) -> bool:
+    return frame.color_range == _FULL_RANGE or frame.format.name in _FULL_RANGE_FORMATS
+
+
+def _white(frame: av.VideoFrame) -> int:
+    """Return the largest signal of a frame in HDR_FORMAT: FFmpeg only appends zeros to values of fewer bits."""
+    bits = frame.format.components[0].bits
+    largest = 2**bits - 1 if frame.format.is_rgb or _is_full_range(frame) else 255 * 2 ** (bits - 8)
+    return int(largest * 2.0 ** (HDR_BITS - bits))
+
+
+def stated_range(transfer: int) -> DynamicRange:
+    """Return the dynamic range of transfer characteristics, by FFmpeg's number of them."""
+    return _RANGES.get(transfer, "sdr")
+
+
+def range_of(frame: av.VideoFrame, stated: DynamicRange) -> DynamicRange:
+    """Return the dynamic range of a frame, or `stated`, what its file states, if the frame says nothing."""
+    return stated if frame.color_trc == _UNSPECIFIED else stated_range(frame.color_trc)
+
+
+def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> FrameArray:
+    """Map a frame to BT.709.
+
+    Args:
+        frame: A frame in HDR_FORMAT.
+        dynamic_range: Its dynamic range: "pq" or "hlg".
+        white: Its value of the signal 1.0, the largest there is.
+
+    Returns:
+        (height, width, 3) uint8 RGB.
+    """
+    light_of, planes = _light_of_values(dynamic_range, white), [_values(frame, n) for n in GBRP_PLANES_RGB]
+    mapped = np.empty((frame.height, frame.width, 3), np.uint8)
+    step = max(1, _BLOCK_PIXELS // frame.width)
+    for top in range(0, frame.height, step):
+        rows = slice(top, top + step)
+        light = _in_bt709([light_of[plane[rows]] for plane in planes])
+        gain = _gain(np.maximum.reduce(light))
+        for channel, each in enumerate(light):
+            mapped[rows, :, channel] = _to_levels(each * gain)
+    return mapped
+
+
+def _values(frame: av.VideoFrame, number: int) -> NDArray[np.uint16]:
+    plane: Any = frame.planes[number]  # it is a buffer, but its type hints do not say so
+    return np.frombuffer(plane, np.uint16).reshape(plane.height, -1)[:, : plane.width]
+
+
+@cache
+def _light_of_values(dynamic_range: DynamicRange, white: int) -> NDArray[np.float32]:
+    """Return the light of each value of HDR_FORMAT."""
+    to_light: dict[DynamicRange, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {"pq": _pq, "hlg": _hlg}
+    signals = (np.arange(2**HDR_BITS) / white).clip(0, 1)
+    return (to_light[dynamic_range](signals) / _WHITE_NITS).astype(np.float32)
+
+
+def _pq(signal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the light in cd/m2 of a signal from 0 to 1, by the EOTF of PQ (ITU-R BT.2100, table 4)."""
+    m1, m2 = 2610 / 16384, 2523 / 4096 * 128
+    c1, c2, c3 = 3424 / 4096, 2413 / 4096 * 32, 2392 / 4096 * 32
+    power = signal ** (1 / m2)
+    light: NDArray[np.float64] = 10_000 * (np.maximum(power - c1, 0) / (c2 - c3 * power)) ** (1 / m1)
+    return light
+
+
+def _hlg(signal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the light in cd/m2 of a signal from 0 to 1, by the EOTF of HLG (ITU-R BT.2100, table 5) for 1,000 cd/m2.
+
+    The exponent of the OOTF is applied to each channel by itself, as `zscale` does it.
+    """
+    a, b, c = 0.17883277, 0.28466892, 0.55991073
+    scene = np.where(signal <= 0.5, signal**2 / 3, (np.exp((signal - c) / a) + b) / 12)
+    light: NDArray[np.float64] = 1000 * scene**1.2
+    return light
+
+
+def _in_bt709(light: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    red, green, blue = light
+    return [np.float32(r) * red + np.float32(g) * green + np.float32(b) * blue for r, g, b in _TO_BT709]
+
+
+def _gain(brightest: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what to multiply the light of each pixel with, from that of its brightest channel.
+
+    This is the function `mobius` of FFmpeg's `tonemap`: (x + a) / (x + b), scaled to go on smoothly from the knee.
+    """
+    a = -(_KNEE**2) * (_PEAK - 1) / (_KNEE**2 - 2 * _KNEE + _PEAK)
+    b = (_KNEE**2 - 2 * _KNEE * _PEAK + _PEAK) / (_PEAK - 1)
+    scale = (b**2 + 2 * b * _KNEE + _KNEE**2) / (b - a)
+    x = np.maximum(brightest, np.float32(_KNEE))
+    return np.float32(scale) * (x + np.float32(a)) / ((x + np.float32(b)) * x)
+
+
+def _to_levels(light: NDArray[np.float32]) -> NDArray[np.uint8]:
+    roots = np.sqrt(light.clip(0, 1))
+    levels: NDArray[np.uint8] = _levels_of_roots()[(roots * _ROOTS + np.float32(0.5)).astype(np.uint16)]
+    return levels
+
+
+@cache
+def _levels_of_roots() -> NDArray[np.uint8]:
+    """Return the level of 255 of each rounded square root of light."""
+    return np.rint(255 * (np.arange(_ROOTS + 1) / _ROOTS) ** (2 / _GAMMA)).astype(np.uint8)
+
+
+def as_progressive(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return a frame without the mark of interlaced ones, of which FFmpeg would scale each field by itself.
+
+    Args:
+        frame: The frame, which is left as it is.
+
+    Returns:
+        A frame with the same pixels, which are not copied.
+    """
+    if not frame.interlaced_frame:
+        return frame
+    graph = _unmarking_graph(frame.width, frame.height, frame.format.name)
+    graph.vpush(frame)
+    return graph.vpull()
+
+
+@lru_cache(maxsize=1)
+def _unmarking_graph(width: int, height: int, pixel_format: str) -> Graph:
+    return _graph(width, height, pixel_format, "setfield", "prog")
+
+
+def with_neighbours(wanted: Sequence[int], frames: int) -> Sequence[int]:
+    """Return the frames that `deinterlaced` needs: those that are wanted, and the ones before and after each of them.
+
+    Args:
+        wanted: Indices of the frames that are wanted, ascending.
+        frames: Number of frames in the video.
+
+    Returns:
+        Indices of frames, ascending.
+    """
+    indices = np.asarray(wanted, np.int64)
+    needed = np.unique(np.concatenate([indices - 1, indices, indices + 1]))
+    return array("q", needed[(needed >= 0) & (needed < frames)].tobytes())
+
+
+def deinterlaced(
+    frames: Iterable[tuple[int, av.VideoFrame]], wanted: Sequence[int]
+) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Deinterlace the frames that are marked as interlaced, with FFmpeg's filter `bwdif`.
+
+    What comes of a frame depends on it, the one before and the one after it, and on nothing else: so it is the same
+    whichever others are wanted. Where a neighbour is missing, at an end of the video or beside damage, it depends on
+    the other one.
+
+    Args:
+        frames: Index and content of each frame of `with_neighbours` that can be decoded, in order.
+        wanted: Indices of the frames that are wanted, ascending.
+
+    Yields:
+        (index, frame) for each wanted frame that can be decoded, in order.
+    """
+
+    def is_wanted(index: int) -> bool:
+        at = bisect_left(wanted, index)
+        return at < len(wanted) and wanted[at] == index
+
+    run: _Run | None = None
+    for index, frame in frames:
+        if run and not run.goes_on_with(index, frame):
+            yield from run.end(is_wanted(run.last))
+            run = None
+        run = run or _Run(frame)
+        done = run.add(index, frame)
+        if done and is_wanted(done[0]):
+            yield done
+    if run:
+        yield from run.end(is_wanted(run.last))
+
+
+class _Run:
+    """Successive frames on their way through the filter, which holds one back until it has the next one."""
+
+    last: int
+    """Index of the frame that was added last."""
+
+    def __init__(self, first: av.VideoFrame) -> None:
+        self._kind = _kind(first)
+        self._held = deque[tuple[int, av.VideoFrame]]()
+        self._graph: Graph | None = None
+        with suppress(av.FFmpegError):  # it does not take frames of fewer than four lines, for example
+            self._graph = _graph(*self._kind, "bwdif", "mode=send_frame:parity=auto:deint=interlaced")
+
+    def goes_on_with(self, index: int, frame: av.VideoFrame) -> bool:
+        return index == self.last + 1 and _kind(frame) == self._kind
+
+    def add(self, index: int, frame: av.VideoFrame) -> tuple[int, av.VideoFrame] | None:
+        """Add the next frame, and return the one before it, deinterlaced; None if there is none."""
+        self.last = index
+        self._held.append((index, frame))
+        if self._graph:
+            self._graph.vpush(frame)
+        return self._pull() if len(self._held) > 1 else None
+
+    def end(self, is_wanted: bool) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield the last frame, deinterlaced, if it is wanted."""
+        if is_wanted:
+            if self._graph:
+                self._graph.vpush(None)
+            yield self._pull()
+
+    def _pull(self) -> tuple[int, av.VideoFrame]:
+        index, frame = self._held.popleft()
+        filtered = self._graph.vpull() if self._graph else frame
+        return index, filtered if frame.interlaced_frame else frame
+
+
+def _kind(frame: av.VideoFrame) -> tuple[int, int, str]:
+    return frame.width, frame.height, frame.format.name
+
+
+def _graph(width: int, height: int, pixel_format: str, name: str, options: str) -> Graph:
+    """Return a graph of one filter of FFmpeg."""
+    graph = Graph()
+    graph.threads = 1  # the machine's cores are used by several decode processes
+    # What time base frames have makes no difference, as their times are not used.
+    source = graph.add_buffer(
+        width=width, height=height, format=av.VideoFormat(pixel_format), time_base=Fraction(1, 25)
+    )
+    graph.link_nodes(source, graph.add(name, options), graph.add("buffersink")).configure()
+    return graph
