@@ -20,15 +20,15 @@ array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 - `data` is the next buffer, or bytes in the pickle. A writer puts data into the pickle if it has less than 4,096 bytes;
   a reader accepts data of any size in either place.
 - `dtype` is numpy's code with the byte order, such as "<f4". It is one of b1 (bool), i1, i2, i4, i8, u1, u2, u4, u8
-  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order. Long double is missing because it
-  differs between machines.
+  (integers), f2, f4, f8 (floating point), c8, c16 (complex), in either byte order (`_dtypes.py` has the table). Long
+  double is missing because it differs between machines.
 - `shape` has up to 32 lengths of 0 or more.
 - `order` is "C" (the last index varies fastest) or "F" (the first index varies fastest).
 
 A pickle has at most 200,000 opcodes, 100,000 values and 32 levels of containers. An int has at most 32 bytes. Once the
 text in a pickle exceeds 4 MiB of UTF-8, the str that exceeds it and every later str have only characters up to U+00FF.
 
-A reader makes nothing but these values, even from hostile bytes (see `_safe_pickle`). It refuses a body that breaks a
+A reader makes nothing but these values, even from hostile bytes (see `_safe_pickle.py`). It refuses a body that breaks a
 rule or exceeds a limit, is too short or too long, has a buffer that the pickle does not use, or has another version. A
 writer refuses a value whose body a reader would refuse. Both raise WireError.
 
@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 
 from reelscribe.errors import WireError
-from reelscribe.wire._arrays import ITEM_SIZES, Array, checked_array
+from reelscribe.wire._dtypes import DTYPES, Array, checked_array
 from reelscribe.wire._safe_pickle import MAX_DEPTH, MAX_VALUES, Tree, load
 
 MAGIC = b"\x93RSBODY"
@@ -238,8 +238,8 @@ def _check_values(tree: Any) -> None:
                 raise WireError("body: expected dict keys of text, got others")
             remaining += [(item, depth + 1) for item in value.values()]
         elif kind is np.ndarray:
-            if value.dtype.str[1:] not in ITEM_SIZES:
-                raise WireError(f"body: arrays hold one of {', '.join(ITEM_SIZES)}, got {value.dtype}")
+            if value.dtype.str[1:] not in DTYPES:
+                raise WireError(f"body: arrays hold one of {', '.join(DTYPES)}, got {value.dtype}")
         elif kind not in (type(None), bool, int, float, str, bytes):
             raise WireError(
                 f"body: expected dict, list, tuple, str, bytes, int, float, bool, None or an array, got {kind.__name__}"

@@ -2,8 +2,10 @@
 
 A subclass of `pickle.Unpickler` can restrict the classes that a pickle names, but it still allocates as much memory as
 a few hostile bytes claim to need. So this reader is a small stack machine of its own. It has the opcodes that protocols
-2 to 5 use for plain values and numpy arrays. It imports nothing: a name in a pickle can only refer to a constructor in
-`_arrays.CONSTRUCTORS`. Byte strings are views of the body until an array or a `bytes` value is made from them.
+2 to 5 use for plain values and numpy arrays. It imports nothing: a name in a pickle can only refer to one of
+`_CONSTRUCTORS`, which stand for the functions that a pickle may call and check every argument. Bodies of reelscribe
+call `reelscribe.wire.array`; pickles of numpy 1 and 2 call the functions that `ndarray.__reduce__` and
+`ndarray.__reduce_ex__` return. Byte strings are views of the body until an array or a `bytes` value is made from them.
 
 The module `pickletools` of the standard library documents the opcodes.
 """
@@ -18,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from reelscribe.errors import WireError, kind_of
-from reelscribe.wire._arrays import CONSTRUCTORS, Array, Constructor, PendingArray, PendingDtype
+from reelscribe.wire._dtypes import DTYPES, Array, checked_array
 
 Tree: TypeAlias = "bool | int | float | str | bytes | Array | list[Tree] | tuple[Tree, ...] | dict[Tree, Tree] | None"
 """A value that a pickle may hold; containers hold such values, too."""
@@ -155,12 +157,12 @@ class _Machine:
         self.stack.append(tuple(reversed(values)))
 
     def push_constructor(self, module: Any, name: Any) -> None:
-        if type(module) is not str or type(name) is not str or (module, name) not in CONSTRUCTORS:
+        if type(module) is not str or type(name) is not str or (module, name) not in _CONSTRUCTORS:
             raise WireError(
                 "pickle: only arrays and plain values are read, but it names another class or function; make numpy"
                 " arrays of what you pickle"
             )
-        self.stack.append(CONSTRUCTORS[module, name])
+        self.stack.append(_CONSTRUCTORS[module, name])
 
     def push_buffer(self) -> None:
         buffer = next(self.buffers, None)
@@ -189,7 +191,7 @@ class _Machine:
 
     def call(self) -> None:
         args, constructor = self.stack.pop(), self.stack.pop()
-        if type(constructor) is not Constructor or type(args) is not tuple:
+        if type(constructor) is not _Constructor or type(args) is not tuple:
             raise WireError("pickle: a call of something that is no array constructor")
         try:
             made = constructor.make(args)
@@ -203,7 +205,7 @@ class _Machine:
 
     def build(self) -> None:
         state = self.stack.pop()
-        if type(self.stack[-1]) not in (PendingArray, PendingDtype):
+        if type(self.stack[-1]) not in (_PendingArray, _PendingDtype):
             raise WireError("pickle: a state for something that is no array")
         self.stack[-1].build(state)
 
@@ -239,9 +241,121 @@ class _TreeCopy:
             if id(value) not in self.copied_bytes:
                 self.copied_bytes[id(value)] = bytes(value)
             return self.copied_bytes[id(value)]
-        if kind is PendingArray and value.array is not None:
+        if kind is _PendingArray and value.array is not None:
             return value.array
         raise WireError("pickle: what is left is neither an array nor a plain value")
+
+
+class _Constructor:
+    """A function that a pickle may call.
+
+    Args:
+        make: The function. It gets the tuple of the call's arguments, and must check each of them.
+    """
+
+    def __init__(self, make: Callable[[tuple[Any, ...]], Any]) -> None:
+        self.make = make
+
+
+class _PendingDtype:
+    """A dtype that is made in two steps: a call with its code, and a state with its byte order."""
+
+    def __init__(self, code: str) -> None:
+        self.code, self.byte_order = code, "|"
+
+    def __str__(self) -> str:
+        return self.byte_order + self.code
+
+    def build(self, state: Any) -> None:
+        """Apply numpy's state of a dtype: (version, byte order, 3 fields that are None if it is plain, 3 others)."""
+        plain = type(state) is tuple and len(state) == 8 and all(field is None for field in state[2:5])
+        if not plain or type(state[1]) is not str or state[1] not in ("<", ">", "|", "="):
+            raise WireError(f"pickle: expected the state of a plain dtype, got {kind_of(state)}")
+        self.byte_order = state[1]
+
+
+class _PendingArray:
+    """An array that is made in two steps: `_reconstruct` makes it empty, and a state fills it."""
+
+    array: Array | None = None
+    """The array; None before `build`."""
+
+    def build(self, state: Any) -> None:
+        """Apply numpy's state of an array: (version, shape, dtype, whether it is in Fortran order, data)."""
+        if type(state) is not tuple or len(state) != 5 or type(state[2]) is not _PendingDtype:
+            raise WireError("pickle: expected the state of a plain numeric array, with its data as bytes")
+        _, shape, dtype, fortran, data = state
+        self.array = checked_array(data, str(dtype), shape, "F" if fortran is True else "C")
+
+
+def _make_dtype(args: tuple[Any, ...]) -> _PendingDtype:
+    """Make a dtype as `numpy.dtype(code, align, copy)` does."""
+    if len(args) != 3:
+        raise WireError(f"pickle: a dtype is made of 3 values, got {len(args)}")
+    code = args[0]
+    if type(code) is not str or code not in DTYPES:
+        raise WireError(f"array dtype: expected one of {', '.join(DTYPES)}, got {kind_of(code)}")
+    return _PendingDtype(code)
+
+
+def _make_bytes_from_latin1(args: tuple[Any, ...]) -> bytes:
+    """Make bytes by encoding text as Latin-1, as pickles of protocol 2 do, which has no opcode for bytes."""
+    text, encoding = args
+    if type(text) is not str or type(encoding) is not str or encoding != "latin1":
+        raise WireError("pickle: _codecs.encode is understood for latin1 text only")
+    try:
+        return text.encode("latin1")
+    except UnicodeEncodeError:
+        raise WireError("pickle: bytes spelled as text hold a character over 255") from None
+
+
+def _make_empty_bytes(args: tuple[Any, ...]) -> bytes:
+    """Make empty bytes by calling `bytes()`, as pickles of protocol 2 do."""
+    if args:
+        raise WireError("pickle: bytes() is understood without arguments only")
+    return b""
+
+
+def _make_array(args: tuple[Any, ...]) -> Array:
+    """Make an array as `reelscribe.wire.array` and numpy's `_frombuffer` do."""
+    buffer, dtype, shape, order, *axes = args[:5]
+    dtype = str(dtype) if type(dtype) is _PendingDtype else dtype
+    if len(args) == 4:
+        return checked_array(buffer, dtype, shape, order)
+    # numpy pickles an array with permuted axes as its data in C order, the order "K" and the permutation.
+    array = checked_array(buffer, dtype, shape, "C")
+    permutation = axes[0]
+    if len(args) != 5 or order != "K" or type(permutation) is not tuple or len(permutation) != array.ndim:
+        raise WireError(f'array order: expected "K" with one axis for each of {array.ndim}, got {kind_of(permutation)}')
+    if not all(type(axis) is int for axis in permutation) or sorted(permutation) != list(range(array.ndim)):
+        raise WireError(f"array axes: expected a permutation of 0 to {array.ndim - 1}, got {kind_of(permutation)}")
+    return array.transpose(permutation)
+
+
+def _make_pending_array(args: tuple[Any, ...]) -> _PendingArray:
+    """Make an empty array as numpy's `_reconstruct(ndarray, shape, dtype)` does."""
+    if len(args) != 3 or args[0] is not _NDARRAY:
+        raise WireError("pickle: only plain arrays can be reconstructed, no subclass")
+    return _PendingArray()
+
+
+def _refuse_call(_: tuple[Any, ...]) -> None:
+    raise WireError("pickle: ndarray is not called directly by any pickle of an array")
+
+
+_NDARRAY = _Constructor(_refuse_call)
+_CONSTRUCTORS = {
+    ("reelscribe.wire", "array"): _Constructor(_make_array),
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Constructor(_make_dtype),
+    ("numpy.core.multiarray", "_reconstruct"): _Constructor(_make_pending_array),
+    ("numpy._core.multiarray", "_reconstruct"): _Constructor(_make_pending_array),
+    ("numpy.core.numeric", "_frombuffer"): _Constructor(_make_array),
+    ("numpy._core.numeric", "_frombuffer"): _Constructor(_make_array),
+    ("_codecs", "encode"): _Constructor(_make_bytes_from_latin1),
+    ("__builtin__", "bytes"): _Constructor(_make_empty_bytes),
+}
+"""The constructor for each (module, name) that a pickle may refer to."""
 
 
 def _push(expression: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
