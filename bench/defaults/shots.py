@@ -28,7 +28,7 @@ from PIL import Image
 from lib.command import command_parser, run_command
 from libraries import write_video
 from reelscribe.contract.frames import InputSize
-from reelscribe.decode.shots import CutFinder, ShotDetection
+from reelscribe.decode.shots import CutDetector, ShotDetection
 from reelscribe.decode.video import Video, VideoTask
 from shot_scenes import GRADUAL, KINDS, SceneSet, scene_of, write_scene
 
@@ -76,7 +76,7 @@ def measure_cost(path: Path) -> tuple[float, float]:
     decoding, looking = list[float](), list[float]()
     for _ in range(COST_ROUNDS):
         frames = 0
-        finder, spent, began = CutFinder(ShotDetection()), 0.0, time.process_time()
+        finder, spent, began = CutDetector(ShotDetection()), 0.0, time.process_time()
         with av.open(str(path)) as file:
             file.streams.video[0].thread_count = 1
             for index, frame in enumerate(file.decode(video=0)):

@@ -14,7 +14,7 @@ import pytest
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode import clips
-from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, HeldFrames, ReadClip
+from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo, FrameBuffer, ReadClip
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.decode.video import OpenVideo
 from support import odd_media, shots, videos
@@ -226,9 +226,9 @@ def test_clips_with_damaged_frames_are_the_same_when_they_are_found(tmp_path):
     assert_equal_clips(found, again)
 
 
-@pytest.mark.parametrize("held_bytes", [0, 20 * 64 * 48 * 2])
-def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatch, held_bytes):
-    monkeypatch.setattr(clips, "HELD_BYTES", held_bytes)
+@pytest.mark.parametrize("max_bytes", [0, 20 * 64 * 48 * 2])
+def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatch, max_bytes):
+    monkeypatch.setattr(clips, "MAX_BUFFERED_BYTES", max_bytes)
     shots.write(tmp_path / "cut.mp4", shots.cut(60, 400))
     found, again, decoded = search_and_read_again(task_of(tmp_path / "cut.mp4", ClipCutting()))
     assert decoded > 460
@@ -237,7 +237,7 @@ def test_frames_that_are_too_many_to_hold_are_decoded_again(tmp_path, monkeypatc
 
 def test_held_frames_are_limited_whatever_the_length_of_a_shot():
     times = np.arange(100_000) / 25
-    held, picture = HeldFrames(times, step=0.25, longest_seconds=30), av.VideoFrame(4, 4, "rgb24")
+    held, picture = FrameBuffer(times, step=0.25, longest_seconds=30), av.VideoFrame(4, 4, "rgb24")
     most = 0
     for index in range(5000):
         held.add(index, picture)

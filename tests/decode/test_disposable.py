@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reelscribe.decode.bitstream import DisposableFrames
+from reelscribe.decode.bitstream import DisposableFrameDetector
 from reelscribe.decode.video import OpenVideo
 from support.videos import write_pictures
 
@@ -57,7 +57,7 @@ def moving(number: int) -> np.ndarray:
 def read(path: Path, wanted: Sequence[int] | None = None) -> tuple[dict[int, bytes], int]:
     """The planes of the wanted frames, by default of all, and how many frames were decoded for them."""
     with OpenVideo(str(path)) as video:
-        pictures = video.pictures(range(len(video.times)) if wanted is None else wanted)
+        pictures = video.decode(range(len(video.times)) if wanted is None else wanted)
         return {index: b"".join(map(bytes, picture.planes)) for index, picture in pictures}, video.decoded
 
 
@@ -108,10 +108,10 @@ def test_only_references_are_decoded_on_the_way_to_a_wanted_frame(clips, name, m
 def disposable(path: Path, changed: bytes = b"", to: bytes = b"") -> int:
     """How many packets can be dropped, after some bytes of the packets of disposable frames were replaced."""
     with av.open(str(path)) as container:
-        frames = DisposableFrames(container.streams.video[0].codec_context)
+        frames = DisposableFrameDetector(container.streams.video[0].codec_context)
         packets = [packet for packet in container.demux(video=0) if packet.size]
-        droppable = [packet for packet in packets if frames.has(packet)]
-        return sum(frames.has(av.Packet(bytes(packet).replace(changed, to))) for packet in droppable)
+        droppable = [packet for packet in packets if frames.is_disposable(packet)]
+        return sum(frames.is_disposable(av.Packet(bytes(packet).replace(changed, to))) for packet in droppable)
 
 
 def test_a_frame_of_a_lower_layer_may_be_needed_by_a_higher_one(clips):

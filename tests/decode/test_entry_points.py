@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.decode.random_access import find_entry_points, most_held, reorder_depth, shown_last, space
+from reelscribe.decode.random_access import (
+    find_entry_points,
+    highest_decoded,
+    max_decode_ahead,
+    reorder_depth,
+    spaced_entry_points,
+)
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from support.videos import write_pictures
@@ -158,7 +164,7 @@ POSSIBLE = st.sets(st.integers(1, 99)).map(sorted)
 @given(POSSIBLE, st.lists(st.integers(1, 9), min_size=100, max_size=100), st.integers(1, 300), st.integers(1, 20))
 def test_portions_are_not_small_and_not_many(possible, costs, least, most_portions):
     decoded_before = np.append(0, np.cumsum(costs))
-    spaced = space(np.array(possible, np.int64), decoded_before, least, most_portions)
+    spaced = spaced_entry_points(np.array(possible, np.int64), decoded_before, least, most_portions)
     assert set(spaced) <= set(possible)
     portions = np.diff(decoded_before[[0, *spaced, 100]])
     assert len(portions) <= most_portions
@@ -167,8 +173,8 @@ def test_portions_are_not_small_and_not_many(possible, costs, least, most_portio
 
 def test_portions_are_as_many_as_they_may_be():
     possible, decoded_before = np.arange(1, 100), np.arange(101)
-    assert space(possible, decoded_before, 30, 20) == [30, 60]
-    assert space(possible, decoded_before, 1, 4) == [25, 50, 75]
+    assert spaced_entry_points(possible, decoded_before, 30, 20) == [30, 60]
+    assert spaced_entry_points(possible, decoded_before, 1, 4) == [25, 50, 75]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +185,6 @@ def test_reorder_depth_is_how_many_frames_wait_for_an_earlier_one(file_order, de
 
 
 def test_a_damaged_frame_shows_in_those_before_it_that_are_stored_behind_it():
-    assert shown_last(np.array([0, 4, 2, 3, 1])).tolist() == [0, 4, 4, 4, 4]
-    assert shown_last(np.array([0, 2, 1, 4, 3])).tolist() == [0, 2, 2, 4, 4]
-    assert most_held(np.array([0, 4, 2, 3, 1])) == 3
+    assert highest_decoded(np.array([0, 4, 2, 3, 1])).tolist() == [0, 4, 4, 4, 4]
+    assert highest_decoded(np.array([0, 2, 1, 4, 3])).tolist() == [0, 2, 2, 4, 4]
+    assert max_decode_ahead(np.array([0, 4, 2, 3, 1])) == 3

@@ -83,7 +83,7 @@ def test_the_mark_of_interlaced_frames_does_not_change_how_they_are_scaled(inter
     with OpenVideo(str(interlaced)) as video:
         scale = video.scaler(SIZE, "fast")
         for (_, marked), unmarked in zip(
-            video.pictures(range(3)), filtered(interlaced, "setfield", "prog"), strict=False
+            video.decode(range(3)), filtered(interlaced, "setfield", "prog"), strict=False
         ):
             assert (marked.interlaced_frame, unmarked.interlaced_frame) == (True, False)
             assert (scale(marked) == scale(unmarked)).all()
@@ -104,7 +104,7 @@ def test_deinterlaced_frames_are_those_of_bwdif_over_the_whole_file(interlaced):
     assert len(expected) == FRAMES
     with OpenVideo(str(interlaced), deinterlace=True) as video:
         for wanted in (range(FRAMES), range(0, FRAMES, 9), [FRAMES - 1], [0], [3, 4, 20, 22]):
-            read = {index: planes(frame) for index, frame in video.pictures(wanted)}
+            read = {index: planes(frame) for index, frame in video.decode(wanted)}
             assert read == {index: expected[index] for index in wanted}
 
 
@@ -137,7 +137,7 @@ def test_beside_a_frame_that_cannot_be_decoded_the_others_are_deinterlaced(tmp_p
         fifth = [bytes(packet) for packet in container.demux(video=0)][5]
     damaged.write_bytes(path.read_bytes().replace(fifth, bytes(len(fifth))))
     with OpenVideo(str(damaged), deinterlace=True) as video:
-        together = {index: planes(frame) for index, frame in video.pictures(range(10))}
-        alone = {index: planes(frame) for wanted in range(10) for index, frame in video.pictures([wanted])}
+        together = {index: planes(frame) for index, frame in video.decode(range(10))}
+        alone = {index: planes(frame) for wanted in range(10) for index, frame in video.decode([wanted])}
     assert together == alone
     assert {*together} == {*range(10)} - {5}

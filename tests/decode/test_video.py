@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from reelscribe.contract.frames import InputSize, PixelBudget
-from reelscribe.decode.container import open_undecoded
+from reelscribe.decode.container import open_without_probing
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.errors import MediaError, NoPictures
@@ -56,7 +56,7 @@ def test_a_chosen_frame_is_the_same_as_when_all_are_read(media, sampling, resize
 def test_nothing_is_decoded_on_opening_where_the_header_tells_the_order_of_frames(tmp_path, name, options, undecoded):
     path = tmp_path / name
     write(path, "libx264", range(20, 220, 10), options={"bf": "3"}, container=options)
-    with open_undecoded(str(path)) as container:
+    with open_without_probing(str(path)) as container:
         stream = container.streams.video[0]
         assert (stream.codec_context.pix_fmt is None) == undecoded
         assert stream.codec_context.has_b_frames or undecoded

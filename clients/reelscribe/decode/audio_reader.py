@@ -22,11 +22,11 @@ from reelscribe.decode.container import (
     MISSING_SECONDS,
     Timeline,
     demux,
-    has_flag,
+    has_format_flag,
     missing_bytes,
     missing_seconds,
+    read_error_reason,
     stated_end,
-    why_cut_short,
 )
 from reelscribe.errors import MediaError
 
@@ -106,7 +106,7 @@ class AudioReader:
         self._packets = self._undecodable_packets = 0
         self._bytes = self._undecodable_bytes = 0
         self._decoded_seconds = 0.0
-        self._is_recording = has_flag(container.format, Flags.ts_discont)
+        self._is_recording = has_format_flag(container.format, Flags.ts_discont)
         self.timeline = Timeline(container)
         # MP4 files have an index of the audio packets, so nothing else is read. Other containers must be read from end
         # to end anyway, so their other streams are used for heartbeats and to find out where the file ends.
@@ -144,7 +144,7 @@ class AudioReader:
                     self._bytes += packet.size
                     yield packet
         except (av.FFmpegError, UnicodeError) as error:
-            self.why_incomplete = why_cut_short(self._container, error)
+            self.why_incomplete = read_error_reason(self._container, error)
 
     def _has_no_sound(self, packet: av.Packet[AudioStream]) -> bool:
         """Return whether a packet that cannot be decoded is no damage."""

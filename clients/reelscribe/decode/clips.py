@@ -18,24 +18,24 @@ from reelscribe.contract.fields import check_options
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode.sampling import TIME_TOLERANCE, Times
-from reelscribe.decode.shots import CONTEXT_FRAMES, CutFinder, ShotDetection, shots_between
+from reelscribe.decode.shots import CONTEXT_FRAMES, CutDetector, ShotDetection, shots_between
 from reelscribe.decode.video import OpenVideo
 from reelscribe.errors import UsageError
 
 Cut = Literal["shots", "windows"]
 """Where clips begin: at cuts, or at regular times."""
 
-LEAST_SECONDS = 0.1
+MIN_CLIP_SECONDS = 0.1
 """Least that clips may be limited to, and least time between the starts of windows, in seconds. With less, a video of
 hours would have more clips than fit into memory."""
 
-MAX_SECONDS = 30.0
+DEFAULT_MAX_SECONDS = 30.0
 """Default of the longest clip of a shot, in seconds."""
 
-WINDOW_SECONDS = 10.0
+DEFAULT_WINDOW_SECONDS = 10.0
 """Default length of a window, in seconds."""
 
-HELD_BYTES = 2**28
+MAX_BUFFERED_BYTES = 2**28
 """The most bytes of frames that are held until their clip ends: 80 frames of 1080p."""
 
 
@@ -55,12 +55,12 @@ class ClipCutting:
     min_seconds: float = 1.0
     """Shorter shots are joined to the next one, and the last one to the one before; so is a short last window."""
     max_seconds: float | None = None
-    """Longer shots are divided evenly; more than `min_seconds`, and at least LEAST_SECONDS. None for MAX_SECONDS.
-    Windows have none."""
+    """Longer shots are divided evenly; more than `min_seconds`, and at least MIN_CLIP_SECONDS. None for
+    DEFAULT_MAX_SECONDS. Windows have none."""
     window_seconds: float | None = None
-    """Length of a window; at least LEAST_SECONDS. None for WINDOW_SECONDS. Shots have none."""
+    """Length of a window; at least MIN_CLIP_SECONDS. None for DEFAULT_WINDOW_SECONDS. Shots have none."""
     overlap_seconds: float | None = None
-    """How long successive windows overlap; less than the length of a window by at least LEAST_SECONDS. None for 0.
+    """How long successive windows overlap; less than the length of a window by at least MIN_CLIP_SECONDS. None for 0.
     Shots have none."""
 
     def __post_init__(self) -> None:
@@ -80,14 +80,14 @@ class ClipCutting:
                 )
         if not 0 <= self.min_seconds < math.inf:
             raise UsageError(f"clip seconds min: expected 0 seconds or more, got {self.min_seconds}")
-        if self.cut == "shots" and not max(self.min_seconds, LEAST_SECONDS - TIME_TOLERANCE) < self._max < math.inf:
+        if self.cut == "shots" and not max(self.min_seconds, MIN_CLIP_SECONDS - TIME_TOLERANCE) < self._max < math.inf:
             raise UsageError(
-                f"clip seconds max: expected {LEAST_SECONDS} seconds or more, and more than the shortest,"
+                f"clip seconds max: expected {MIN_CLIP_SECONDS} seconds or more, and more than the shortest,"
                 f" {self.min_seconds}, got {self._max}"
             )
-        if not LEAST_SECONDS <= self._window < math.inf:
-            raise UsageError(f"clip seconds: expected {LEAST_SECONDS} seconds or more, got {self.window_seconds}")
-        most = round(self._window - LEAST_SECONDS, 6)
+        if not MIN_CLIP_SECONDS <= self._window < math.inf:
+            raise UsageError(f"clip seconds: expected {MIN_CLIP_SECONDS} seconds or more, got {self.window_seconds}")
+        most = round(self._window - MIN_CLIP_SECONDS, 6)
         if not 0 <= self._overlap <= most:
             raise UsageError(
                 f"clip overlap: expected from 0 to {most} of the {self._window} seconds of a window, got"
@@ -96,11 +96,11 @@ class ClipCutting:
 
     @property
     def _max(self) -> float:
-        return MAX_SECONDS if self.max_seconds is None else self.max_seconds
+        return DEFAULT_MAX_SECONDS if self.max_seconds is None else self.max_seconds
 
     @property
     def _window(self) -> float:
-        return WINDOW_SECONDS if self.window_seconds is None else self.window_seconds
+        return DEFAULT_WINDOW_SECONDS if self.window_seconds is None else self.window_seconds
 
     @property
     def _overlap(self) -> float:
@@ -302,8 +302,8 @@ class ClipVideo(OpenVideo):
         """
         if self._task.cutting.cut == "windows":
             spans = [replace(span, anchor=None) for span in spans]
-        numbers = _Numbers(spans)
-        if self.count is None and self.can_go_back:
+        numbers = _ClipNumbers(spans)
+        if self.count is None and self.can_seek:
             yield from self._search(numbers)
         else:
             if self.count is None:
@@ -311,7 +311,7 @@ class ClipVideo(OpenVideo):
             yield from self._read([self._choose(*each) for each in self._numbered(self._all_clips(), numbers)])
         self.count = numbers.count
 
-    def _numbered(self, sections: Iterable[Section], numbers: _Numbers) -> Iterator[tuple[int, Section]]:
+    def _numbered(self, sections: Iterable[Section], numbers: _ClipNumbers) -> Iterator[tuple[int, Section]]:
         """Yield the clips that are wanted, with their numbers."""
         for section in sections:
             ordinal = numbers.take(section)
@@ -327,7 +327,7 @@ class ClipVideo(OpenVideo):
         chosen = deque(clips)
         wanted = sorted({index for clip in chosen for index in clip.wanted})
         open_clips = deque[_OpenClip]()
-        for index, picture in self.pictures(wanted):
+        for index, picture in self.decode(wanted):
             while chosen and chosen[0].wanted[0] <= index:
                 open_clips.append(self._open(chosen.popleft()))
             while open_clips and open_clips[0].clip.wanted[-1] < index:
@@ -337,10 +337,10 @@ class ClipVideo(OpenVideo):
         yield from (clip.read for clip in open_clips)
         yield from (self._open(clip).read for clip in chosen)
 
-    def _search(self, numbers: _Numbers) -> Iterator[ReadClip]:
+    def _search(self, numbers: _ClipNumbers) -> Iterator[ReadClip]:
         """Look for shots, and read the clips of each as soon as its end is known."""
         cutting, end = self._task.cutting, self.info.end_seconds
-        finder, held = CutFinder(cutting.detection), HeldFrames(self.times, self._step, cutting.longest_seconds)
+        finder, held = CutDetector(cutting.detection), FrameBuffer(self.times, self._step, cutting.longest_seconds)
         cuts, start = [0], 0
 
         def clips_until(stop: float) -> Iterator[ReadClip]:
@@ -365,7 +365,7 @@ class ClipVideo(OpenVideo):
                     start = cut
                     held.begin(cut)
 
-        for index, picture in self.pictures(range(len(self.times))):
+        for index, picture in self.decode(range(len(self.times))):
             held.add(index, picture)
             found = list[int]()
             with suppress(av.FFmpegError):  # it cannot convert some pixel formats
@@ -396,13 +396,15 @@ class ClipVideo(OpenVideo):
         available, seconds = span.end_frame - span.start_frame, round(span.end_seconds - span.start_seconds, 6)
         count = budget.frame_count(available, seconds)
         middles = np.rint((np.arange(count) + 0.5) * seconds / count / self._step) * self._step
-        wanted = np.unique(_shown(self.times, span.start_seconds + middles).clip(span.start_frame, span.end_frame - 1))
+        wanted = np.unique(
+            _frames_shown_at(self.times, span.start_seconds + middles).clip(span.start_frame, span.end_frame - 1)
+        )
         if len(wanted) < count:  # the clip is short, or frames of a variable rate are shown for longer than a part
             wanted = span.start_frame + ((np.arange(count) + 0.5) * available / count).astype(np.intp)
         return ChosenClip(ordinal, span, wanted.tolist(), budget.frame_size(count, *self.info.shown_size))
 
 
-class _Numbers:
+class _ClipNumbers:
     """Gives clips their numbers, in order, and tells which of them are wanted."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -441,7 +443,7 @@ class _OpenClip:
             self.read.images.append(image)
 
 
-class HeldFrames:
+class FrameBuffer:
     """Holds the frames that the clip which is being decoded may take, and the last ones, as a clip may begin there."""
 
     def __init__(self, times: Times, step: float, longest_seconds: float) -> None:
@@ -475,10 +477,10 @@ class HeldFrames:
         if self._times[index] > self._end + TIME_TOLERANCE:
             self._candidates.clear()
         self._pictures[index] = picture
-        self._nbytes += _size(picture)
+        self._nbytes += _frame_bytes(picture)
         for old in [old for old in self._pictures if old <= index - CONTEXT_FRAMES and old not in self._candidates]:
             self._drop(old)
-        if self._nbytes > HELD_BYTES:
+        if self._nbytes > MAX_BUFFERED_BYTES:
             self._candidates.clear()
             self._pictures.clear()
             self._nbytes = 0
@@ -489,13 +491,13 @@ class HeldFrames:
         return None if any(picture is None for picture in pictures) else pictures  # type: ignore[return-value]
 
     def _drop(self, index: int) -> None:
-        self._nbytes -= _size(self._pictures.pop(index))
+        self._nbytes -= _frame_bytes(self._pictures.pop(index))
 
 
-def _shown(times: Times, moments: np.ndarray) -> np.ndarray:
+def _frames_shown_at(times: Times, moments: np.ndarray) -> np.ndarray:
     """Return the index of the frame that is shown at each moment; -1 before the first."""
     return np.searchsorted(times, moments + TIME_TOLERANCE, "right") - 1
 
 
-def _size(picture: av.VideoFrame) -> int:
+def _frame_bytes(picture: av.VideoFrame) -> int:
     return sum(plane.buffer_size for plane in picture.planes)

@@ -23,14 +23,14 @@ from av.video.stream import VideoStream
 from reelscribe._files import OpenSource, size_in
 from reelscribe.errors import MediaError
 
-_CONTAINERS = "asf avi dv flv gxf ivf matroska mov mpeg mpegts mxf nut ogg rm yuv4mpegpipe"
-_AUDIO = "aac ac3 aiff amr amrnb amrwb ape au caf dts dtshd eac3 flac loas mlp mp3 tak truehd tta w64 wav wv"
-_VIDEO_STREAMS = "apng av1 gif h263 h264 hevc m4v mjpeg mpegvideo obu vc1 vvc"
+_CONTAINER_FORMATS = "asf avi dv flv gxf ivf matroska mov mpeg mpegts mxf nut ogg rm yuv4mpegpipe"
+_AUDIO_FORMATS = "aac ac3 aiff amr amrnb amrwb ape au caf dts dtshd eac3 flac loas mlp mp3 tak truehd tta w64 wav wv"
+_VIDEO_FORMATS = "apng av1 gif h263 h264 hevc m4v mjpeg mpegvideo obu vc1 vvc"
 
-FORMATS = tuple(f"{_CONTAINERS} {_AUDIO} {_VIDEO_STREAMS}".split())
+FORMATS = tuple(f"{_CONTAINER_FORMATS} {_AUDIO_FORMATS} {_VIDEO_FORMATS}".split())
 """FFmpeg's names of the formats that are read. None of them makes FFmpeg open another file."""
 
-_SAFETY = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "file"}
+_WHITELISTS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": "file"}
 """The protocol "file" opens the file itself; nothing else is opened, by whatever protocol."""
 
 # Damage is reported as MediaError. FFmpeg's own messages, one for every damaged packet, would only flood the log.
@@ -55,7 +55,7 @@ DURATION_FROM_ZERO = {"asf", "matroska,webm", "nut", "ogg"}
 """Formats in which some programs state the time at which a file ends, and others how long it is, as its duration. In
 Matroska, FFmpeg states the end, and mkvmerge, whose library is libebml, the length."""
 
-MOST_BOXES = 1_000_000
+MAX_BOXES = 1_000_000
 """Number of boxes of a fragmented MP4 file after which its end is not looked for any further."""
 
 _FRAGMENT_BOXES = (b"moof", b"mdat")
@@ -111,19 +111,19 @@ def open_container(name: str, **options: str) -> InputContainer:
     """
     try:
         # Old programs wrote titles in the encodings of their countries, in which nothing is read.
-        return av.open(name, options={**options, **_SAFETY}, metadata_errors="replace")
+        return av.open(name, options={**options, **_WHITELISTS}, metadata_errors="replace")
     except av.error.ArgumentError as error:
         log: Any = error.log  # PyAV annotates it wrongly
-        _, ffmpegs_name, message = log or (0, "", "")
+        _, format_name, message = log or (0, "", "")
         if not message.startswith("Format not on whitelist"):
             raise
         raise MediaError(
             "expected video or audio in a container such as MP4, Matroska or WAV, got the format that FFmpeg calls "
-            f'"{ffmpegs_name}", which is not read; if it is a playlist, name the files that it lists'
+            f'"{format_name}", which is not read; if it is a playlist, name the files that it lists'
         ) from None
 
 
-def open_undecoded(name: str, **options: str) -> InputContainer:
+def open_without_probing(name: str, **options: str) -> InputContainer:
     """Open a media file with FFmpeg, and decode nothing of it where its header tells enough.
 
     When FFmpeg opens a file, it decodes the beginning of each video stream, which takes as long as all else for a short
@@ -133,6 +133,9 @@ def open_undecoded(name: str, **options: str) -> InputContainer:
     Args:
         name: The name of a file that `open_for_ffmpeg` yields.
         options: Further options of FFmpeg.
+
+    Returns:
+        The open file.
 
     Raises:
         MediaError: The file has a format that is not read.
@@ -155,13 +158,13 @@ def ffmpeg_reason(error: Exception) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def has_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
+def has_format_flag(container_format: av.ContainerFormat, flag: Flags) -> bool:
     """Return whether FFmpeg gives a container format a flag."""
     mask: Any = flag.value  # PyAV annotates it wrongly
     return bool(container_format.flags & mask)
 
 
-def choose_video(container: InputContainer) -> VideoStream | None:
+def choose_video_stream(container: InputContainer) -> VideoStream | None:
     """Return the video stream that a player shows.
 
     Streams that are marked as default come first, then larger ones, then those that come first in the file. A still
@@ -206,7 +209,7 @@ class Timeline:
 
     def __init__(self, container: InputContainer, offsets: Sequence[float] = ()) -> None:
         self.offsets = list(offsets) or [0.0]
-        self._may_jump = has_flag(container.format, Flags.ts_discont)
+        self._may_jump = has_format_flag(container.format, Flags.ts_discont)
         self._ticks: dict[int, float] = {}  # seconds, for each stream
         # For each stream, the number of its part and its last decoding time. Near a jump, packets of one part may lie
         # behind packets of the next part in other streams.
@@ -303,12 +306,12 @@ def missing_seconds(container: InputContainer, end_seconds: float) -> float:
     """
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     stated_end = start + duration
-    if may_state_end(container):
+    if may_state_end_time(container):
         stated_end = min(stated_end, duration)
     return stated_end - end_seconds
 
 
-def may_state_end(container: InputContainer) -> bool:
+def may_state_end_time(container: InputContainer) -> bool:
     """Return whether the duration that a file states may be the time at which it ends."""
     muxer = {name.lower(): value for name, value in container.metadata.items()}.get("encoder", "")
     is_from_zero = container.format.name in DURATION_FROM_ZERO or is_fragmented(container)
@@ -330,7 +333,7 @@ def missing_bytes(container: InputContainer) -> int:
         return 0
     at = 0
     with Path(container.name).open("rb", buffering=0) as file:
-        for _ in range(MOST_BOXES):
+        for _ in range(MAX_BOXES):
             file.seek(at)
             header = file.read(16)  # ISO/IEC 14496-12, section 4.2.2: size, type, and the size if 32 bits are too few
             size, kind = int.from_bytes(header[:4]), header[4:8]
@@ -343,8 +346,13 @@ def missing_bytes(container: InputContainer) -> int:
     return 0
 
 
-def why_cut_short(container: InputContainer, error: Exception) -> str:
-    """Return why a file cannot be read to its end, from the error with which FFmpeg stopped."""
+def read_error_reason(container: InputContainer, error: Exception) -> str:
+    """Return the reason why a file cannot be read to its end.
+
+    Args:
+        container: The open file.
+        error: The error with which FFmpeg stopped.
+    """
     if container.format.name == "ogg" and isinstance(error, (av.error.PatchWelcomeError, av.error.ArgumentError)):
         return (
             "cut short: it is a chain of several recordings, of which FFmpeg reads only the first; "

@@ -66,7 +66,7 @@ off."""
 GBRP_PLANES_RGB = (2, 0, 1)
 """Numbers of the red, green and blue plane in FFmpeg's formats that begin with gbrp."""
 
-_RANGES: dict[int, DynamicRange] = {16: "pq", 18: "hlg"}
+_DYNAMIC_RANGES: dict[int, DynamicRange] = {16: "pq", 18: "hlg"}
 """Dynamic ranges by FFmpeg's number of the transfer characteristics; all others are "sdr"."""
 
 _WHITE_NITS = 203.0
@@ -117,10 +117,12 @@ class FrameScaler:
         rotation = self._info.rotation
         width, height = self._size.scaled_size(*shown_size)
         stored_size = (height, width) if rotation in (90, 270) else (width, height)
-        dynamic_range = range_of(frame, self._info.dynamic_range)
+        dynamic_range = dynamic_range_of(frame, self._info.dynamic_range)
         if self._resize == "fast":
             small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
-            scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white(frame))
+            scaled = (
+                small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white_value(frame))
+            )
         elif self._resize == "planes" and dynamic_range == "sdr" and _can_scale_planes(frame, stored_size):
             planes = [_plane(frame, number) for number in range(len(frame.planes))]
             matrix = rgb_matrix(*_LUMA_WEIGHTS[_matrix(frame, dynamic_range)], full_range=_is_full_range(frame))
@@ -136,7 +138,7 @@ def _full_image(frame: av.VideoFrame, dynamic_range: DynamicRange) -> Image.Imag
     full = _to_rgb(frame, dynamic_range, Interpolation.BILINEAR, (frame.width, frame.height))
     if dynamic_range == "sdr":
         return Image.merge("RGB", [_plane(full, number) for number in GBRP_PLANES_RGB])
-    return Image.fromarray(tone_map(full, dynamic_range, _white(frame)))
+    return Image.fromarray(tone_map(full, dynamic_range, _white_value(frame)))
 
 
 def _to_rgb(
@@ -185,21 +187,21 @@ def _is_full_range(frame: av.VideoFrame) -> bool:
     return frame.color_range == _FULL_RANGE or frame.format.name in _FULL_RANGE_FORMATS
 
 
-def _white(frame: av.VideoFrame) -> int:
+def _white_value(frame: av.VideoFrame) -> int:
     """Return the largest signal of a frame in HDR_FORMAT: FFmpeg only appends zeros to values of fewer bits."""
     bits = frame.format.components[0].bits
     largest = 2**bits - 1 if frame.format.is_rgb or _is_full_range(frame) else 255 * 2 ** (bits - 8)
     return int(largest * 2.0 ** (HDR_BITS - bits))
 
 
-def stated_range(transfer: int) -> DynamicRange:
+def dynamic_range_of_transfer(transfer: int) -> DynamicRange:
     """Return the dynamic range of transfer characteristics, by FFmpeg's number of them."""
-    return _RANGES.get(transfer, "sdr")
+    return _DYNAMIC_RANGES.get(transfer, "sdr")
 
 
-def range_of(frame: av.VideoFrame, stated: DynamicRange) -> DynamicRange:
+def dynamic_range_of(frame: av.VideoFrame, stated: DynamicRange) -> DynamicRange:
     """Return the dynamic range of a frame, or `stated`, what its file states, if the frame says nothing."""
-    return stated if frame.color_trc == _UNSPECIFIED else stated_range(frame.color_trc)
+    return stated if frame.color_trc == _UNSPECIFIED else dynamic_range_of_transfer(frame.color_trc)
 
 
 def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> FrameArray:
@@ -213,7 +215,7 @@ def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> F
     Returns:
         (height, width, 3) uint8 RGB.
     """
-    light_of, planes = _light_of_values(dynamic_range, white), [_values(frame, n) for n in GBRP_PLANES_RGB]
+    light_of, planes = _light_of_values(dynamic_range, white), [_plane_values(frame, n) for n in GBRP_PLANES_RGB]
     mapped = np.empty((frame.height, frame.width, 3), np.uint8)
     step = max(1, _BLOCK_PIXELS // frame.width)
     for top in range(0, frame.height, step):
@@ -225,7 +227,7 @@ def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> F
     return mapped
 
 
-def _values(frame: av.VideoFrame, number: int) -> NDArray[np.uint16]:
+def _plane_values(frame: av.VideoFrame, number: int) -> NDArray[np.uint16]:
     plane: Any = frame.planes[number]  # it is a buffer, but its type hints do not say so
     return np.frombuffer(plane, np.uint16).reshape(plane.height, -1)[:, : plane.width]
 
@@ -305,11 +307,11 @@ def as_progressive(frame: av.VideoFrame) -> av.VideoFrame:
 
 @lru_cache(maxsize=1)
 def _unmarking_graph(width: int, height: int, pixel_format: str) -> Graph:
-    return _graph(width, height, pixel_format, "setfield", "prog")
+    return _filter_graph(width, height, pixel_format, "setfield", "prog")
 
 
 def with_neighbours(wanted: Sequence[int], frames: int) -> Sequence[int]:
-    """Return the frames that `deinterlaced` needs: those that are wanted, and the ones before and after each of them.
+    """Return the frames that `deinterlace` needs: those that are wanted, and the ones before and after each of them.
 
     Args:
         wanted: Indices of the frames that are wanted, ascending.
@@ -323,7 +325,7 @@ def with_neighbours(wanted: Sequence[int], frames: int) -> Sequence[int]:
     return array("q", needed[(needed >= 0) & (needed < frames)].tobytes())
 
 
-def deinterlaced(
+def deinterlace(
     frames: Iterable[tuple[int, av.VideoFrame]], wanted: Sequence[int]
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Deinterlace the frames that are marked as interlaced, with FFmpeg's filter `bwdif`.
@@ -344,12 +346,12 @@ def deinterlaced(
         at = bisect_left(wanted, index)
         return at < len(wanted) and wanted[at] == index
 
-    run: _Run | None = None
+    run: _DeinterlacedRun | None = None
     for index, frame in frames:
         if run and not run.goes_on_with(index, frame):
             yield from run.end(is_wanted(run.last))
             run = None
-        run = run or _Run(frame)
+        run = run or _DeinterlacedRun(frame)
         done = run.add(index, frame)
         if done and is_wanted(done[0]):
             yield done
@@ -357,24 +359,24 @@ def deinterlaced(
         yield from run.end(is_wanted(run.last))
 
 
-class _Run:
+class _DeinterlacedRun:
     """Successive frames on their way through the filter, which holds one back until it has the next one."""
 
     last: int
     """Index of the frame that was added last."""
 
     def __init__(self, first: av.VideoFrame) -> None:
-        self._kind = _kind(first)
+        self._frame_layout = _frame_layout(first)
         self._held = deque[tuple[int, av.VideoFrame]]()
         self._graph: Graph | None = None
         with suppress(av.FFmpegError):  # it does not take frames of fewer than four lines, for example
-            self._graph = _graph(*self._kind, "bwdif", "mode=send_frame:parity=auto:deint=interlaced")
+            self._graph = _filter_graph(*self._frame_layout, "bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
     def goes_on_with(self, index: int, frame: av.VideoFrame) -> bool:
-        return index == self.last + 1 and _kind(frame) == self._kind
+        return index == self.last + 1 and _frame_layout(frame) == self._frame_layout
 
     def add(self, index: int, frame: av.VideoFrame) -> tuple[int, av.VideoFrame] | None:
-        """Add the next frame, and return the one before it, deinterlaced; None if there is none."""
+        """Add the next frame, and return the one before it, deinterlace; None if there is none."""
         self.last = index
         self._held.append((index, frame))
         if self._graph:
@@ -382,7 +384,7 @@ class _Run:
         return self._pull() if len(self._held) > 1 else None
 
     def end(self, is_wanted: bool) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Yield the last frame, deinterlaced, if it is wanted."""
+        """Yield the last frame, deinterlace, if it is wanted."""
         if is_wanted:
             if self._graph:
                 self._graph.vpush(None)
@@ -394,11 +396,11 @@ class _Run:
         return index, filtered if frame.interlaced_frame else frame
 
 
-def _kind(frame: av.VideoFrame) -> tuple[int, int, str]:
+def _frame_layout(frame: av.VideoFrame) -> tuple[int, int, str]:
     return frame.width, frame.height, frame.format.name
 
 
-def _graph(width: int, height: int, pixel_format: str, name: str, options: str) -> Graph:
+def _filter_graph(width: int, height: int, pixel_format: str, name: str, options: str) -> Graph:
     """Return a graph of one filter of FFmpeg."""
     graph = Graph()
     graph.threads = 1  # the machine's cores are used by several decode processes

@@ -1,9 +1,9 @@
 """Decode frames by their index.
 
-Frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames
-are identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does
-not change the index of another one. If presentation times are missing or not unique, frames are counted from the
-beginning of the file instead.
+Frames that are not wanted are skipped where keyframes allow it, or because no other frame needs them. Frames are
+identified by their presentation times, so that a packet that cannot be decoded only costs its own frame and does not
+change the index of another one. If presentation times are missing or not unique, frames are counted from the beginning
+of the file instead.
 """
 
 from __future__ import annotations
@@ -19,10 +19,17 @@ import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from reelscribe.decode.bitstream import CODECS, DisposableFrames, PacketFilter
-from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_undecoded
+from reelscribe.decode.bitstream import DISPOSABLE_CODECS, DisposableFrameDetector, PacketFilter
+from reelscribe.decode.container import PACKETS_PER_HEARTBEAT, Timeline, open_without_probing
 from reelscribe.decode.packet_index import PacketIndex
-from reelscribe.decode.random_access import MAX_REORDER, DecodeRun, decoded_before, most_held, plan_runs, shown_last
+from reelscribe.decode.random_access import (
+    MAX_REORDER,
+    DecodeRun,
+    count_decoded_before,
+    highest_decoded,
+    max_decode_ahead,
+    plan_runs,
+)
 from reelscribe.errors import MediaError
 
 SEEK_PACKETS = 100
@@ -47,34 +54,36 @@ class FrameReader:
     def __init__(self, name: str, packets: PacketIndex, heartbeat: Callable[[], None]) -> None:
         self._name, self._packets, self._heartbeat = name, packets, heartbeat
         # `read` gives up seeking first, and then skipping, if keyframes are not where the index says.
-        self._may_skip = bool(len(packets.pts))
-        self._may_seek = self._may_skip and len(packets.clock_offsets) == 1
-        has_marks = packets.info.video_codec in CODECS
-        self._groups, self._shown_last = packets.groups, shown_last(packets.file_order)
-        is_usual = not packets.corrupt_packets and most_held(packets.file_order) <= MAX_REORDER
-        self._may_drop = self._may_skip and has_marks and is_usual
+        self._can_skip = bool(len(packets.pts))
+        self._can_seek = self._can_skip and len(packets.clock_offsets) == 1
+        marks_disposable = packets.info.video_codec in DISPOSABLE_CODECS
+        self._gops, self._highest_decoded = packets.gops, highest_decoded(packets.file_order)
+        is_usual = not packets.corrupt_packets and max_decode_ahead(packets.file_order) <= MAX_REORDER
+        self._can_drop_disposable = self._can_skip and marks_disposable and is_usual
 
     @property
-    def may_seek(self) -> bool:
+    def can_seek(self) -> bool:
         """Whether frames can be decoded from the keyframe before them, which a seek finds."""
-        return self._may_skip and self._may_seek
+        return self._can_skip and self._can_seek
 
-    def gains_by_dropping(self, wanted: Sequence[int]) -> bool:
+    def is_dropping_worthwhile(self, wanted: Sequence[int]) -> bool:
         """Return whether disposable frames may be dropped, and most frames on the way to the wanted ones are others.
 
         Otherwise it would gain little, and damage would be met with a second decoding.
         """
-        return self._may_drop and 2 * len(wanted) < int(decoded_before(wanted, self._packets.keyframes)[-1])
+        if not self._can_drop_disposable:
+            return False
+        return 2 * len(wanted) < int(count_decoded_before(wanted, self._packets.keyframes)[-1])
 
-    def read(self, wanted: Sequence[int], *, drops: bool) -> Iterator[tuple[int, av.VideoFrame]]:
+    def read(self, wanted: Sequence[int], *, drop_disposable: bool) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode the wanted frames.
 
-        What FFmpeg shows in place of damage depends on what it has decoded before. So a group of pictures with damage
-        is decoded by a decoder that begins with it and drops nothing. Then its frames depend on the group alone.
+        FFmpeg shows something in place of damage that depends on what it has decoded before. So a GOP with damage is
+        decoded by a decoder that begins with it and drops nothing. Then its frames depend on the GOP alone.
 
         Args:
             wanted: Indices of frames, ascending.
-            drops: Whether to drop disposable frames, until damage is met.
+            drop_disposable: Whether to drop disposable frames, until damage is met.
 
         Yields:
             (index, frame) for each wanted frame that can be decoded, in order.
@@ -88,67 +97,67 @@ class FrameReader:
             done = 1
             self.decoded += len(wanted) == 1  # with others, it is decoded again on the way to them
             yield wanted[0], first_frame
-        # Before this position, damage is expected. Where groups are unknown and nothing is dropped, it changes nothing.
-        damaged_until = 0 if drops or self._groups is not None else len(wanted)
+        # Before this position, damage is expected. Where GOPs are unknown and nothing is dropped, it changes nothing.
+        damaged_until = 0 if drop_disposable or self._gops is not None else len(wanted)
         while done < len(wanted):
             first, is_damaged = done, done < damaged_until
             stop = damaged_until if is_damaged else len(wanted)
-            only = wanted[first:stop] if drops and not is_damaged else None
+            only = wanted[first:stop] if drop_disposable and not is_damaged else None
             try:
-                with self._decoder(only, None if is_damaged else self._shown_last) as decoder:
+                with self._decoder(only, None if is_damaged else self._highest_decoded) as decoder:
                     for position, frame in self._read_once(wanted[first:stop], decoder):
                         done = first + position + 1
                         yield wanted[done - 1], frame
             except av.FFmpegError as error:
                 raise MediaError(f"it could be read once but not again: {error.strerror}") from None
-            except _DamageMet:
-                damaged_until = self._end_of_group(wanted, done)
-            except _KeyframeMissed:
-                self._distrust_index()
+            except _DamageFound:
+                damaged_until = self._end_of_gop(wanted, done)
+            except _KeyframeMissing:
+                self._fall_back()
                 damaged_until = len(wanted)
             else:
                 done = stop
 
-    def _distrust_index(self) -> None:
+    def _fall_back(self) -> None:
         """Read the rest from the beginning of the file, without seeking or else without skipping."""
-        self._groups = None
-        if self._may_seek:
-            self._may_seek = False
+        self._gops = None
+        if self._can_seek:
+            self._can_seek = False
         else:
-            self._may_skip = False
+            self._can_skip = False
 
     @contextmanager
-    def _decoder(self, only: Sequence[int] | None, shown_last: NDArray[np.int64] | None) -> Iterator[_Decoder]:
-        with open_undecoded(self._name) as container:
-            decoder = _Decoder(container, self._packets, self._heartbeat, self._may_seek, only, shown_last)
+    def _decoder(self, only: Sequence[int] | None, highest: NDArray[np.int64] | None) -> Iterator[_Decoder]:
+        with open_without_probing(self._name) as container:
+            decoder = _Decoder(container, self._packets, self._heartbeat, self._can_seek, only, highest)
             try:
                 yield decoder
             finally:
                 self.decoded += decoder.decoded
 
-    def _end_of_group(self, wanted: Sequence[int], position: int) -> int:
-        """Return the position behind the last wanted frame of a group; behind all, if groups are unknown."""
-        if self._groups is None:
+    def _end_of_gop(self, wanted: Sequence[int], position: int) -> int:
+        """Return the position behind the last wanted frame of a GOP; behind all, if GOPs are unknown."""
+        if self._gops is None:
             return len(wanted)
-        next_group = int(np.searchsorted(self._groups, self._groups[wanted[position]], "right"))
-        return bisect_left(wanted, next_group)
+        next_gop = int(np.searchsorted(self._gops, self._gops[wanted[position]], "right"))
+        return bisect_left(wanted, next_gop)
 
     def _read_once(self, wanted: Sequence[int], decoder: _Decoder) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (position in `wanted`, frame).
 
-        Raises _KeyframeMissed if decoding from a keyframe does not give the first frame that is wanted after it, and
-        _DamageMet if the decoder ends at damage and a wanted frame cannot be decoded.
+        Raises _KeyframeMissing if decoding from a keyframe does not give the first frame that is wanted after it, and
+        _DamageFound if the decoder ends at damage and a wanted frame cannot be decoded.
         """
         for run in self._plan(wanted):
             position = run.first
             # Decoding from a keyframe must first return a frame up to the first wanted one, unless it may be damaged.
-            reached = run.keyframe < 0 or self._groups is not None
+            reached = run.keyframe < 0 or self._gops is not None
             for index, frame in decoder.decode(run):
                 reached = reached or index <= wanted[run.first]
                 if not reached:
                     break
                 while position < run.stop and wanted[position] < index:
-                    decoder.meet_damage()
+                    decoder.on_damage()
                     position += 1
                 if position < run.stop and wanted[position] == index:
                     yield position, frame
@@ -156,22 +165,22 @@ class FrameReader:
                 if position == run.stop:
                     break
             if position < run.stop:
-                decoder.meet_damage()
+                decoder.on_damage()
             if not reached:
-                raise _KeyframeMissed
+                raise _KeyframeMissing
 
     def _plan(self, wanted: Sequence[int]) -> Iterator[DecodeRun]:
-        if self._may_skip:
+        if self._can_skip:
             return plan_runs(wanted, self._packets.keyframes, self._packets.file_order)
         last = max(wanted, key=self._packets.file_order.__getitem__) if len(self._packets.pts) else -1
         return iter([DecodeRun(-1, 0, len(wanted), last)])
 
 
-class _KeyframeMissed(Exception):
+class _KeyframeMissing(Exception):
     """The keyframe of a run is not where the index says, or decoding from it does not return the wanted frames."""
 
 
-class _DamageMet(Exception):
+class _DamageFound(Exception):
     """A packet or a frame is damaged, or a wanted frame is missing."""
 
 
@@ -183,9 +192,9 @@ class _Decoder:
         container: av.container.InputContainer,
         packets: PacketIndex,
         heartbeat: Callable[[], None],
-        may_seek: bool,
+        can_seek: bool,
         only: Sequence[int] | None,
-        shown_last: NDArray[np.int64] | None,
+        highest: NDArray[np.int64] | None,
     ) -> None:
         """Begin at the beginning of the file.
 
@@ -193,72 +202,72 @@ class _Decoder:
             container: The open file.
             packets: Its index.
             heartbeat: Called regularly while decoding makes progress.
-            may_seek: Whether to seek in the file.
+            can_seek: Whether to seek in the file.
             only: Indices of frames, ascending, besides which disposable frames are dropped; None to drop nothing.
-            shown_last: Result of the function `shown_last`, with which decoding ends at damage; None to go on then.
+            highest: Result of `highest_decoded`, with which decoding ends at damage; None to go on then.
         """
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
         self._container, self._stream, self._codec = container, stream, stream.codec_context
         self._codec.thread_count = 1  # the machine's cores are used by several decode processes
-        self._packets, self._heartbeat, self._may_seek = packets, heartbeat, may_seek
+        self._packets, self._heartbeat, self._can_seek = packets, heartbeat, can_seek
         self._has_pts = bool(len(packets.pts))
         self._filter = PacketFilter(stream)
         self._timeline = Timeline(container, packets.clock_offsets)
         self._demuxed = self._demux()
         self._file_position = 0
         self._dropped_packets = 0
-        self._disposable = DisposableFrames(self._codec)
+        self._disposable = DisposableFrameDetector(self._codec)
         # Whether each frame is wanted; None if disposable ones are decoded, too.
         self._is_wanted: NDArray[np.bool_] | None = None
         if only is not None:
             self._is_wanted = np.zeros(len(packets.times), bool)
             self._is_wanted[np.asarray(only)] = True
-        self._shown_last = shown_last
+        self._highest_decoded = highest
         self.decoded = 0
         """Number of frames that the codec returned."""
 
     def decode(self, run: DecodeRun) -> Iterator[tuple[int, av.VideoFrame]]:
         """Yield (index, frame) for every frame that the codec returns.
 
-        Raises _KeyframeMissed if the keyframe of the run is not where the index says, and _DamageMet if damage ends
+        Raises _KeyframeMissing if the keyframe of the run is not where the index says, and _DamageFound if damage ends
         decoding, before any frame comes that may show it.
         """
         self._codec.flush_buffers()
         # A damaged frame may be noticed only when it comes, after the frames that are shown before it and refer to it.
-        held = deque[tuple[int, av.VideoFrame]]()
+        waiting = deque[tuple[int, av.VideoFrame]]()
         for packet in chain(self._packets_of(run), [None]):
             for frame in self._decode_packet(packet):
                 self._heartbeat()
                 index = self._packets.index_of(frame.pts) if self._has_pts else self.decoded
                 self.decoded += 1
                 if index >= 0:
-                    held.append((index, frame))
-                    while held and (self._shown_last is None or index >= self._shown_last[held[0][0]]):
-                        yield held.popleft()
-        yield from held
+                    waiting.append((index, frame))
+                    while waiting and (self._highest_decoded is None or index >= self._highest_decoded[waiting[0][0]]):
+                        yield waiting.popleft()
+        yield from waiting
 
     def _decode_packet(self, packet: av.Packet[VideoStream] | None) -> list[av.VideoFrame]:
         errors = _logged_errors()
         try:
             frames = self._codec.decode(packet)
         except av.FFmpegError:
-            self.meet_damage()
+            self.on_damage()
             return []  # a damaged packet only costs its own frame
         if _logged_errors() > errors or any(frame.is_corrupt for frame in frames):
-            self.meet_damage()
+            self.on_damage()
         return frames
 
-    def meet_damage(self) -> None:
-        """Raise _DamageMet if damage ends decoding."""
-        if self._shown_last is not None:
-            raise _DamageMet
+    def on_damage(self) -> None:
+        """Raise _DamageFound if damage ends decoding."""
+        if self._highest_decoded is not None:
+            raise _DamageFound
 
     def _packets_of(self, run: DecodeRun) -> Iterator[av.Packet[VideoStream]]:
         """Yield the packets to decode, from the keyframe of the run to the packet of its last frame."""
         started = run.keyframe < 0
         leading = self._packets.leading_packets if started else 0
-        if not started and self._may_seek:
+        if not started and self._can_seek:
             distance = self._packets.file_order[run.keyframe] - self._file_position
             if distance > SEEK_PACKETS:
                 self._seek(run.keyframe)
@@ -268,19 +277,19 @@ class _Decoder:
                 self._file_position = int(self._packets.file_order[index])
             if not started:
                 if packet.is_keyframe and index > run.keyframe:
-                    raise _KeyframeMissed
+                    raise _KeyframeMissing
                 started = index == run.keyframe
                 self._count_dropped_packet()
-            if started and self._is_superfluous(packet, index):
+            if started and self._can_drop(packet, index):
                 self._count_dropped_packet()
             elif started and not packet.is_corrupt:
                 yield packet
             if started and index == run.last >= 0:
                 return
 
-    def _is_superfluous(self, packet: av.Packet[VideoStream], index: int) -> bool:
+    def _can_drop(self, packet: av.Packet[VideoStream], index: int) -> bool:
         """Return whether a packet holds a frame that is disposable and not wanted."""
-        if self._is_wanted is None or not self._disposable.has(packet):
+        if self._is_wanted is None or not self._disposable.is_disposable(packet):
             return False
         return index < 0 or not self._is_wanted[index]
 
@@ -290,14 +299,14 @@ class _Decoder:
                 if packet.size:
                     if len(self._packets.clock_offsets) > 1:
                         self._timeline.place(packet)
-                    yield self._filter.single(packet)
+                    yield self._filter.unpack(packet)
 
     def _seek(self, keyframe: int) -> None:
         try:
             margin = round(SEEK_MARGIN_SECONDS / (self._stream.time_base or 1))
             self._container.seek(int(self._packets.pts[keyframe]) - margin, stream=self._stream)
         except av.FFmpegError:
-            raise _KeyframeMissed from None
+            raise _KeyframeMissing from None
         self._demuxed = self._demux()
 
     def _count_dropped_packet(self) -> None:

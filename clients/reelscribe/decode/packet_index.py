@@ -1,7 +1,8 @@
 """Index a video file by reading its packets: the frames it has, and the presentation time of each.
 
-Only the beginning is decoded (beginning.py). The first frame is kept, so that a file of one frame need not be opened
-again.
+Only the beginning is decoded, up to the first frame. A decoded frame alone tells the rotation, and where a recording
+begins in the middle of a group of pictures, only decoding tells which frames can be decoded. The first frame is kept,
+so that a file of one frame need not be opened again.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from reelscribe.contract.source import VideoInfo
-from reelscribe.decode.bitstream import CleanKeyframes, CodingType, PacketFilter, coding_type, presentation_order
+from reelscribe.decode.bitstream import ClosedGopDetector, CodingType, PacketFilter, coding_type, presentation_order
 from reelscribe.decode.container import (
     MISSING_SECONDS,
     Timeline,
-    choose_video,
+    choose_video_stream,
     demux,
     ffmpeg_reason,
-    has_flag,
+    has_format_flag,
     missing_bytes,
     missing_seconds,
-    open_undecoded,
+    open_without_probing,
+    read_error_reason,
     stated_seconds,
-    why_cut_short,
 )
-from reelscribe.decode.frame_conversion import range_of, stated_range
-from reelscribe.decode.random_access import find_groups
+from reelscribe.decode.frame_conversion import dynamic_range_of, dynamic_range_of_transfer
+from reelscribe.decode.random_access import find_closed_gops
 from reelscribe.errors import MediaError, NoPictures
 
 MISSING_SHARE = 0.02
@@ -51,6 +52,14 @@ STATED_TOLERANCE = 0.05
 
 REPEATS = 16
 """Number of frames in which a repeated presentation time is made up for."""
+
+FIRST_FRAME_PACKETS = 100
+"""Number of packets in which the first frame is searched. Without a limit, a file that cannot be decoded would be
+searched to its end."""
+
+LEADING_PACKETS = 1000
+"""Largest number of packets before the first keyframe of a recording; no group of pictures is longer. If there are
+more, keyframes have been lost, and the file is damaged."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,9 @@ class PacketIndex:
     none."""
     keyframes: NDArray[np.bool_]
     """Whether each frame is a keyframe, at which decoding can begin."""
-    groups: NDArray[np.int64] | None
-    """Number of the closed group of pictures of each frame, ascending; None if not all groups are closed, or anything
-    about the file is odd."""
+    gops: NDArray[np.int64] | None
+    """Number of the closed group of pictures (GOP) of each frame, ascending; None if not all GOPs are closed, or
+    anything about the file is odd."""
     file_order: NDArray[np.int64]
     """Position of each frame among the frames as stored in the file, which is the order of decoding."""
     leading_packets: int
@@ -114,19 +123,10 @@ def index_packets(name: str, heartbeat: Callable[[], None]) -> PacketIndex:
         NoPictures: The file has no video stream.
     """
     try:
-        with open_undecoded(name) as container:
+        with open_without_probing(name) as container:
             return _Scan(container, heartbeat).result()
     except (av.FFmpegError, UnicodeError) as error:
         raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
-
-
-FIRST_FRAME_PACKETS = 100
-"""Number of packets in which the first frame is searched. Without a limit, a file that cannot be decoded would be
-searched to its end."""
-
-LEADING_PACKETS = 1000
-"""Largest number of packets before the first keyframe of a recording; no group of pictures is longer. If there are
-more, keyframes have been lost, and the file is damaged."""
 
 
 class _Scan:
@@ -134,7 +134,7 @@ class _Scan:
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container, self._format = container, container.format
-        video = choose_video(container)
+        video = choose_video_stream(container)
         if video is None:
             streams = ", ".join(stream.type for stream in container.streams) or "no streams"
             raise NoPictures(f"expected a video stream with pictures, got {streams}")
@@ -142,14 +142,14 @@ class _Scan:
         if self._video.codec_context is None:
             raise MediaError("expected a video codec that FFmpeg can decode, got one that it does not know")
         self._video.codec_context.thread_count = 1
-        self._stated_range = stated_range(self._video.codec_context.color_trc)  # a decoder may forget it
+        self._stated_range = dynamic_range_of_transfer(self._video.codec_context.color_trc)  # a decoder may forget it
         self._filter, self._timeline = PacketFilter(self._video), Timeline(container)
-        self._beginning = Beginning(self._video, self._format)
-        self._clean_keyframes = CleanKeyframes(self._video)
+        self._first_decoder = _FirstFrameDecoder(self._video, self._format)
+        self._closed_gops = ClosedGopDetector(self._video)
         self._is_mpeg4 = self._video.codec_context.name == "mpeg4"
         # About the frames that are shown, in the order of the file:
         self._pts, self._has_pts, self._dts, self._keyframes = array("q"), array("b"), array("q"), array("b")
-        self._clean, self._mpeg4_types = array("b"), array("b")
+        self._gop_starts, self._mpeg4_types = array("b"), array("b")
         self._last_pts, self._last_duration = 0, 0  # of the frame that is shown last
         # About all packets of the video stream:
         self._packets, self._corrupt_packets = 0, 0
@@ -162,19 +162,19 @@ class _Scan:
                 if _belongs_to(packet, self._video):
                     self._packets += 1
                     self._corrupt_packets += packet.is_corrupt
-                    self._add(self._filter.single(packet))
-            self._beginning.end()
+                    self._add(self._filter.unpack(packet))
+            self._first_decoder.flush()
         except (av.FFmpegError, UnicodeError) as error:
             if not self._keyframes:
                 raise
-            self._read_error = why_cut_short(self._container, error)
+            self._read_error = read_error_reason(self._container, error)
 
     def _add(self, packet: av.Packet[VideoStream]) -> None:
-        self._beginning.add(packet)
+        self._first_decoder.push(packet)
         if not self._filter.is_shown(packet):
             return
         self._keyframes.append(packet.is_keyframe)
-        self._clean.append(self._clean_keyframes.is_clean(packet))
+        self._gop_starts.append(self._closed_gops.starts_closed_gop(packet))
         if self._is_mpeg4:
             self._mpeg4_types.append(coding_type(packet))
         self._has_pts.append(packet.pts is not None)
@@ -196,7 +196,7 @@ class _Scan:
             order = presentation_order(self._mpeg4_types)
             keyframes = np.array(self._mpeg4_types)[order] == CodingType.I
         times = self._times(pts)
-        skipped = self._beginning.skipped(pts)
+        skipped = self._first_decoder.count_undecodable(pts)
         # A keyframe that cannot be decoded is damaged, unless it is one of H.264 that only begins to renew the picture.
         if skipped >= len(times) or (keyframes[:skipped].any() and self._video.codec_context.name != "h264"):
             skipped = 0
@@ -209,22 +209,22 @@ class _Scan:
             pts=pts[skipped:] if identify else pts[:0],
             times=times[skipped:],
             keyframes=keyframes[skipped:],
-            groups=None if is_odd else self._groups(keyframes, order),
+            gops=None if is_odd else self._find_gops(keyframes, order),
             file_order=order[skipped:],
-            leading_packets=self._beginning.leading_packets,
+            leading_packets=self._first_decoder.leading_packets,
             clock_offsets=tuple(self._timeline.offsets),
-            first_frame=None if skipped else self._beginning.first_frame,
+            first_frame=None if skipped else self._first_decoder.first_frame,
             corrupt_packets=self._corrupt_packets,
             info=self._info(times[skipped:], skipped),
             why_incomplete=why_incomplete,
         )
 
-    def _groups(self, keyframes: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def _find_gops(self, keyframes: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64] | None:
         is_indexed = self._format.name in INDEXED_FORMATS and len(self._timeline.offsets) == 1
-        if not is_indexed or self._corrupt_packets or self._beginning.leading_packets:
+        if not is_indexed or self._corrupt_packets or self._first_decoder.leading_packets:
             return None
-        clean = np.array(self._clean, bool)[order]
-        return find_groups(keyframes, clean, order, self._video.codec_context.reorder_depth)
+        gop_starts = np.array(self._gop_starts, bool)[order]
+        return find_closed_gops(keyframes, gop_starts, order, self._video.codec_context.reorder_depth)
 
     def _pts_are_packet_numbers(self, order: NDArray[np.int64]) -> bool:
         """Return whether presentation times are only numbers of packets, and wrong.
@@ -239,7 +239,7 @@ class _Scan:
     @property
     def _frame_rate(self) -> float:
         """Number of frames per second, as the file states it; 0.0 if it does not."""
-        if has_flag(self._format, Flags.no_timestamps):
+        if has_format_flag(self._format, Flags.no_timestamps):
             # FFmpeg takes 25 for the average of every stream without a container.
             return float(self._video.codec_context.framerate or self._video.guessed_rate or 0)
         return float(self._video.average_rate or self._video.guessed_rate or 0)
@@ -256,11 +256,11 @@ class _Scan:
         frame_ticks = 1 / ((self._frame_rate or 1) * tick)
         if self._format.name == "avi" and self._video.codec_context.has_b_frames:
             # Each frame is shown when the decoder returns it, which is some packets after it was given the frame's own.
-            dts, delay = np.sort(np.array(self._dts)), self._beginning.delay
+            dts, delay = np.sort(np.array(self._dts)), self._first_decoder.delay
             return np.append(dts, dts[-1] + frame_ticks * np.arange(1, delay + 1))[delay:] * tick
         if not len(pts):
             return self._with_missing_times(frame_ticks) * tick
-        if has_flag(self._format, Flags.ts_discont):
+        if has_format_flag(self._format, Flags.ts_discont):
             return _without_repeats(pts, frame_ticks) * tick
         return np.asarray(pts * tick, np.float64)
 
@@ -277,7 +277,7 @@ class _Scan:
         return np.sort(np.array(ticks, np.float64))
 
     def _info(self, times: NDArray[np.float64], skipped: int) -> VideoInfo:
-        audio, first = self._container.streams.audio, self._beginning.first_frame
+        audio, first = self._container.streams.audio, self._first_decoder.first_frame
         aspect = self._video.sample_aspect_ratio or self._video.codec_context.sample_aspect_ratio
         last_seconds = self._last_duration * float(self._video.time_base or 0) if all(self._has_pts) else 0.0
         start, fps = float(times[0]), self._frame_rate
@@ -291,7 +291,7 @@ class _Scan:
             duration_seconds=round(duration, 6),
             width=self._video.width,
             height=self._video.height,
-            rotation=self._beginning.rotation,
+            rotation=self._first_decoder.rotation,
             pixel_aspect=float(aspect or 1),
             frames=len(times),
             average_fps=round(fps, 6),
@@ -300,7 +300,7 @@ class _Scan:
             video_codec=self._video.codec_context.name,
             audio_codec=audio[0].codec_context.name if audio and audio[0].codec_context else None,
             skipped_frames=skipped,
-            dynamic_range=range_of(first, self._stated_range) if first else self._stated_range,
+            dynamic_range=dynamic_range_of(first, self._stated_range) if first else self._stated_range,
         )
 
     def _why_incomplete(self, frames: int) -> str | None:
@@ -342,8 +342,8 @@ def _belongs_to(packet: av.Packet[Stream], video: VideoStream) -> TypeGuard[av.P
     return packet.stream is video
 
 
-class Beginning:
-    """The beginning of a video stream, up to the first frame that can be decoded.
+class _FirstFrameDecoder:
+    """Decodes the beginning of a video stream, up to the first frame that can be decoded.
 
     Args:
         video: The video stream.
@@ -353,7 +353,7 @@ class Beginning:
     def __init__(self, video: VideoStream, container_format: av.ContainerFormat) -> None:
         self._codec = video.codec_context
         # Before the first keyframe other decoders return nothing, and that of MPEG-4 returns grey frames.
-        is_recording = any(has_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
+        is_recording = any(has_format_flag(container_format, flag) for flag in (Flags.ts_discont, Flags.no_timestamps))
         self._waits_for_keyframe = is_recording and self._codec.name == "mpeg4"
         self._packets_before_keyframe = self._packets_from_keyframe = 0
         self._ended = self._damaged = False
@@ -362,7 +362,7 @@ class Beginning:
         self.delay = 0
         """Number of packets that the decoder needs after the one of the first frame, to return the first frame."""
 
-    def add(self, packet: av.Packet[VideoStream]) -> None:
+    def push(self, packet: av.Packet[VideoStream]) -> None:
         """Take the next packet of the stream."""
         if self._ended:
             return
@@ -389,7 +389,7 @@ class Beginning:
         else:
             self.delay += 1
 
-    def end(self) -> None:
+    def flush(self) -> None:
         """Take the first frame from a decoder that waited for more packets, at the end of a short file."""
         if not (self._ended or self._damaged):
             with suppress(av.FFmpegError):
@@ -407,8 +407,8 @@ class Beginning:
         can_begin = self._waits_for_keyframe and self._packets_from_keyframe and not self._damaged
         return self._packets_before_keyframe if can_begin else 0
 
-    def skipped(self, pts: NDArray[np.int64]) -> int:
-        """Return the number of frames before the first that can be decoded.
+    def count_undecodable(self, pts: NDArray[np.int64]) -> int:
+        """Return the number of frames that are shown before the first one that can be decoded.
 
         Args:
             pts: Presentation times of all frames, ascending; empty if frames have none.

@@ -41,26 +41,26 @@ CONTEXT_FRAMES = FLASH_FRAMES + 1
 WIDTH, HEIGHT = 64, 36
 """Size of the small pictures, whatever the shape of the video."""
 
-CALM = 1.5
+CUT_TO_MOTION = 1.5
 """A cut differs so many times as much as the calmer frame beside it: where everything moves, nothing is a cut."""
 
-STEP = 4
+SIMILAR_STEP = 4
 """A picture is first compared with the one so many frames later: if they are alike, those between are never scaled."""
 
-STEADY = (6, 3, 1)
+STEADY_DISTANCES = (6, 3, 1)
 """So many frames away from a cut are the pictures that tell whether a shot is steady there. None is at both ends of a
 change of a strobe, whatever its rhythm."""
 
-LEAST_CONTRAST = 0.7
+MIN_CONTRAST = 0.7
 """Contrast that is added to that of pictures, in levels, so that noise is no difference between flat ones."""
 
-FLAT = 0.25
+MIN_CONTRAST_SHARE = 0.25
 """A picture with so much less contrast than those at a cut does not tell that the shot goes on: white is like white."""
 
-BLACK = 24
+BLACK_LUMA = 24
 """Luma below which a picture is black everywhere, in levels of video, in which black is 16."""
 
-VISIBLE = 40
+VISIBLE_LUMA = 40
 """Luma that a picture reaches somewhere if there was a cut between it and black; less is a step of a fade."""
 
 
@@ -91,7 +91,7 @@ class ShotDetection:
         return cls(**value)
 
 
-class CutFinder:
+class CutDetector:
     """Finds cuts among the frames of one video, which are added one after the other."""
 
     def __init__(self, detection: ShotDetection) -> None:
@@ -103,8 +103,8 @@ class CutFinder:
         self._threshold = detection.threshold
         self._reformatter = VideoReformatter()
         self._formats = set[str]()
-        self._before = deque[_Picture](maxlen=CONTEXT_FRAMES)
-        self._after = deque[_Picture]()
+        self._before = deque[_SmallFrame](maxlen=CONTEXT_FRAMES)
+        self._after = deque[_SmallFrame]()
         self._passed = 0
         """Number of frames, from the first that is not decided, that are known to begin no shot."""
 
@@ -121,7 +121,7 @@ class CutFinder:
         Raises:
             av.FFmpegError: FFmpeg cannot convert the frame.
         """
-        picture = _Picture(index, partial(self._reduce, frame))
+        picture = _SmallFrame(index, partial(self._reduce, frame))
         if frame.format.name not in self._formats:  # what cannot be converted is refused at once
             _ = picture.planes
             self._formats.add(frame.format.name)
@@ -146,14 +146,14 @@ class CutFinder:
             self._passed -= 1
         elif self._before:
             before, after = [*self._before], [*self._after]
-            alike = _frames_alike(before[-1], after, self._threshold)
+            alike = _count_similar(before[-1], after, self._threshold)
             is_cut = (not alike and _is_cut(before, after, self._threshold)) or _ends_black(before, first)
             self._passed = max(0, alike - 1)
         self._before.append(self._after.popleft())
         return [first.index] if is_cut else []
 
 
-class _Picture:
+class _SmallFrame:
     """A frame at a small size.
 
     Args:
@@ -190,42 +190,46 @@ class _Picture:
 _WINDOW = np.sqrt(np.outer(np.hanning(HEIGHT + 2)[1:-1], np.hanning(WIDTH + 2)[1:-1])).astype(np.float32)
 
 
-def _frames_alike(last: _Picture, after: Sequence[_Picture], threshold: float) -> int:
-    """Return how many pictures of `after` go on with the shot of the one before them: STEP, 1 or 0 as far as known."""
-    steps = (step for step in (STEP, 1) if step <= len(after))
-    return next((step for step in steps if _are_alike(last, after[step - 1], threshold)), 0)
+def _count_similar(last: _SmallFrame, after: Sequence[_SmallFrame], threshold: float) -> int:
+    """Return how many frames of `after` are known to go on with the shot of the one before: SIMILAR_STEP, 1 or 0."""
+    steps = (step for step in (SIMILAR_STEP, 1) if step <= len(after))
+    return next((step for step in steps if _are_similar(last, after[step - 1], threshold)), 0)
 
 
-def _is_cut(before: Sequence[_Picture], after: Sequence[_Picture], threshold: float) -> bool:
+def _is_cut(before: Sequence[_SmallFrame], after: Sequence[_SmallFrame], threshold: float) -> bool:
     """Return whether a cut is between the last picture of `before` and the first of `after`, which are not alike."""
     last, first = before[-1], after[0]
-    if min(last.brightest, first.brightest) < BLACK and max(last.brightest, first.brightest) < VISIBLE:
+    if min(last.brightest, first.brightest) < BLACK_LUMA and max(last.brightest, first.brightest) < VISIBLE_LUMA:
         return False
-    beside = [_difference(picture, last) for picture in before[-2:-1]]
-    beside += [_difference(first, picture) for picture in after[1:2]]
-    if beside and _difference(last, first) < CALM * min(beside):
+    beside = [_aligned_difference(picture, last) for picture in before[-2:-1]]
+    beside += [_aligned_difference(first, picture) for picture in after[1:2]]
+    if beside and _aligned_difference(last, first) < CUT_TO_MOTION * min(beside):
         return False
     if _is_steady(before[::-1], threshold) and _is_steady(after, threshold):
         return True
-    least = FLAT * min(last.contrast, first.contrast)
+    least = MIN_CONTRAST_SHARE * min(last.contrast, first.contrast)
     return not any(
-        min(one.contrast, other.contrast) >= least and _are_alike(one, other, threshold)
+        min(one.contrast, other.contrast) >= least and _are_similar(one, other, threshold)
         for distance in range(2, FLASH_FRAMES + 2)
         for one, other in _pairs(before, after, distance)
     )
 
 
-def _is_steady(pictures: Sequence[_Picture], threshold: float) -> bool:
+def _is_steady(pictures: Sequence[_SmallFrame], threshold: float) -> bool:
     """Return whether the pictures on one side of a cut, from it on, are of one shot: then there is no flash there."""
-    return len(pictures) == CONTEXT_FRAMES and all(_are_alike(pictures[0], pictures[k], threshold) for k in STEADY)
+    return len(pictures) == CONTEXT_FRAMES and all(
+        _are_similar(pictures[0], pictures[k], threshold) for k in STEADY_DISTANCES
+    )
 
 
-def _are_alike(one: _Picture, other: _Picture, threshold: float) -> bool:
+def _are_similar(one: _SmallFrame, other: _SmallFrame, threshold: float) -> bool:
     """Return whether two pictures are of one shot."""
-    return _difference_in_place(one, other) < threshold or _difference(one, other) < threshold
+    return _difference_at(one, other) < threshold or _aligned_difference(one, other) < threshold
 
 
-def _pairs(before: Sequence[_Picture], after: Sequence[_Picture], distance: int) -> Iterable[tuple[_Picture, _Picture]]:
+def _pairs(
+    before: Sequence[_SmallFrame], after: Sequence[_SmallFrame], distance: int
+) -> Iterable[tuple[_SmallFrame, _SmallFrame]]:
     """Return the pictures before and after a cut that are so many frames apart."""
     return (
         (before[-back], after[distance - back])
@@ -234,13 +238,13 @@ def _pairs(before: Sequence[_Picture], after: Sequence[_Picture], distance: int)
     )
 
 
-def _ends_black(before: Sequence[_Picture], first: _Picture) -> bool:
+def _ends_black(before: Sequence[_SmallFrame], first: _SmallFrame) -> bool:
     """Return whether it was black for longer than a flash, and is no more."""
-    was_black = len(before) > FLASH_FRAMES and all(picture.brightest < BLACK for picture in reversed(before))
-    return was_black and first.brightest >= BLACK
+    was_black = len(before) > FLASH_FRAMES and all(picture.brightest < BLACK_LUMA for picture in reversed(before))
+    return was_black and first.brightest >= BLACK_LUMA
 
 
-def _difference(one: _Picture, other: _Picture) -> float:
+def _aligned_difference(one: _SmallFrame, other: _SmallFrame) -> float:
     """Return how much two pictures differ if one is moved onto the other, as a multiple of their contrast.
 
     Phase correlation tells how far to move it. Up to a third of the picture counts as movement.
@@ -251,15 +255,15 @@ def _difference(one: _Picture, other: _Picture) -> float:
     down, right = down - HEIGHT * (down > HEIGHT // 2), right - WIDTH * (right > WIDTH // 2)
     if abs(down) > HEIGHT // 3 or abs(right) > WIDTH // 3:
         down = right = 0
-    return _difference_in_place(one, other, down, right)
+    return _difference_at(one, other, down, right)
 
 
-def _difference_in_place(one: _Picture, other: _Picture, down: int = 0, right: int = 0) -> float:
+def _difference_at(one: _SmallFrame, other: _SmallFrame, down: int = 0, right: int = 0) -> float:
     """Return how much two pictures differ where they overlap if the other is moved by so many pixels."""
     rows = slice(max(0, down), HEIGHT + min(0, down)), slice(max(0, -down), HEIGHT + min(0, -down))
     columns = slice(max(0, right), WIDTH + min(0, right)), slice(max(0, -right), WIDTH + min(0, -right))
     apart = one.planes[:, rows[0], columns[0]] - other.planes[:, rows[1], columns[1]]
-    return float(np.abs(apart, out=apart).sum()) / apart.size / ((one.contrast + other.contrast) / 2 + LEAST_CONTRAST)
+    return float(np.abs(apart, out=apart).sum()) / apart.size / ((one.contrast + other.contrast) / 2 + MIN_CONTRAST)
 
 
 def find_shots(
@@ -279,7 +283,7 @@ def find_shots(
     Returns:
         The shots in order, which together hold every frame, and the number of frames that cannot be decoded.
     """
-    finder, cuts, undecodable = CutFinder(detection), list[int](), len(times)
+    finder, cuts, undecodable = CutDetector(detection), list[int](), len(times)
     for index, frame in frames:
         with suppress(av.FFmpegError):  # it cannot convert some pixel formats; their frames count as undecodable
             cuts += finder.add(index, frame)

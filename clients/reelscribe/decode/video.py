@@ -17,17 +17,17 @@ from reelscribe._files import OpenSource
 from reelscribe.contract.frames import FrameArray, InputSize, PixelBudget, Resize, input_size_from_json
 from reelscribe.contract.source import Section, VideoInfo
 from reelscribe.decode.container import open_for_ffmpeg
-from reelscribe.decode.frame_conversion import FrameScaler, deinterlaced, with_neighbours
+from reelscribe.decode.frame_conversion import FrameScaler, deinterlace, with_neighbours
 from reelscribe.decode.frame_reader import FrameReader
 from reelscribe.decode.packet_index import index_packets
 from reelscribe.decode.random_access import find_entry_points
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection, find_shots
 
-DECODED_PIXELS = 240e6
+PIXELS_PER_SECOND = 240e6
 """Pixels that a core decodes and scales in a second, about: H.264 at 1080p, 100 frames a second."""
 
-FRAME_PIXELS = 300_000
+OVERHEAD_PIXELS = 300_000
 """Pixels that could be decoded in the time that a frame takes whatever its size."""
 
 
@@ -44,7 +44,7 @@ class VideoTask:
     resize: Resize = "fast"
     """How frames are scaled."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced."""
+    """Whether frames that are marked as interlaced are deinterlace."""
     detection: ShotDetection | None = None
     """How to find the shots, from which `sampling` may choose; None if nobody asks for them."""
     known_shots: Sequence[Section] | None = None
@@ -110,7 +110,7 @@ class OpenVideo:
     Args:
         path: Path of the file.
         stat: The `file_stat` that it must have; empty for the one that it has now.
-        deinterlace: Whether frames that are marked as interlaced are deinterlaced.
+        deinterlace: Whether frames that are marked as interlaced are deinterlace.
         detection: How to find the shots; None if nobody asks for them.
         known_shots: The shots, if they have been found before.
         heartbeat: Called regularly while reading makes progress.
@@ -168,50 +168,62 @@ class OpenVideo:
         return self._reader.decoded
 
     @property
-    def can_go_back(self) -> bool:
+    def can_seek(self) -> bool:
         """Whether a part of the video can be decoded again without everything before it."""
-        return self._reader.may_seek
+        return self._reader.can_seek
 
     def find_shots(self, detection: ShotDetection) -> None:
         """Decode the whole video to find `shots`."""
-        frames = self.pictures(range(len(self.times)))
+        frames = self.decode(range(len(self.times)))
         self.shots, self.undecodable = find_shots(frames, self.times, self.info.end_seconds, detection)
 
     def seconds(self, index: int) -> float:
         """Return the presentation time of a frame, in seconds."""
         return round(float(self.times[index]), 6)
 
-    def pictures(self, wanted: Sequence[int], *, drops: bool | None = None) -> Iterator[tuple[int, av.VideoFrame]]:
+    def decode(
+        self, wanted: Sequence[int], *, drop_disposable: bool | None = None
+    ) -> Iterator[tuple[int, av.VideoFrame]]:
         """Decode frames, and deinterlace them if that is asked for.
 
         Args:
             wanted: Indices of frames, ascending.
-            drops: Whether to drop disposable frames, until damage is met; None to do so if it gains anything.
+            drop_disposable: Whether to drop disposable frames, until damage is met; None to do so if it gains anything.
 
         Yields:
-            (index, picture) for each wanted frame that can be decoded, in order.
+            (index, frame) for each wanted frame that can be decoded, in order.
 
         Raises:
             MediaError: The file cannot be opened again.
         """
-        drops = self._gains_by_dropping(wanted) if drops is None else drops
-        frames = self._reader.read(self._needed(wanted), drops=drops)
-        yield from deinterlaced(frames, wanted) if self._deinterlace else frames
+        if drop_disposable is None:
+            drop_disposable = self._is_dropping_worthwhile(wanted)
+        frames = self._reader.read(self._needed(wanted), drop_disposable=drop_disposable)
+        yield from deinterlace(frames, wanted) if self._deinterlace else frames
 
     def _needed(self, wanted: Sequence[int]) -> Sequence[int]:
         """Return which frames must be decoded for those that are wanted."""
         return with_neighbours(wanted, len(self.times)) if self._deinterlace else wanted
 
-    def _gains_by_dropping(self, wanted: Sequence[int]) -> bool:
-        return self._reader.gains_by_dropping(self._needed(wanted))
+    def _is_dropping_worthwhile(self, wanted: Sequence[int]) -> bool:
+        return self._reader.is_dropping_worthwhile(self._needed(wanted))
 
     def scaler(self, size: InputSize, resize: Resize) -> Callable[[av.VideoFrame], FrameArray | None]:
-        """Return a function that scales a picture of this video; it returns None for one that cannot be converted."""
+        """Return a function that scales the frames of this video.
+
+        Args:
+            size: The size to which frames are scaled.
+            resize: Method of scaling.
+
+        Returns:
+            A function that returns (size.height, size.width, 3) uint8 RGB of a frame, or None if the frame cannot be
+            converted.
+        """
         scale = FrameScaler(self.info, size, resize)
 
-        def scaled(picture: av.VideoFrame) -> FrameArray | None:
+        def scaled(frame: av.VideoFrame) -> FrameArray | None:
             try:
-                return scale(picture)
+                return scale(frame)
             except av.FFmpegError:  # it cannot convert some pixel formats; their frames count as undecodable
                 return None
 
@@ -252,7 +264,7 @@ class Video(OpenVideo):
             keyframes, end = self._packets.keyframes, self.info.end_seconds
             self.chosen = task.sampling.choose(self.times, keyframes, end, self.shots or ())
             self.end_seconds = task.sampling.span_end(self.times, end)
-        self._drops = self._gains_by_dropping(self.chosen)
+        self._drop_disposable = self._is_dropping_worthwhile(self.chosen)
 
     def entry_points(self, portion_seconds: float) -> Sequence[int]:
         """Find where other processes may begin to read chosen frames.
@@ -264,11 +276,11 @@ class Video(OpenVideo):
             Ordinals, ascending; empty if one process must read the video, because anything is odd about it, or would do
             so in little time.
         """
-        groups = self._packets.groups
-        least = portion_seconds * DECODED_PIXELS / (self.info.width * self.info.height + FRAME_PIXELS)
-        if groups is None or not self.can_go_back or len(self.times) < 2 * least:
+        gops = self._packets.gops
+        min_frames = portion_seconds * PIXELS_PER_SECOND / (self.info.width * self.info.height + OVERHEAD_PIXELS)
+        if gops is None or not self.can_seek or len(self.times) < 2 * min_frames:
             return ()
-        return find_entry_points(self.chosen, self._packets.keyframes, groups, least)
+        return find_entry_points(self.chosen, self._packets.keyframes, gops, min_frames)
 
     def frames(
         self, ordinals: range, look_at: Callable[[int, av.VideoFrame], None] = lambda *_: None
@@ -277,7 +289,7 @@ class Video(OpenVideo):
 
         Args:
             ordinals: Ordinals of the frames among the chosen frames, ascending.
-            look_at: Called with the index and the whole picture of each of them that can be decoded.
+            look_at: Called with the index and the unscaled frame of each of them that can be decoded.
 
         Yields:
             The frame of each ordinal, in order.
@@ -287,14 +299,14 @@ class Video(OpenVideo):
         """
         scale = self.scaler(self.input_size, self._resize)
         # Whether to drop is decided for all of them, so that it does not depend on which of them a process reads.
-        pictures = self.pictures(self.chosen[ordinals.start : ordinals.stop], drops=self._drops)
-        no_more = (self.info.frames, None)  # the index of no frame
-        decoded_index, picture = next(pictures, no_more)
+        decoded = self.decode(self.chosen[ordinals.start : ordinals.stop], drop_disposable=self._drop_disposable)
+        end = (self.info.frames, None)  # the index of no frame
+        decoded_index, frame = next(decoded, end)
         for ordinal in ordinals:
             frame_index, image = self.chosen[ordinal], None
             if decoded_index == frame_index:
-                if picture is not None:
-                    look_at(frame_index, picture)
-                    image = scale(picture)
-                decoded_index, picture = next(pictures, no_more)
+                if frame is not None:
+                    look_at(frame_index, frame)
+                    image = scale(frame)
+                decoded_index, frame = next(decoded, end)
             yield ChosenFrame(ordinal, frame_index, self.seconds(frame_index), image)

@@ -13,7 +13,7 @@ from typing import Any
 
 import av
 
-from reelscribe.decode.frame_conversion import stated_range
+from reelscribe.decode.frame_conversion import dynamic_range_of_transfer
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
 from reelscribe.thumbnails.reading import opened, pictures_video, scaler_of, start_and_length
@@ -58,7 +58,7 @@ def _make(request: dict[str, Any], send: child.Send) -> None:
     """Execute a request in the child."""
     with opened(request["path"]) as container:
         video = pictures_video(container)
-        stated = stated_range(video.codec_context.color_trc)
+        stated = dynamic_range_of_transfer(video.codec_context.color_trc)
         times = request["times"]
         if times is None:
             start, length = start_and_length(container)

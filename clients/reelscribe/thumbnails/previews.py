@@ -22,7 +22,7 @@ from av.audio.stream import AudioStream
 from reelscribe._files import atomic_file
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode.container import demux
-from reelscribe.decode.frame_conversion import FrameScaler, stated_range
+from reelscribe.decode.frame_conversion import FrameScaler, dynamic_range_of_transfer
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.thumbnails import child
 from reelscribe.thumbnails.reading import opened, scaler_of, video_of
@@ -98,7 +98,7 @@ def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler,
     video = video_of(container)
     if video is None:
         return None
-    stated = stated_range(video.codec_context.color_trc)
+    stated = dynamic_range_of_transfer(video.codec_context.color_trc)
     for packet in islice(container.demux(video), FIRST_PACKETS):
         for frame in _decoded(packet):
             scale = scaler_of(video, stated, frame, LONGER_SIDE, even=True)

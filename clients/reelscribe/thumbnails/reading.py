@@ -12,9 +12,9 @@ from av.video.stream import VideoStream
 
 from reelscribe.contract.source import DynamicRange, VideoInfo
 from reelscribe.decode.container import (
-    choose_video,
+    choose_video_stream,
     ffmpeg_reason,
-    may_state_end,
+    may_state_end_time,
     open_container,
     open_for_ffmpeg,
     stated_seconds,
@@ -43,7 +43,7 @@ def opened(path: str) -> Iterator[av.container.InputContainer]:
 
 def video_of(container: av.container.InputContainer) -> VideoStream | None:
     """Return the video stream that runs read; None if there is none that can be decoded."""
-    video = choose_video(container)
+    video = choose_video_stream(container)
     return video if video and video.codec_context else None
 
 
@@ -60,7 +60,7 @@ def start_and_length(container: av.container.InputContainer) -> tuple[float, flo
     """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states."""
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     # FFmpeg computes the length of Ogg from its pages.
-    states_end = may_state_end(container) and container.format.name != "ogg" and duration > start
+    states_end = may_state_end_time(container) and container.format.name != "ogg" and duration > start
     return start, duration - start if states_end else duration
 
 

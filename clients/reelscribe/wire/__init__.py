@@ -28,7 +28,7 @@ array is a call of ``reelscribe.wire.array(data, dtype, shape, order)``:
 A pickle has at most 200,000 opcodes, 100,000 values and 32 levels of containers. An int has at most 32 bytes. Once the
 text in a pickle exceeds 4 MiB of UTF-8, the str that exceeds it and every later str have only characters up to U+00FF.
 
-A reader makes nothing but these values, even from hostile bytes (see `_safe_pickle.py`). It refuses a body that breaks a
+A reader makes nothing but these values, even from hostile bytes (see `_safe_pickle`). It refuses a body that breaks a
 rule or exceeds a limit, is too short or too long, has a buffer that the pickle does not use, or has another version. A
 writer refuses a value whose body a reader would refuse. Both raise WireError.
 

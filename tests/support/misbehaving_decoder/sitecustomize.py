@@ -45,21 +45,21 @@ if "reelscribe.decode_pool.worker" in sys.orig_argv:
                 self.mark.touch()
                 self.way()
 
-    class MisbehavingPictures(Misbehaving):
-        def pictures(self, wanted, *, drops=None):
-            for index, picture in super().pictures(wanted, drops=drops):
+    class MisbehavingFrames(Misbehaving):
+        def decode(self, wanted, *, drop_disposable=None):
+            for index, frame in super().decode(wanted, drop_disposable=drop_disposable):
                 if self.opening and index == 20:
                     self.misbehave()
-                yield index, picture
+                yield index, frame
 
-    class MisbehavingVideo(MisbehavingPictures, video.Video):
+    class MisbehavingVideo(MisbehavingFrames, video.Video):
         def frames(self, ordinals, *others):
             for frame in super().frames(ordinals, *others):
                 if frame.ordinal == 20:
                     self.misbehave()
                 yield frame
 
-    class MisbehavingClips(MisbehavingPictures, clips.ClipVideo):
+    class MisbehavingClips(MisbehavingFrames, clips.ClipVideo):
         def read(self, spans):
             self.opening = self.count is None  # shots are looked for
             for read in super().read(spans):
