@@ -82,7 +82,7 @@ def measure_cost(path: Path) -> tuple[float, float]:
             for index, frame in enumerate(file.decode(video=0)):
                 frames = index + 1
                 before = time.process_time()
-                finder.add(index, frame)
+                finder.push(index, frame)
                 spent += time.process_time() - before
         decoding.append((time.process_time() - began - spent) / frames)
         looking.append(spent / frames)

@@ -88,7 +88,7 @@ print(*(spec.name for spec in specs if spec))
 @pytest.mark.parametrize(
     ("feed", "needed", "others"),
     [
-        ("frame_feed", {"numpy", "PIL", "av"}, {"decode_pool.audio_feed", "decode.sound.audio"}),
+        ("frame_feed", {"numpy", "PIL", "av"}, {"decode_pool.audio_feed", "decode.audio"}),
         ("audio_feed", {"numpy", "av", "soxr"}, {"decode_pool.frame_feed", "decode.video"}),
     ],
 )

@@ -1,4 +1,9 @@
-"""Read the audio of one media file: a description of the stream, and mono samples in chunks."""
+"""Read the audio of one media file: a description of the stream, and mono samples in chunks.
+
+Silent chunks are marked, so that they need not be sent: nothing in them is loud enough or, if wanted, nobody speaks in
+them. Loudness is a matter of energy. Speech is detected by Silero's voice-activity model, which the extra
+`reelscribe[vad]` installs.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +47,12 @@ missing speech is worse than taking some music for speech. Of 60 utterances it m
 dB quieter or in equally loud noise, and 5 when they were 40 dB quieter."""
 
 VAD_SAMPLE_RATES = (8_000, 16_000)
-"""Sample rates that the model supports, in Hz."""
+"""Sample rates that the voice-activity model supports, in Hz."""
 
 
 @dataclass(frozen=True)
 class AudioTask:
-    """Which audio to read, and how.
+    """A request to a decode process for the audio of a file.
 
     Raises:
         UsageError: The chunks are too short for `cutting`, or voice activity cannot be detected at `sample_rate`.
@@ -60,11 +65,11 @@ class AudioTask:
     chunk_samples: int
     """Largest number of samples in a chunk."""
     cutting: Cutting = field(default_factory=Cutting)
-    """Where audio is cut into chunks."""
+    """Settings of the way in which audio is cut into chunks."""
     silence_db: float | None = SILENCE_DB
     """Level in dB of full scale below which a chunk is silent; None if the level does not matter."""
     vad: bool = False
-    """Whether a chunk is also silent if voice-activity detection finds no speech in it."""
+    """If True, a chunk is also silent if voice-activity detection finds no speech in it."""
     stat: str = ""
     """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
 
@@ -110,7 +115,7 @@ class AudioChunk(NamedTuple):
     samples: SampleArray
     """(stop - first,) int16, mono."""
     silent: bool = False
-    """Whether the chunk is silent, as the task defines it."""
+    """True if the chunk is silent, as the task defines it."""
 
     def trim(self, first: int, stop: int, sample_rate: int) -> AudioChunk:
         """Return a chunk with only the samples from number `first` to before `stop`, which lie in this one."""
@@ -126,7 +131,7 @@ class Audio:
     first.
 
     Args:
-        task: Which file to read, and how.
+        task: The request.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
@@ -139,7 +144,7 @@ class Audio:
     info: AudioInfo | None = None
     """Description of the stream; None if the file has no audio. Its duration is final when all chunks were read."""
     has_video: bool
-    """Whether the file has a video stream other than a cover picture."""
+    """True if the file has a video stream other than a cover picture."""
     samples_read: int = 0
     """Number of samples up to the end of the last chunk that was read, at the task's sample rate."""
 
@@ -177,7 +182,7 @@ class Audio:
         frames = reader.frames()
         first = next(frames, None)
         codec = reader.stream.codec_context
-        start = float(_time(first) or 0) if first else 0.0
+        start = float(_pts_seconds(first) or 0) if first else 0.0
         media_start = start if container.start_time is None else container.start_time / av.time_base
         self.info = AudioInfo(
             codec=codec.name,
@@ -191,7 +196,7 @@ class Audio:
 
     @property
     def why_incomplete(self) -> str | None:
-        """Why audio is missing or damaged; None if it is complete. It is final when all chunks have been read."""
+        """Reason why audio is missing or damaged; None if it is complete. It is final when all chunks were read."""
         return self._reader.why_incomplete if self._reader else None
 
     @property
@@ -234,10 +239,10 @@ class Audio:
         current: _ContinuousAudio | None = None
         for frame in self._frames:
             if current is None:
-                current = _ContinuousAudio(self._task, 0, _time(frame) or Fraction(0), frame.sample_rate)
+                current = _ContinuousAudio(self._task, 0, _pts_seconds(frame) or Fraction(0), frame.sample_rate)
             elif not current.continues_with(frame):
                 yield from current.finish()
-                start = _time(frame)
+                start = _pts_seconds(frame)
                 start = current.end if start is None else start
                 current = _ContinuousAudio(self._task, current.stop, start, frame.sample_rate)
             yield from current.push(frame)
@@ -284,7 +289,7 @@ class _ContinuousAudio:
         if frame.time is not None:
             self._time_by_frame = frame.time
             if abs(frame.time - self._time_by_count) > JUMP_SECONDS:
-                self._time_marks.append((self._samples_read, _time(frame) or Fraction(0)))
+                self._time_marks.append((self._samples_read, _pts_seconds(frame) or Fraction(0)))
                 self._time_by_count = frame.time
         self._samples_read += frame.samples
         self._time_by_frame += frame.samples / self._sample_rate
@@ -311,7 +316,7 @@ class _ContinuousAudio:
         return time + (samples - marked_samples) / self._sample_rate
 
 
-def _time(frame: av.AudioFrame) -> Fraction | None:
+def _pts_seconds(frame: av.AudioFrame) -> Fraction | None:
     """Return the presentation time of a frame in seconds; None if the file has none."""
     return None if frame.pts is None or frame.time_base is None else frame.pts * frame.time_base
 

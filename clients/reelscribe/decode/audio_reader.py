@@ -1,4 +1,8 @@
-"""Decode the audio of an open file with PyAV, frame by frame, and find out whether the file is complete."""
+"""Decode the audio of an open file with PyAV, and convert it to mono samples at a model's sample rate.
+
+FFmpeg mixes the channels, and soxr resamples. There is no dither: models do not need it, and without it the same audio
+always gives the same samples.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ class AudioReader:
     timeline: Timeline
     """The timeline of the file; it is complete when all frames have been read."""
     why_incomplete: str | None = None
-    """Why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
+    """Reason why audio is missing or damaged; None if it is complete. It is final when all frames have been read."""
 
     def __init__(self, container: av.container.InputContainer, heartbeat: Callable[[], None]) -> None:
         self._container, self._heartbeat = container, heartbeat
@@ -94,7 +98,7 @@ class AudioReader:
         self.stream = next((stream for stream in streams if stream.disposition & Disposition.default), streams[0])
         codec = self.stream.codec_context
         if codec is None:
-            raise MediaError("expected sound in a codec that FFmpeg can decode, got one that it does not know")
+            raise MediaError("expected audio in a codec that FFmpeg can decode, got one that it does not know")
         layout = codec.layout
         if problem := _header_problem(layout.nb_channels, codec.sample_rate):
             raise MediaError(problem)
@@ -122,7 +126,7 @@ class AudioReader:
             try:
                 frames = packet.decode()
             except av.FFmpegError:
-                if self._has_no_sound(packet):
+                if self._is_undamaged(packet):
                     continue
                 self._undecodable_packets += 1
                 self._undecodable_bytes += packet.size
@@ -146,7 +150,7 @@ class AudioReader:
         except (av.FFmpegError, UnicodeError) as error:
             self.why_incomplete = read_error_reason(self._container, error)
 
-    def _has_no_sound(self, packet: av.Packet[AudioStream]) -> bool:
+    def _is_undamaged(self, packet: av.Packet[AudioStream]) -> bool:
         """Return whether a packet that cannot be decoded is no damage."""
         if first_pause := _AMR_PAUSES.get(self.stream.codec_context.name):
             return memoryview(packet)[0] >> 3 & 0xF >= first_pause
@@ -165,12 +169,12 @@ class AudioReader:
             return f"damaged: {undecodable} of {packets} packets cannot be decoded"
         # Without a container, everything between two intact frames is one packet, so a single packet may be large.
         if self._undecodable_bytes > UNDECODABLE_SHARE * self._bytes + 2 * self._bytes / max(1, packets):
-            return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of sound cannot be decoded"
+            return f"damaged: {self._undecodable_bytes} of {self._bytes} bytes of audio cannot be decoded"
         if self._container.format.name == "flac" and self.stream.duration:
             stated = float(self.stream.duration * (self.stream.time_base or 0))
             missing = stated - self._decoded_seconds
             if missing > max(MISSING_SECONDS, UNDECODABLE_SHARE * stated):
-                return f"damaged: {missing:.1f} of {stated:.1f} s of sound cannot be found"
+                return f"damaged: {missing:.1f} of {stated:.1f} s of audio cannot be found"
         return None
 
     def _missing_seconds(self) -> float:
@@ -202,9 +206,9 @@ class AudioReader:
 def _header_problem(channels: int, sample_rate: int) -> str | None:
     """Return what is wrong with a header, or None."""
     if channels not in CHANNELS:
-        return f"expected sound of {CHANNELS[0]} to {CHANNELS[-1]} channels, got {channels}"
+        return f"expected audio of {CHANNELS[0]} to {CHANNELS[-1]} channels, got {channels}"
     if sample_rate not in SAMPLE_RATES:
-        return f"expected sound of {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]} samples a second, got {sample_rate}"
+        return f"expected audio of {SAMPLE_RATES[0]} to {SAMPLE_RATES[-1]} samples a second, got {sample_rate}"
     return None
 
 

@@ -241,7 +241,7 @@ class NalUnitParser:
     """
 
     has_lengths: bool
-    """Whether each unit has its length in front of it; otherwise there are start codes between them."""
+    """True if each unit has its length in front of it; otherwise there are start codes between them."""
     parameter_sets: list[NalUnit]
     """The parameter sets in front of all packets; empty if they cannot be read."""
 
@@ -322,7 +322,7 @@ class PacketFilter:
     """
 
     packed: bool = False
-    """Whether a packet held more than one frame."""
+    """True once a packet has held more than one frame."""
 
     def __init__(self, stream: VideoStream) -> None:
         self._codec = stream.codec_context.name

@@ -1,4 +1,9 @@
-"""Where a video is cut into clips, and what a decode process needs to know to read them."""
+"""Cut a video into clips, and read the frames of each that a model takes.
+
+The clips of a video whose shots are not known yet are read while the shots are looked for, in the same decoding. Which
+frames a clip takes follows from its end, so frames that it may take are buffered until then. A clip that takes others,
+or for which too much would have to be buffered, is decoded again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,7 @@ from reelscribe.decode.video import OpenVideo
 from reelscribe.errors import UsageError
 
 Cut = Literal["shots", "windows"]
-"""Where clips begin: at cuts, or at regular times."""
+"""The way in which a video is cut into clips: at the cuts between shots, or at regular times."""
 
 MIN_CLIP_SECONDS = 0.1
 """Least that clips may be limited to, and least time between the starts of windows, in seconds. With less, a video of
@@ -36,22 +41,22 @@ DEFAULT_WINDOW_SECONDS = 10.0
 """Default length of a window, in seconds."""
 
 MAX_BUFFERED_BYTES = 2**28
-"""The most bytes of frames that are held until their clip ends: 80 frames of 1080p."""
+"""Largest number of bytes of frames that are buffered until their clip ends: 80 frames of 1080p."""
 
 
 @dataclass(frozen=True)
 class ClipCutting:
-    """Where a video is cut into clips.
+    """Settings of the way in which a video is cut into clips.
 
     Raises:
         UsageError: A value is out of its range, or is not for clips of this kind.
     """
 
     cut: Cut | None = None
-    """Whether clips are shots, or windows of equal length. None, which becomes either, means windows if a value is
+    """The kind of clips: shots, or windows of equal length. None, which becomes either, means windows if a value is
     given that only windows have, and otherwise shots."""
     detection: ShotDetection = field(default_factory=ShotDetection)
-    """How shots are found."""
+    """Settings of the detection of shots."""
     min_seconds: float = 1.0
     """Shorter shots are joined to the next one, and the last one to the one before; so is a short last window."""
     max_seconds: float | None = None
@@ -60,8 +65,8 @@ class ClipCutting:
     window_seconds: float | None = None
     """Length of a window; at least MIN_CLIP_SECONDS. None for DEFAULT_WINDOW_SECONDS. Shots have none."""
     overlap_seconds: float | None = None
-    """How long successive windows overlap; less than the length of a window by at least MIN_CLIP_SECONDS. None for 0.
-    Shots have none."""
+    """Overlap of successive windows, in seconds; less than the length of a window by at least MIN_CLIP_SECONDS. None
+    for 0. Shots have none."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -202,22 +207,22 @@ def _sections(starts: Sequence[float], ends: Sequence[float], times: Times) -> l
 
 @dataclass(frozen=True)
 class ClipTask:
-    """Which clips to read, and how."""
+    """A request to a decode process for clips of a video."""
 
     path: str
     """Path of the video file."""
     budget: ClipBudget
-    """How many frames of a clip are taken, and at which size."""
+    """Number of frames that are taken of a clip, and their size."""
     cutting: ClipCutting = field(default_factory=ClipCutting)
-    """Where the video is cut into clips."""
+    """Settings of the way in which the video is cut."""
     resize: Resize = "fast"
-    """How frames are scaled."""
+    """Method of scaling frames."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced."""
+    """If True, frames that are marked as interlaced are deinterlaced."""
     known_shots: Sequence[Section] | None = None
     """The shots, if they have been found before."""
     stat: str = ""
-    """The `file_stat` that the file must have; empty for the one that it has when it is opened."""
+    """The `file_stat` that the file must have; empty for the one that it has when it is builder."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -225,7 +230,18 @@ class ClipTask:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Make a task from what `to_json` returned. Raises TypeError, KeyError or UsageError for anything else."""
+        """Make a task from what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Returns:
+            The task.
+
+        Raises:
+            TypeError: A field is unknown or missing. KeyError says the same.
+            UsageError: A value is out of its range.
+        """
         cutting, shots = value["cutting"], value["known_shots"]
         fields = {
             "budget": ClipBudget.from_json(value["budget"]),
@@ -264,7 +280,7 @@ class ClipVideo(OpenVideo):
     """An open video file that is cut into clips, as a context manager that closes the file.
 
     Args:
-        task: Which clips to read, and how.
+        task: The request.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:
@@ -298,7 +314,7 @@ class ClipVideo(OpenVideo):
             The clip of each number, in order. When they end, `count` and `shots` are known.
 
         Raises:
-            MediaError: The file cannot be opened again.
+            MediaError: The file cannot be builder again.
         """
         if self._task.cutting.cut == "windows":
             spans = [replace(span, anchor=None) for span in spans]
@@ -326,64 +342,64 @@ class ClipVideo(OpenVideo):
     def _read(self, clips: Sequence[ChosenClip]) -> Iterator[ReadClip]:
         chosen = deque(clips)
         wanted = sorted({index for clip in chosen for index in clip.wanted})
-        open_clips = deque[_OpenClip]()
-        for index, picture in self.decode(wanted):
+        builders = deque[_ClipBuilder]()
+        for index, frame in self.decode(wanted):
             while chosen and chosen[0].wanted[0] <= index:
-                open_clips.append(self._open(chosen.popleft()))
-            while open_clips and open_clips[0].clip.wanted[-1] < index:
-                yield open_clips.popleft().read
-            for clip in open_clips:
-                clip.add(index, self.seconds(index), picture)
-        yield from (clip.read for clip in open_clips)
-        yield from (self._open(clip).read for clip in chosen)
+                builders.append(self._begin(chosen.popleft()))
+            while builders and builders[0].clip.wanted[-1] < index:
+                yield builders.popleft().result
+            for builder in builders:
+                builder.add(index, self.seconds(index), frame)
+        yield from (builder.result for builder in builders)
+        yield from (self._begin(clip).result for clip in chosen)
 
     def _search(self, numbers: _ClipNumbers) -> Iterator[ReadClip]:
         """Look for shots, and read the clips of each as soon as its end is known."""
         cutting, end = self._task.cutting, self.info.end_seconds
-        finder, held = CutDetector(cutting.detection), FrameBuffer(self.times, self._step, cutting.longest_seconds)
+        detector, buffer = CutDetector(cutting.detection), FrameBuffer(self.times, self._step, cutting.longest_seconds)
         cuts, start = [0], 0
 
         def clips_until(stop: float) -> Iterator[ReadClip]:
             sections = cutting.divide(self.seconds(start), stop, self.times)
             chosen = [self._choose(*each) for each in self._numbered(sections, numbers)]
-            pictures = [held.take(clip.wanted) for clip in chosen]
-            if None in pictures:  # one more decoding for all of them, and not one for each
+            buffered = [buffer.take(clip.wanted) for clip in chosen]
+            if None in buffered:  # one more decoding for all of them, and not one for each
                 yield from self._read(chosen)
                 return
-            for clip, frames in zip(chosen, pictures, strict=True):
-                opened = self._open(clip)
-                for index, picture in zip(clip.wanted, frames or (), strict=True):
-                    opened.add(index, self.seconds(index), picture)
-                yield opened.read
+            for clip, frames in zip(chosen, buffered, strict=True):
+                builder = self._begin(clip)
+                for index, frame in zip(clip.wanted, frames or (), strict=True):
+                    builder.add(index, self.seconds(index), frame)
+                yield builder.result
 
-        def look_at(found: Sequence[int]) -> Iterator[ReadClip]:
+        def clips_before(found: Sequence[int]) -> Iterator[ReadClip]:
             nonlocal start
             for cut in found:
                 cuts.append(cut)
                 if cutting.is_start(self.seconds(cut), self.seconds(start), end):
                     yield from clips_until(self.seconds(cut))
                     start = cut
-                    held.begin(cut)
+                    buffer.begin(cut)
 
-        for index, picture in self.decode(range(len(self.times))):
-            held.add(index, picture)
+        for index, frame in self.decode(range(len(self.times))):
+            buffer.add(index, frame)
             found = list[int]()
             with suppress(av.FFmpegError):  # it cannot convert some pixel formats
-                found = finder.add(index, picture)
-            yield from look_at(found)
-        yield from look_at(finder.end())
+                found = detector.push(index, frame)
+            yield from clips_before(found)
+        yield from clips_before(detector.flush())
         yield from clips_until(end)
         self.shots = shots_between([*cuts, len(self.times)], self.times, end)
 
-    def _open(self, clip: ChosenClip) -> _OpenClip:
-        return _OpenClip(clip, self.scaler(clip.size, self._task.resize))
+    def _begin(self, clip: ChosenClip) -> _ClipBuilder:
+        return _ClipBuilder(clip, self.scaler(clip.size, self._task.resize))
 
     def _all_clips(self) -> list[Section]:
         return self._task.cutting.clips(self.shots or (), self.times, self.info.end_seconds)
 
     @property
     def _step(self) -> float:
-        """The time that a frame is taken at is a multiple of so many seconds after the start of its clip."""
+        """The time that a frame is taken at is a multiple of this many seconds after the start of its clip."""
         return 1 / self._task.budget.fps / 2
 
     def _choose(self, ordinal: int, span: Section) -> ChosenClip:
@@ -428,34 +444,33 @@ class _ClipNumbers:
         return self.count - 1 if span and span.first < self.count else None
 
 
-class _OpenClip:
-    """A clip that is being read."""
+class _ClipBuilder:
+    """A clip to which frames are added until it is complete."""
 
     def __init__(self, clip: ChosenClip, scale: Callable[[av.VideoFrame], FrameArray | None]) -> None:
         self.clip, self._scale = clip, scale
-        self.read = ReadClip(clip, [], [], [])
+        self.result = ReadClip(clip, [], [], [])
 
-    def add(self, index: int, seconds: float, picture: av.VideoFrame) -> None:
+    def add(self, index: int, seconds: float, frame: av.VideoFrame) -> None:
         """Add a frame if the clip takes it and it can be scaled."""
-        if index in self.clip.wanted and (image := self._scale(picture)) is not None:
-            self.read.frame_indices.append(index)
-            self.read.pts_seconds.append(seconds)
-            self.read.images.append(image)
+        if index in self.clip.wanted and (image := self._scale(frame)) is not None:
+            self.result.frame_indices.append(index)
+            self.result.pts_seconds.append(seconds)
+            self.result.images.append(image)
 
 
 class FrameBuffer:
-    """Holds the frames that the clip which is being decoded may take, and the last ones, as a clip may begin there."""
+    """Holds the frames that the clip which is being decoded may take, and the last ones, as a clip may begin there.
+
+    Args:
+        times: Presentation time of each frame of the video in seconds, ascending; at least one.
+        step: The clip may take the frames that are shown at multiples of this many seconds after its start.
+        longest_seconds: Nothing is buffered of a clip that is longer, because it will be divided.
+    """
 
     def __init__(self, times: Times, step: float, longest_seconds: float) -> None:
-        """Begin with the first frame.
-
-        Args:
-            times: Presentation time of each frame of the video in seconds, ascending; at least one.
-            step: The clip may take the frames that are shown at multiples of so many seconds after its start.
-            longest_seconds: Nothing is held of a clip that is longer, because it will be divided.
-        """
         self._times, self._longest, self._step = np.asarray(times), longest_seconds, step
-        self._pictures: dict[int, av.VideoFrame] = {}
+        self._frames: dict[int, av.VideoFrame] = {}
         self._nbytes = 0
         self.begin(0)
 
@@ -469,29 +484,29 @@ class FrameBuffer:
         multiples = np.ceil(shown_from / self._step) * self._step
         chosen = multiples < np.append(shown_from[1:], math.inf)
         self._candidates = {*(first + np.flatnonzero(chosen)).tolist()}
-        for index in [index for index in self._pictures if index < first]:
+        for index in [index for index in self._frames if index < first]:
             self._drop(index)
 
-    def add(self, index: int, picture: av.VideoFrame) -> None:
-        """Hold the next frame that could be decoded."""
+    def add(self, index: int, frame: av.VideoFrame) -> None:
+        """Take the next frame that could be decoded."""
         if self._times[index] > self._end + TIME_TOLERANCE:
             self._candidates.clear()
-        self._pictures[index] = picture
-        self._nbytes += _frame_bytes(picture)
-        for old in [old for old in self._pictures if old <= index - CONTEXT_FRAMES and old not in self._candidates]:
+        self._frames[index] = frame
+        self._nbytes += _frame_bytes(frame)
+        for old in [old for old in self._frames if old <= index - CONTEXT_FRAMES and old not in self._candidates]:
             self._drop(old)
         if self._nbytes > MAX_BUFFERED_BYTES:
             self._candidates.clear()
-            self._pictures.clear()
+            self._frames.clear()
             self._nbytes = 0
 
     def take(self, wanted: Sequence[int]) -> list[av.VideoFrame] | None:
-        """Return the frames of these indices; None if one of them is not held."""
-        pictures = [self._pictures.get(index) for index in wanted]
-        return None if any(picture is None for picture in pictures) else pictures  # type: ignore[return-value]
+        """Return the frames of these indices; None if one of them is not in it."""
+        frames = [self._frames.get(index) for index in wanted]
+        return None if any(frame is None for frame in frames) else frames  # type: ignore[return-value]
 
     def _drop(self, index: int) -> None:
-        self._nbytes -= _frame_bytes(self._pictures.pop(index))
+        self._nbytes -= _frame_bytes(self._frames.pop(index))
 
 
 def _frames_shown_at(times: Times, moments: np.ndarray) -> np.ndarray:
@@ -499,5 +514,5 @@ def _frames_shown_at(times: Times, moments: np.ndarray) -> np.ndarray:
     return np.searchsorted(times, moments + TIME_TOLERANCE, "right") - 1
 
 
-def _frame_bytes(picture: av.VideoFrame) -> int:
-    return sum(plane.buffer_size for plane in picture.planes)
+def _frame_bytes(frame: av.VideoFrame) -> int:
+    return sum(plane.buffer_size for plane in frame.planes)

@@ -1,6 +1,7 @@
 """Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
 
-There are three methods, named by `Resize`; docs/decisions.md compares their costs:
+`FrameScaler` is the entry; tone mapping and deinterlacing follow below it. There are three methods of scaling, named by
+`Resize`; docs/decisions.md compares their costs:
 
 - "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
   reference for the other methods.
@@ -8,8 +9,12 @@ There are three methods, named by `Resize`; docs/decisions.md compares their cos
   less work, it does the same as "exact".
 - "fast" scales and converts with FFmpeg.
 
-Frames of a high dynamic range are mapped to the colours of other video: with "fast" when they are scaled, otherwise
-before.
+Frames of a high dynamic range (HDR) are mapped to the colours of other video: with "fast" when they are scaled,
+otherwise before.
+
+Frames of interlaced video have two fields, each of which has every other line. Many frames are only marked as
+interlaced: both of their fields show the same moment, as those of films on television. So frames are deinterlaced only
+if that is asked for.
 """
 
 from __future__ import annotations
@@ -195,22 +200,34 @@ def _white_value(frame: av.VideoFrame) -> int:
 
 
 def dynamic_range_of_transfer(transfer: int) -> DynamicRange:
-    """Return the dynamic range of transfer characteristics, by FFmpeg's number of them."""
+    """Return the dynamic range of FFmpeg's number of transfer characteristics."""
     return _DYNAMIC_RANGES.get(transfer, "sdr")
 
 
 def dynamic_range_of(frame: av.VideoFrame, stated: DynamicRange) -> DynamicRange:
-    """Return the dynamic range of a frame, or `stated`, what its file states, if the frame says nothing."""
+    """Return the dynamic range of a frame.
+
+    Args:
+        frame: The frame.
+        stated: The dynamic range that its file states, which counts if the frame states none.
+    """
     return stated if frame.color_trc == _UNSPECIFIED else dynamic_range_of_transfer(frame.color_trc)
 
 
 def tone_map(frame: av.VideoFrame, dynamic_range: DynamicRange, white: int) -> FrameArray:
-    """Map a frame to BT.709.
+    """Map the colours of a frame of a high dynamic range, BT.2020 with PQ or HLG, to those that models know, BT.709.
+
+    The result is that of FFmpeg's filters `zscale` and `tonemap`, of which PyAV has only the second one::
+
+        zscale=transfer=linear:npl=203,format=gbrpf32le,zscale=primaries=bt709,tonemap=mobius:desat=0,zscale=transfer=bt709
+
+    203 cd/m2 is where productions put white, so what is darker stays as it is on a usual screen. What is brighter is
+    compressed up to ten times as much light, whatever peak the file states.
 
     Args:
         frame: A frame in HDR_FORMAT.
         dynamic_range: Its dynamic range: "pq" or "hlg".
-        white: Its value of the signal 1.0, the largest there is.
+        white: Value of the signal 1.0 in it, the largest that there is.
 
     Returns:
         (height, width, 3) uint8 RGB.
@@ -330,7 +347,7 @@ def deinterlace(
 ) -> Iterator[tuple[int, av.VideoFrame]]:
     """Deinterlace the frames that are marked as interlaced, with FFmpeg's filter `bwdif`.
 
-    What comes of a frame depends on it, the one before and the one after it, and on nothing else: so it is the same
+    The result for a frame depends on it, the one before and the one after it, and on nothing else: so it is the same
     whichever others are wanted. Where a neighbour is missing, at an end of the video or beside damage, it depends on
     the other one.
 
@@ -348,15 +365,15 @@ def deinterlace(
 
     run: _DeinterlacedRun | None = None
     for index, frame in frames:
-        if run and not run.goes_on_with(index, frame):
-            yield from run.end(is_wanted(run.last))
+        if run and not run.continues_with(index, frame):
+            yield from run.flush(is_wanted(run.last))
             run = None
         run = run or _DeinterlacedRun(frame)
-        done = run.add(index, frame)
+        done = run.push(index, frame)
         if done and is_wanted(done[0]):
             yield done
     if run:
-        yield from run.end(is_wanted(run.last))
+        yield from run.flush(is_wanted(run.last))
 
 
 class _DeinterlacedRun:
@@ -366,32 +383,32 @@ class _DeinterlacedRun:
     """Index of the frame that was added last."""
 
     def __init__(self, first: av.VideoFrame) -> None:
-        self._frame_layout = _frame_layout(first)
-        self._held = deque[tuple[int, av.VideoFrame]]()
+        self._layout = _frame_layout(first)
+        self._pending = deque[tuple[int, av.VideoFrame]]()
         self._graph: Graph | None = None
         with suppress(av.FFmpegError):  # it does not take frames of fewer than four lines, for example
-            self._graph = _filter_graph(*self._frame_layout, "bwdif", "mode=send_frame:parity=auto:deint=interlaced")
+            self._graph = _filter_graph(*self._layout, "bwdif", "mode=send_frame:parity=auto:deint=interlaced")
 
-    def goes_on_with(self, index: int, frame: av.VideoFrame) -> bool:
-        return index == self.last + 1 and _frame_layout(frame) == self._frame_layout
+    def continues_with(self, index: int, frame: av.VideoFrame) -> bool:
+        return index == self.last + 1 and _frame_layout(frame) == self._layout
 
-    def add(self, index: int, frame: av.VideoFrame) -> tuple[int, av.VideoFrame] | None:
-        """Add the next frame, and return the one before it, deinterlace; None if there is none."""
+    def push(self, index: int, frame: av.VideoFrame) -> tuple[int, av.VideoFrame] | None:
+        """Add the next frame, and return the one before it, deinterlaced; None if there is none."""
         self.last = index
-        self._held.append((index, frame))
+        self._pending.append((index, frame))
         if self._graph:
             self._graph.vpush(frame)
-        return self._pull() if len(self._held) > 1 else None
+        return self._pull() if len(self._pending) > 1 else None
 
-    def end(self, is_wanted: bool) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Yield the last frame, deinterlace, if it is wanted."""
+    def flush(self, is_wanted: bool) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Yield the last frame, deinterlaced, if it is wanted."""
         if is_wanted:
             if self._graph:
                 self._graph.vpush(None)
             yield self._pull()
 
     def _pull(self) -> tuple[int, av.VideoFrame]:
-        index, frame = self._held.popleft()
+        index, frame = self._pending.popleft()
         filtered = self._graph.vpull() if self._graph else frame
         return index, filtered if frame.interlaced_frame else frame
 
@@ -404,7 +421,7 @@ def _filter_graph(width: int, height: int, pixel_format: str, name: str, options
     """Return a graph of one filter of FFmpeg."""
     graph = Graph()
     graph.threads = 1  # the machine's cores are used by several decode processes
-    # What time base frames have makes no difference, as their times are not used.
+    # The time base makes no difference, as the times of frames are not used.
     source = graph.add_buffer(
         width=width, height=height, format=av.VideoFormat(pixel_format), time_base=Fraction(1, 25)
     )

@@ -63,7 +63,7 @@ class FrameReader:
 
     @property
     def can_seek(self) -> bool:
-        """Whether frames can be decoded from the keyframe before them, which a seek finds."""
+        """True if frames can be decoded from the keyframe before them, which a seek finds."""
         return self._can_skip and self._can_seek
 
     def is_dropping_worthwhile(self, wanted: Sequence[int]) -> bool:

@@ -81,7 +81,7 @@ class PacketIndex:
     """Presentation times in seconds, ascending; computed from decoding times or from the frame rate where the file has
     none."""
     keyframes: NDArray[np.bool_]
-    """Whether each frame is a keyframe, at which decoding can begin."""
+    """True for each keyframe, at which decoding can begin."""
     gops: NDArray[np.int64] | None
     """Number of the closed group of pictures (GOP) of each frame, ascending; None if not all GOPs are closed, or
     anything about the file is odd."""
@@ -98,7 +98,7 @@ class PacketIndex:
     info: VideoInfo
     """Description of the stream."""
     why_incomplete: str | None
-    """Why frames are missing; None if the file is complete."""
+    """Reason why frames are missing; None if the file is complete."""
 
     def index_of(self, pts: int | None) -> int:
         """Return the index of the frame with this presentation time; -1 if there is none, or times do not tell."""

@@ -27,7 +27,7 @@ Times = Sequence[float] | NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which frames of a video are chosen: at most one of `every`, `fps`, `frames`, `keyframes` and `per_shot`.
+    """A choice of frames of a video, by at most one of `every`, `fps`, `frames`, `keyframes` and `per_shot`.
 
     By default one frame a second is chosen. `every=1` chooses all frames.
 

@@ -1,8 +1,8 @@
 """Find the shots of a video: the stretches between its cuts.
 
-Frames are reduced to small pictures. The difference of two pictures is measured after one has been moved onto the
-other, so that neither pans nor shake count. A cut is where a picture differs from the one before it, and no picture
-shortly before resembles one shortly after: a flash or a strobe is no cut, as the shot goes on after it.
+Frames are reduced to a small size. The difference of two frames is measured after one has been moved onto the other, so
+that neither pans nor shake count. A cut is where a frame differs from the one before it, and no frame shortly before
+resembles one shortly after: a flash or a strobe is no cut, as the shot goes on after it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reelscribe.decode.sampling import Times
 from reelscribe.errors import UsageError
 
 VERSION = "1"
-"""Version of the way in which shots are found, which changes when others are found."""
+"""Version of the detection, which changes when it finds other shots."""
 
 DEFAULT_THRESHOLD = 0.75
 """Chosen with the videos of `scripts/bench defaults/shots --set tuning`."""
@@ -39,42 +39,44 @@ CONTEXT_FRAMES = FLASH_FRAMES + 1
 """Number of frames before a cut, and after it, that decide whether it is one."""
 
 WIDTH, HEIGHT = 64, 36
-"""Size of the small pictures, whatever the shape of the video."""
+"""Size to which frames are reduced, in pixels, whatever the shape of the video."""
 
 CUT_TO_MOTION = 1.5
-"""A cut differs so many times as much as the calmer frame beside it: where everything moves, nothing is a cut."""
+"""Least ratio of the difference at a cut to the smaller one beside it: where everything moves, nothing is a cut."""
 
 SIMILAR_STEP = 4
-"""A picture is first compared with the one so many frames later: if they are alike, those between are never scaled."""
+"""A frame is first compared with the one that is this many frames later: if they are similar, those between are never
+scaled."""
 
 STEADY_DISTANCES = (6, 3, 1)
-"""So many frames away from a cut are the pictures that tell whether a shot is steady there. None is at both ends of a
-change of a strobe, whatever its rhythm."""
+"""Distances from a cut, in frames, of the frames that tell whether a shot is steady there. Whatever the rhythm of a
+strobe, it does not look steady at all of them."""
 
-MIN_CONTRAST = 0.7
-"""Contrast that is added to that of pictures, in levels, so that noise is no difference between flat ones."""
+ADDED_CONTRAST = 0.7
+"""Contrast that is added to that of frames, in levels, so that noise is no difference between flat ones."""
 
-MIN_CONTRAST_SHARE = 0.25
-"""A picture with so much less contrast than those at a cut does not tell that the shot goes on: white is like white."""
+MIN_CONTRAST_RATIO = 0.25
+"""Least ratio of the contrast of a frame to that of the frames at a cut, with which it can tell that the shot goes on:
+white is like white."""
 
 BLACK_LUMA = 24
-"""Luma below which a picture is black everywhere, in levels of video, in which black is 16."""
+"""Luma below which a frame is black, in levels of video, in which black is 16."""
 
 VISIBLE_LUMA = 40
-"""Luma that a picture reaches somewhere if there was a cut between it and black; less is a step of a fade."""
+"""Luma that a frame reaches somewhere if there was a cut between it and black; less is a step of a fade."""
 
 
 @dataclass(frozen=True)
 class ShotDetection:
-    """How shots are found.
+    """Settings of the detection of shots.
 
     Raises:
         UsageError: The threshold is out of its range.
     """
 
     threshold: float = DEFAULT_THRESHOLD
-    """How much the pictures of two shots differ at least: the average difference of their pixels as a multiple of their
-    contrast."""
+    """Least difference between the frames of two shots, more than 0: the average difference of their pixels as a
+    multiple of their contrast."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -87,19 +89,29 @@ class ShotDetection:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Read what `to_json` returned. Raises TypeError if a field is unknown."""
+        """Make the settings from what `to_json` returned.
+
+        Args:
+            value: The parsed JSON.
+
+        Returns:
+            The settings.
+
+        Raises:
+            TypeError: A field is unknown.
+            UsageError: The threshold is out of its range.
+        """
         return cls(**value)
 
 
 class CutDetector:
-    """Finds cuts among the frames of one video, which are added one after the other."""
+    """Finds cuts among the frames of one video, which are given to it one after the other.
+
+    Args:
+        detection: Settings of the detection.
+    """
 
     def __init__(self, detection: ShotDetection) -> None:
-        """Begin before the first frame.
-
-        Args:
-            detection: How shots are found.
-        """
         self._threshold = detection.threshold
         self._reformatter = VideoReformatter()
         self._formats = set[str]()
@@ -108,8 +120,8 @@ class CutDetector:
         self._passed = 0
         """Number of frames, from the first that is not decided, that are known to begin no shot."""
 
-    def add(self, index: int, frame: av.VideoFrame) -> list[int]:
-        """Look at the next frame that could be decoded.
+    def push(self, index: int, frame: av.VideoFrame) -> list[int]:
+        """Take the next frame that could be decoded.
 
         Args:
             index: Its index in the video.
@@ -121,15 +133,15 @@ class CutDetector:
         Raises:
             av.FFmpegError: FFmpeg cannot convert the frame.
         """
-        picture = _SmallFrame(index, partial(self._reduce, frame))
+        small = _SmallFrame(index, partial(self._reduce, frame))
         if frame.format.name not in self._formats:  # what cannot be converted is refused at once
-            _ = picture.planes
+            _ = small.planes
             self._formats.add(frame.format.name)
-        self._after.append(picture)
+        self._after.append(small)
         return self._decide() if len(self._after) == CONTEXT_FRAMES else []
 
-    def end(self) -> list[int]:
-        """Return the cuts that were left to be decided when the video ended."""
+    def flush(self) -> list[int]:
+        """End the video, and return the cuts that were left to be decided."""
         return [cut for _ in range(len(self._after)) for cut in self._decide()]
 
     def _reduce(self, frame: av.VideoFrame) -> NDArray[np.float32]:
@@ -146,19 +158,19 @@ class CutDetector:
             self._passed -= 1
         elif self._before:
             before, after = [*self._before], [*self._after]
-            alike = _count_similar(before[-1], after, self._threshold)
-            is_cut = (not alike and _is_cut(before, after, self._threshold)) or _ends_black(before, first)
-            self._passed = max(0, alike - 1)
+            similar = _count_similar(before[-1], after, self._threshold)
+            is_cut = (not similar and _is_cut(before, after, self._threshold)) or _ends_black(before, first)
+            self._passed = max(0, similar - 1)
         self._before.append(self._after.popleft())
         return [first.index] if is_cut else []
 
 
 class _SmallFrame:
-    """A frame at a small size.
+    """A frame, reduced to a small size when it is needed.
 
     Args:
         index: Index of the frame in the video.
-        reduce: Returns `planes`.
+        reduce: Reduces the frame, and returns `planes`.
     """
 
     def __init__(self, index: int, reduce: Callable[[], NDArray[np.float32]]) -> None:
@@ -197,17 +209,17 @@ def _count_similar(last: _SmallFrame, after: Sequence[_SmallFrame], threshold: f
 
 
 def _is_cut(before: Sequence[_SmallFrame], after: Sequence[_SmallFrame], threshold: float) -> bool:
-    """Return whether a cut is between the last picture of `before` and the first of `after`, which are not alike."""
+    """Return whether a cut is between the last frame of `before` and the first of `after`, which are not similar."""
     last, first = before[-1], after[0]
     if min(last.brightest, first.brightest) < BLACK_LUMA and max(last.brightest, first.brightest) < VISIBLE_LUMA:
         return False
-    beside = [_aligned_difference(picture, last) for picture in before[-2:-1]]
-    beside += [_aligned_difference(first, picture) for picture in after[1:2]]
+    beside = [_aligned_difference(frame, last) for frame in before[-2:-1]]
+    beside += [_aligned_difference(first, frame) for frame in after[1:2]]
     if beside and _aligned_difference(last, first) < CUT_TO_MOTION * min(beside):
         return False
     if _is_steady(before[::-1], threshold) and _is_steady(after, threshold):
         return True
-    least = MIN_CONTRAST_SHARE * min(last.contrast, first.contrast)
+    least = MIN_CONTRAST_RATIO * min(last.contrast, first.contrast)
     return not any(
         min(one.contrast, other.contrast) >= least and _are_similar(one, other, threshold)
         for distance in range(2, FLASH_FRAMES + 2)
@@ -215,22 +227,22 @@ def _is_cut(before: Sequence[_SmallFrame], after: Sequence[_SmallFrame], thresho
     )
 
 
-def _is_steady(pictures: Sequence[_SmallFrame], threshold: float) -> bool:
-    """Return whether the pictures on one side of a cut, from it on, are of one shot: then there is no flash there."""
-    return len(pictures) == CONTEXT_FRAMES and all(
-        _are_similar(pictures[0], pictures[k], threshold) for k in STEADY_DISTANCES
+def _is_steady(frames: Sequence[_SmallFrame], threshold: float) -> bool:
+    """Return whether the frames on one side of a cut, from it on, are of one shot: then there is no flash there."""
+    return len(frames) == CONTEXT_FRAMES and all(
+        _are_similar(frames[0], frames[k], threshold) for k in STEADY_DISTANCES
     )
 
 
 def _are_similar(one: _SmallFrame, other: _SmallFrame, threshold: float) -> bool:
-    """Return whether two pictures are of one shot."""
+    """Return whether two frames are of one shot."""
     return _difference_at(one, other) < threshold or _aligned_difference(one, other) < threshold
 
 
 def _pairs(
     before: Sequence[_SmallFrame], after: Sequence[_SmallFrame], distance: int
 ) -> Iterable[tuple[_SmallFrame, _SmallFrame]]:
-    """Return the pictures before and after a cut that are so many frames apart."""
+    """Return the pairs of a frame before a cut and one after it that are this many frames apart."""
     return (
         (before[-back], after[distance - back])
         for back in range(1, distance + 1)
@@ -239,15 +251,15 @@ def _pairs(
 
 
 def _ends_black(before: Sequence[_SmallFrame], first: _SmallFrame) -> bool:
-    """Return whether it was black for longer than a flash, and is no more."""
-    was_black = len(before) > FLASH_FRAMES and all(picture.brightest < BLACK_LUMA for picture in reversed(before))
+    """Return whether the video was black for longer than a flash, and is not any more."""
+    was_black = len(before) > FLASH_FRAMES and all(frame.brightest < BLACK_LUMA for frame in reversed(before))
     return was_black and first.brightest >= BLACK_LUMA
 
 
 def _aligned_difference(one: _SmallFrame, other: _SmallFrame) -> float:
-    """Return how much two pictures differ if one is moved onto the other, as a multiple of their contrast.
+    """Return the difference of two frames if one is moved onto the other, as a multiple of their contrast.
 
-    Phase correlation tells how far to move it. Up to a third of the picture counts as movement.
+    Phase correlation tells how far to move it. Up to a third of the frame counts as movement.
     """
     product = one.spectrum * other.spectrum.conj()
     correlation = np.fft.irfft2(product / (np.abs(product) + 1e-3), (HEIGHT, WIDTH))
@@ -259,11 +271,11 @@ def _aligned_difference(one: _SmallFrame, other: _SmallFrame) -> float:
 
 
 def _difference_at(one: _SmallFrame, other: _SmallFrame, down: int = 0, right: int = 0) -> float:
-    """Return how much two pictures differ where they overlap if the other is moved by so many pixels."""
+    """Return the difference of two frames where they overlap if the other is moved by this many pixels."""
     rows = slice(max(0, down), HEIGHT + min(0, down)), slice(max(0, -down), HEIGHT + min(0, -down))
     columns = slice(max(0, right), WIDTH + min(0, right)), slice(max(0, -right), WIDTH + min(0, -right))
     apart = one.planes[:, rows[0], columns[0]] - other.planes[:, rows[1], columns[1]]
-    return float(np.abs(apart, out=apart).sum()) / apart.size / ((one.contrast + other.contrast) / 2 + MIN_CONTRAST)
+    return float(np.abs(apart, out=apart).sum()) / apart.size / ((one.contrast + other.contrast) / 2 + ADDED_CONTRAST)
 
 
 def find_shots(
@@ -278,17 +290,17 @@ def find_shots(
         frames: Index and content of each frame that can be decoded, in order.
         times: Presentation time of each frame of the video in seconds, ascending.
         end_seconds: Presentation time at which the last frame disappears, in seconds.
-        detection: How shots are found.
+        detection: Settings of the detection.
 
     Returns:
         The shots in order, which together hold every frame, and the number of frames that cannot be decoded.
     """
-    finder, cuts, undecodable = CutDetector(detection), list[int](), len(times)
+    detector, cuts, undecodable = CutDetector(detection), list[int](), len(times)
     for index, frame in frames:
         with suppress(av.FFmpegError):  # it cannot convert some pixel formats; their frames count as undecodable
-            cuts += finder.add(index, frame)
+            cuts += detector.push(index, frame)
             undecodable -= 1
-    cuts += finder.end()
+    cuts += detector.flush()
     return shots_between([0, *cuts, len(times)], times, end_seconds), undecodable
 
 

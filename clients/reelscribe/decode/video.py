@@ -33,20 +33,20 @@ OVERHEAD_PIXELS = 300_000
 
 @dataclass(frozen=True)
 class VideoTask:
-    """Which frames to read, and how."""
+    """A request to a decode process for frames of a video."""
 
     path: str
     """Path of the video file."""
     input_size: InputSize | PixelBudget
     """Input size of the model."""
     sampling: Sampling | None = field(default_factory=partial(Sampling, every=1))
-    """Which frames are chosen; by default every frame, None for no frames."""
+    """The choice of frames; by default every frame, None for no frames."""
     resize: Resize = "fast"
-    """How frames are scaled."""
+    """Method of scaling frames."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlace."""
+    """If True, frames that are marked as interlaced are deinterlaced."""
     detection: ShotDetection | None = None
-    """How to find the shots, from which `sampling` may choose; None if nobody asks for them."""
+    """Settings of the detection of shots, from which `sampling` may choose; None if nobody asks for shots."""
     known_shots: Sequence[Section] | None = None
     """The shots, if they have been found before."""
     stat: str = ""
@@ -110,8 +110,8 @@ class OpenVideo:
     Args:
         path: Path of the file.
         stat: The `file_stat` that it must have; empty for the one that it has now.
-        deinterlace: Whether frames that are marked as interlaced are deinterlace.
-        detection: How to find the shots; None if nobody asks for them.
+        deinterlace: Whether frames that are marked as interlaced are deinterlaced.
+        detection: Settings of the detection of shots; None if nobody asks for them.
         known_shots: The shots, if they have been found before.
         heartbeat: Called regularly while reading makes progress.
 
@@ -127,7 +127,7 @@ class OpenVideo:
     times: NDArray[np.float64]
     """Presentation time of each frame in seconds, ascending."""
     why_incomplete: str | None
-    """Why frames are missing; None if the file is complete."""
+    """Reason why frames are missing; None if the file is complete."""
     shots: Sequence[Section] | None
     """The shots; None if nobody asked for them."""
     undecodable: int
@@ -169,7 +169,7 @@ class OpenVideo:
 
     @property
     def can_seek(self) -> bool:
-        """Whether a part of the video can be decoded again without everything before it."""
+        """True if a part of the video can be decoded again without everything before it."""
         return self._reader.can_seek
 
     def find_shots(self, detection: ShotDetection) -> None:
@@ -234,7 +234,7 @@ class Video(OpenVideo):
     """An open video file of which some frames are chosen, as a context manager that closes the file.
 
     Args:
-        task: Which frames to read, and how.
+        task: The request.
         heartbeat: Called regularly while reading makes progress.
 
     Raises:

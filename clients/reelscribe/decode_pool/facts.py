@@ -61,7 +61,13 @@ def read_header(path: str) -> Header:
     # Imported here, because processes that only compute digests start faster without FFmpeg.
     import av
 
-    from reelscribe.decode.container import choose_video_stream, ffmpeg_reason, open_for_ffmpeg, open_without_probing, stated_seconds
+    from reelscribe.decode.container import (
+        choose_video_stream,
+        ffmpeg_reason,
+        open_for_ffmpeg,
+        open_without_probing,
+        stated_seconds,
+    )
 
     with open_for_ffmpeg(path) as file:
         try:
