@@ -228,7 +228,7 @@ class ClosedGopDetector:
             return False
         try:
             types = [unit[0] & 31 for unit in self._parser.parse(packet)]
-        except ValueError:  # the packet is damaged; what kind of keyframes a file has, the others say
+        except ValueError:  # the packet is damaged; the other keyframes tell which kind a file has
             return True
         return next((kind for kind in types if kind in _H264_SLICES), None) == _H264_IDR_SLICE
 

@@ -305,10 +305,10 @@ def missing_seconds(container: InputContainer, end_seconds: float) -> float:
         Seconds; 0 or less if nothing is missing.
     """
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
-    stated_end = start + duration
+    end = start + duration
     if may_state_end_time(container):
-        stated_end = min(stated_end, duration)
-    return stated_end - end_seconds
+        end = min(end, duration)
+    return end - end_seconds
 
 
 def may_state_end_time(container: InputContainer) -> bool:

@@ -64,7 +64,7 @@ more, keyframes have been lost, and the file is damaged."""
 
 @dataclass(frozen=True)
 class PacketIndex:
-    """The frames of a video stream in the order of their presentation. Each array has one item per frame.
+    """The frames of a video stream in the order of their presentation. Each array is (frames,), with one item a frame.
 
     Frames before the first one that can be decoded are left out.
     """

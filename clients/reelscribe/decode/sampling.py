@@ -92,8 +92,8 @@ class Sampling:
         """Choose frames of a video.
 
         Args:
-            times: Presentation time of each frame in seconds, ascending; the first need not be 0.
-            keyframes: Whether each frame is a keyframe.
+            times: (frames,), presentation time of each frame in seconds, ascending; the first need not be 0.
+            keyframes: (frames,), whether each frame is a keyframe.
             end_seconds: Presentation time at which the last frame disappears, in seconds.
             shots: The shots of the video, of which `per_shot` chooses frames.
 
@@ -145,7 +145,7 @@ class Sampling:
         return f"no {kind} lies between --start and --end{remedy}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are set."""
+        """Return the fields that are set, as JSON values."""
         return {name: value for name, value in vars(self).items() if value is not None and value is not False}
 
     @classmethod

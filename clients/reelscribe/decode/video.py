@@ -125,7 +125,7 @@ class OpenVideo:
     info: VideoInfo
     """Description of the video stream."""
     times: NDArray[np.float64]
-    """Presentation time of each frame in seconds, ascending."""
+    """(frames,) float64, presentation time of each frame in seconds, ascending."""
     why_incomplete: str | None
     """Reason why frames are missing; None if the file is complete."""
     shots: Sequence[Section] | None
