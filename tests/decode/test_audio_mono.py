@@ -57,9 +57,9 @@ def test_frequencies_above_half_the_sample_rate_are_removed_and_not_aliased(tmp_
 @pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 96_000])
 def test_resampling_does_not_move_a_click(tmp_path, rate):
     path = tmp_path / "click.wav"
-    sound = np.zeros(2 * rate, np.float32)
-    sound[rate // 2] = 1  # at 0.5 s
-    write(path, sound, rate, "pcm_f32le")
+    samples = np.zeros(2 * rate, np.float32)
+    samples[rate // 2] = 1  # at 0.5 s
+    write(path, samples, rate, "pcm_f32le")
     assert int(np.argmax(read(path).samples)) == RATE // 2
 
 
@@ -88,18 +88,18 @@ def test_mixing_loud_channels_does_not_overflow(tmp_path):
 @pytest.mark.parametrize("channels", [3, 10, 64])
 def test_channels_without_names_are_averaged(tmp_path, channels):
     path = tmp_path / "recorder.wav"
-    sound = (1000 * np.arange(1, channels + 1, dtype="<i2") % 7000) * np.ones((RATE, 1), "<i2")
-    path.write_bytes(wav(sound.tobytes(), channels))
-    assert np.abs(read(path).samples - sound[0].mean()).max() <= 1
+    samples = (1000 * np.arange(1, channels + 1, dtype="<i2") % 7000) * np.ones((RATE, 1), "<i2")
+    path.write_bytes(wav(samples.tobytes(), channels))
+    assert np.abs(read(path).samples - samples[0].mean()).max() <= 1
 
 
 def test_samples_that_are_no_numbers_become_silence(tmp_path):
-    sound = tone(440, 2, 48_000)
-    sound[20_000:20_100] = 0
+    samples = tone(440, 2, 48_000)
+    samples[20_000:20_100] = 0
     clean, broken = tmp_path / "clean.wav", tmp_path / "broken.wav"
-    clean.write_bytes(wav(sound.tobytes(), rate=48_000, bits=32, kind=3))
-    sound[20_000:20_100] = np.resize(np.array([np.nan, np.inf, -np.inf, 1e30], np.float32), 100)
-    broken.write_bytes(wav(sound.tobytes(), rate=48_000, bits=32, kind=3))
+    clean.write_bytes(wav(samples.tobytes(), rate=48_000, bits=32, kind=3))
+    samples[20_000:20_100] = np.resize(np.array([np.nan, np.inf, -np.inf, 1e30], np.float32), 100)
+    broken.write_bytes(wav(samples.tobytes(), rate=48_000, bits=32, kind=3))
     assert np.array_equal(read(broken).samples, read(clean).samples)
 
 

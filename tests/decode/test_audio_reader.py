@@ -13,8 +13,8 @@ from support.audio import CHUNK, RATE, caf, frames, read, tone, wav, write
 
 def test_channels_in_an_unusual_order_do_not_crash_the_process(tmp_path):
     path = tmp_path / "right-left.caf"
-    sound = np.array([[1000, 3000]], np.int16) * np.ones((RATE, 1), np.int16)
-    path.write_bytes(caf(sound, labels=(2, 1)))
+    samples = np.array([[1000, 3000]], np.int16) * np.ones((RATE, 1), np.int16)
+    path.write_bytes(caf(samples, labels=(2, 1)))
     assert set(read(path).samples) == {2000}
 
 
@@ -33,7 +33,7 @@ def test_the_video_of_an_mp4_file_is_not_read(tmp_path):
     path = tmp_path / "both.mp4"
     grain = np.random.default_rng(0).integers(0, 256, (20, 240, 320, 3), np.uint8)
     with av.open(str(path), "w") as file:
-        video, sound = (
+        video, audio = (
             file.add_stream("libx264", rate=10, options={"qp": "1", "preset": "ultrafast"}),
             file.add_stream("aac", rate=RATE),
         )
@@ -42,7 +42,7 @@ def test_the_video_of_an_mp4_file_is_not_read(tmp_path):
         frame.sample_rate = RATE
         for picture in grain:
             file.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        file.mux([*video.encode(), *sound.encode(frame), *sound.encode()])
+        file.mux([*video.encode(), *audio.encode(frame), *audio.encode()])
     before = bytes_read()
     assert read(path).why_incomplete is None
     assert bytes_read() - before < path.stat().st_size / 2
@@ -99,13 +99,13 @@ def test_a_truncated_video_gives_the_reason(media, tmp_path):
 
 
 def test_audio_that_ends_before_the_video_is_complete(tmp_path):
-    path = tmp_path / "short-sound.mkv"
+    path = tmp_path / "short-audio.mkv"
     with av.open(str(path), "w") as file:
-        video, sound = file.add_stream("mpeg4", rate=10), file.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        video, audio = file.add_stream("mpeg4", rate=10), file.add_stream("pcm_s16le", rate=RATE, layout="mono")
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 2 * RATE), np.int16), format="s16", layout="mono")
         frame.sample_rate = RATE
-        file.mux(sound.encode(frame))
+        file.mux(audio.encode(frame))
         for level in range(100):
             picture = np.full((48, 64, 3), level, np.uint8)
             file.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
@@ -118,15 +118,15 @@ def test_a_file_is_not_truncated_because_it_is_shorter_than_an_estimate(tmp_path
     with path.open("wb") as file:
         for rate in (32_000, 320_000):
             part = tmp_path / f"{rate}.mp3"
-            with av.open(str(part), "w", options={"write_xing": "0", "id3v2_version": "0"}) as sound:
-                stream = sound.add_stream("libmp3lame", rate=44_100, layout="mono")
+            with av.open(str(part), "w", options={"write_xing": "0", "id3v2_version": "0"}) as audio:
+                stream = audio.add_stream("libmp3lame", rate=44_100, layout="mono")
                 stream.bit_rate = rate
                 frame = av.AudioFrame.from_ndarray(tone(440, 20, 44_100)[None], format="fltp", layout="mono")
                 frame.sample_rate = 44_100
-                sound.mux([*stream.encode(frame), *stream.encode()])
+                audio.mux([*stream.encode(frame), *stream.encode()])
             file.write(part.read_bytes())
-    with av.open(str(path)) as sound:
-        assert sound.duration / 1e6 > 150  # what FFmpeg guesses
+    with av.open(str(path)) as audio:
+        assert audio.duration / 1e6 > 150  # what FFmpeg guesses
     audio = read(path)
     assert len(audio.samples) / RATE == pytest.approx(40, abs=0.2)
     assert audio.why_incomplete is None
@@ -138,8 +138,8 @@ def test_a_file_is_not_truncated_because_it_is_shorter_than_an_estimate(tmp_path
 def test_damaged_packets_cost_their_own_samples_and_shift_no_others(tmp_path, damaged, reason):
     path = tmp_path / "damaged.mka"
     rustle = np.random.default_rng(0).normal(0, 0.01, 8 * RATE).astype(np.float32)
-    sound = np.concatenate([rustle, tone(880, 2)])
-    write(path, sound, RATE, "flac")
+    samples = np.concatenate([rustle, tone(880, 2)])
+    write(path, samples, RATE, "flac")
     with av.open(str(path)) as file:
         packets = [bytes(packet) for packet in file.demux() if packet.size]
     content = path.read_bytes()

@@ -59,13 +59,13 @@ CODECS = {".3gp": "mpeg4", ".ogv": "libvpx", ".wma": "mp2"}
 def test_files_of_all_suffixes_that_a_run_looks_for_are_read(tmp_path, suffix):
     path = tmp_path / f"file{suffix}"
     with av.open(str(tmp_path / f"empty{suffix}"), "w") as file:
-        video, sound = file.default_video_codec, file.default_audio_codec
+        video, audio_codec = file.default_video_codec, file.default_audio_codec
     if suffix in VIDEO_SUFFIXES:
         odd_media.write(path, CODECS.get(suffix, video))
         assert videos.info_of(path).frames == 50
     else:
         rate = 8000 if suffix == ".amr" else 48_000
-        audio.write(path, audio.tone(440, 1, rate), rate, CODECS.get(suffix, sound))
+        audio.write(path, audio.tone(440, 1, rate), rate, CODECS.get(suffix, audio_codec))
         assert len(audio.read(path).samples) == pytest.approx(audio.RATE, rel=0.1)
 
 

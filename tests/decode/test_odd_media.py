@@ -1,4 +1,4 @@
-"""Files that are odd but healthy: their frames, times, sound and status are as they should be, and cut ones are cut.
+"""Files that are odd but healthy: their frames, times, audio and status are as they should be, and cut ones are cut.
 
 Pictures show their number, and picture n was given the time n / 25 s. So what a file holds is known without asking a
 decoder; FFprobe agrees with these numbers of frames, but not always with the times that FFmpeg has to guess.
@@ -97,9 +97,9 @@ def test_a_matroska_file_that_is_cut_is_cut_wherever_it_begins(tmp_path, start):
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
 
 
-@pytest.mark.parametrize(("sound", "audio_start"), [(None, None), ("aac", 0), ("aac", 2.5)])
-def test_a_live_stream_that_was_joined_late_is_complete(tmp_path, sound, audio_start):
-    whole = write(tmp_path / "live.mp4", "libx264", LONG, audio=sound, audio_start=audio_start, container=FRAGMENTS)
+@pytest.mark.parametrize(("codec", "audio_start"), [(None, None), ("aac", 0), ("aac", 2.5)])
+def test_a_live_stream_that_was_joined_late_is_complete(tmp_path, codec, audio_start):
+    whole = write(tmp_path / "live.mp4", "libx264", LONG, audio=codec, audio_start=audio_start, container=FRAGMENTS)
     late = Seen(odd_media.drop_fragments(whole, 9))
     assert late.why_incomplete is None
     assert late.times[0] > 1.5
@@ -123,9 +123,9 @@ def test_a_fragmented_file_that_ends_within_a_fragment_is_cut(tmp_path, dropped)
 @pytest.mark.parametrize(("start", "audio_start"), [(0, 3), (3, 0), (10, 12)])
 def test_asf_whose_streams_begin_at_different_times_is_complete(tmp_path, start, audio_start):
     path = write(tmp_path / "late.asf", "wmv2", LONG, start=start, audio="mp2", audio_start=audio_start)
-    seen, sound = Seen(path), audio.read(path)
+    seen, recording = Seen(path), audio.read(path)
     assert (seen.why_incomplete, seen.numbers) == (None, list(LONG))
-    assert sound.why_incomplete is None
+    assert recording.why_incomplete is None
     assert seen.info.duration_seconds <= max(start, audio_start) + 3.1  # and no stream's beginning is added to it
 
 

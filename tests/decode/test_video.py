@@ -141,7 +141,7 @@ def test_a_missing_file_is_a_media_error(tmp_path):
 
 
 def test_an_audio_file_has_no_pictures(media, tmp_path):
-    path = tmp_path / "sound.mka"
+    path = tmp_path / "audio.mka"
     with av.open(str(media / "spoken.mp4")) as source, av.open(str(path), "w") as target:
         stream = target.add_stream_from_template(source.streams.audio[0])
         for packet in source.demux(audio=0):

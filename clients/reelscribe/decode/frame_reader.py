@@ -185,7 +185,16 @@ class _DamageFound(Exception):
 
 
 class _Decoder:
-    """Decode runs of frames in one pass through an open file, from its beginning to its end."""
+    """Decode runs of frames in one pass through an open file, from its beginning to its end.
+
+    Args:
+        container: The open file.
+        packets: Its index.
+        heartbeat: Called regularly while decoding makes progress.
+        can_seek: Whether to seek in the file.
+        only: Indices of frames, ascending, besides which disposable frames are dropped; None to drop nothing.
+        highest: Result of `highest_decoded`, with which decoding ends at damage; None to go on at damage.
+    """
 
     def __init__(
         self,
@@ -196,16 +205,6 @@ class _Decoder:
         only: Sequence[int] | None,
         highest: NDArray[np.int64] | None,
     ) -> None:
-        """Begin at the beginning of the file.
-
-        Args:
-            container: The open file.
-            packets: Its index.
-            heartbeat: Called regularly while decoding makes progress.
-            can_seek: Whether to seek in the file.
-            only: Indices of frames, ascending, besides which disposable frames are dropped; None to drop nothing.
-            highest: Result of `highest_decoded`, with which decoding ends at damage; None to go on then.
-        """
         stream = container.streams[packets.stream_index]
         assert isinstance(stream, VideoStream)
         self._container, self._stream, self._codec = container, stream, stream.codec_context
