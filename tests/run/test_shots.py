@@ -72,7 +72,7 @@ def test_the_command_needs_no_server_and_writes_the_shots_of_each_source(clip, m
     assert found["old.avi"]["shots"][-1]["end_frame"] == 90
     settings = json.loads((out / "run.json").read_text())["settings"][found["clip.mp4"]["shot_settings"]]
     assert settings["model"]["name"] == "reelscribe shots"
-    assert settings["settings"] == {"detection": {"threshold": 0.75}}
+    assert settings["settings"] == {"detection": {"threshold": 0.75}, "deinterlace": False}
 
 
 async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, media, out, monkeypatch):

@@ -15,7 +15,7 @@ class FlaggedCaption(Caption):
     """The caption of one frame, and why it deserves a second look."""
 
     flags: tuple[str, ...] = ()
-    """Reasons such as "repetition"; empty in records of earlier versions."""
+    """Reasons such as "repetition"."""
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,
         captions=None if value["caption_settings"] is None else _captions(value, models),
         transcript=None if value["speech_settings"] is None else _transcript(value, models),
-        clips=None if value.get("clip_settings") is None else _clips(value, models),
-        shots=_shots(value.get("shots", []), value.get("shot_settings"), models),
+        clips=None if value["clip_settings"] is None else _clips(value, models),
+        shots=_shots(value["shots"], value["shot_settings"], models),
     )
 
 
@@ -190,7 +190,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
                 end=_seconds(item["end_seconds"]),
                 frames=_index(item["frames"]),
                 text=_text(item["text"]),
-                json=None if item.get("json") is None else json.dumps(item["json"], ensure_ascii=False),
+                json=None if item["json"] is None else json.dumps(item["json"], ensure_ascii=False),
                 status=_text(item["status"]),
                 tokens=_index(item["tokens"]),
                 avg_logprob=_logprob(item["avg_logprob"]),
@@ -236,8 +236,7 @@ def _word(value: Any) -> Word:
 
 
 def _flags(value: Any) -> tuple[str, ...]:
-    """Return the flags of a caption or clip, which records of earlier versions lack."""
-    flags = value.get("flags", [])
+    flags = value["flags"]
     if type(flags) is not list:
         raise TypeError(f"expected a list of flags, got {brief(flags)}")
     return tuple(map(_text, flags))

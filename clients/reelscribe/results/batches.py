@@ -103,8 +103,7 @@ class SavedFrameBatch(SavedBatch):
         )
 
 
-def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None = None) -> Caption:
-    """Return a saved caption. Ledgers of earlier versions have no `avg_logprob`."""
+def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None) -> Caption:
     return Caption(
         read_count("frame_index", frame_index),
         read_number("pts_seconds", pts_seconds),

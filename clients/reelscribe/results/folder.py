@@ -17,7 +17,7 @@ from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.results.schema import open_ledger, output_errors, path_key
+from reelscribe.results.schema import path_key
 from reelscribe.thumbnails.store import ThumbnailStore
 
 
@@ -44,11 +44,8 @@ def current_annotations(out: Path) -> Iterator[Path]:
             write_results(Path(folder), reader.records())
             yield Path(folder) / ANNOTATIONS
     else:
-        with FolderLock(out, "export"):
-            with output_errors(out / LEDGER, "written"):
-                open_ledger(out / LEDGER).close()  # makes the tables of this version if an earlier one wrote it
-            with LedgerReader(out) as reader:
-                write_results(out, reader.records())
+        with FolderLock(out, "export"), LedgerReader(out) as reader:
+            write_results(out, reader.records())
         yield out / ANNOTATIONS
 
 

@@ -21,7 +21,7 @@ _FIND_FILES = "SELECT path, stat, sha256 FROM files WHERE path IN ({})"
 _FIND_JOBS = """
     SELECT sha256, settings, id, opened, total, done, error FROM jobs WHERE sha256 IN ({}) AND settings IN ({})
 """
-_FIND_SPANS_OF_JOBS = "SELECT job, first, stop, anchor FROM parts WHERE job IN ({}) ORDER BY job, first"
+_FIND_SPANS_OF_JOBS = "SELECT job, first, stop, anchor FROM batches WHERE job IN ({}) ORDER BY job, first"
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,16 @@ class SavedVideo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        value = {"info": vars(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
-        return value if self.shots is None else {**value, "shots": self.shots}
+        return {**vars(self), "info": vars(self.info)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        shots = value.get("shots")
         saved = cls(
             VideoInfo(**value["info"]),
             read_number("end_seconds", value["end_seconds"]),
-            value["cut"],
-            None if shots is None else [_section(*shot) for shot in shots],
+            value["why_incomplete"],
+            None if value["shots"] is None else [_section(*shot) for shot in value["shots"]],
         )
         check_types(saved)
         check_types(saved.info)
@@ -66,12 +64,12 @@ class SavedAudio:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {"info": vars(self.info), "cut": self.why_incomplete}
+        return {**vars(self), "info": vars(self.info)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        saved = cls(AudioInfo(**value["info"]), value["cut"])
+        saved = cls(AudioInfo(**value["info"]), value["why_incomplete"])
         check_types(saved)
         check_types(saved.info)
         return saved

@@ -45,7 +45,7 @@ Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch)
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
 
-_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM batches WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
 _SOURCE_COLUMNS = "SELECT path, name, bytes, sha256, error, missing FROM sources"
 _FIND_SOURCE = f"{_SOURCE_COLUMNS} WHERE path = ?"
 _FIND_SOURCES = f"{_SOURCE_COLUMNS} WHERE path > ? ORDER BY path LIMIT ?"
