@@ -101,8 +101,8 @@ class SavedAudio(AudioInfo):
 class SavedShot:
     """A shot of a record."""
 
-    start_seconds: float
-    end_seconds: float
+    start: float
+    end: float
     start_frame: int
     end_frame: int
 

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from support.clip_records import clip, clips_record, with_clips, with_shots
 from support.exporting import exported, files, record, rows, transcript_record
 
-FAILURE = {"start_seconds": 4, "end_seconds": 5, "error": "the model refused it", "text": "no JSON"}
+FAILURE = {"start": 4, "end": 5, "error": "the model refused it", "text": "no JSON"}
 
 
 def test_a_csv_has_a_row_for_each_described_clip(tmp_path):

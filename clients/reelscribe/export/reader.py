@@ -186,8 +186,8 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
         model=models[value["clip_settings"]],
         described=[
             ClipText(
-                start=_seconds(item["start_seconds"]),
-                end=_seconds(item["end_seconds"]),
+                start=_seconds(item["start"]),
+                end=_seconds(item["end"]),
                 frames=_index(item["frames"]),
                 text=_text(item["text"]),
                 json=None if item["json"] is None else json.dumps(item["json"], ensure_ascii=False),
@@ -199,7 +199,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
             for item in value["clips"]
         ],
         failures=[
-            ClipFailure(_seconds(item["start_seconds"]), _seconds(item["end_seconds"]), _text(item["error"]))
+            ClipFailure(_seconds(item["start"]), _seconds(item["end"]), _text(item["error"]))
             for item in value["clip_failures"]
         ],
     )
@@ -210,8 +210,8 @@ def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | No
         Section(
             start_frame=_index(item["start_frame"]),
             end_frame=_index(item["end_frame"]),
-            start_seconds=_seconds(item["start_seconds"]),
-            end_seconds=_seconds(item["end_seconds"]),
+            start_seconds=_seconds(item["start"]),
+            end_seconds=_seconds(item["end"]),
         )
         for item in items
     ]

@@ -277,7 +277,7 @@ class Record:
         if self.caption_result:
             yield from ((caption.pts_seconds, caption.text) for caption in self.caption_result.captions())
         elif self.description_result:
-            yield from ((clip.start_seconds, clip.text) for clip in self.description_result.described())
+            yield from ((clip.start, clip.text) for clip in self.description_result.described())
         elif self.transcript_result:
             yield from ((utterance.start, utterance.text) for utterance in self.transcript_result.utterances())
 
@@ -367,7 +367,7 @@ def _flagged(results: Iterable[Described], settings: ModelSettings) -> Iterator[
 
 
 def _shot(shot: Section) -> dict[str, Any]:
-    times = {"start_seconds": shot.start_seconds, "end_seconds": shot.end_seconds}
+    times = {"start": shot.start_seconds, "end": shot.end_seconds}
     return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame}
 
 
