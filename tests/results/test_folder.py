@@ -10,8 +10,9 @@ from reelscribe._files import FolderLock
 from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError, UsageError
+from reelscribe.results.annotations import current_annotations
 from reelscribe.results.batches import SavedFrameBatch
-from reelscribe.results.folder import current_annotations, forget
+from reelscribe.results.forget import forget
 from reelscribe.results.ledger import Ledger
 from reelscribe.thumbnails.store import ThumbnailStore
 

@@ -250,6 +250,18 @@ class LedgerReader:
             return self._database.execute(statement, values).fetchall()
 
 
+def earlier_run_state(out: Path) -> dict[str, Any] | None:
+    """Return the state that the latest run into a folder saved last; None if there was none.
+
+    Raises:
+        OutputError: The ledger cannot be read.
+    """
+    if not (out / NAME).exists():
+        return None
+    with LedgerReader(out) as reader:
+        return reader.run_state()
+
+
 @lru_cache
 def _model_settings(text: str) -> ModelSettings:
     """Return the model and the settings that `Ledger.settings_id` was given."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from reelscribe.contract.fields import check_types, read_number, read_text
 from reelscribe.contract.source import Header
-from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import (
     NAME,
@@ -71,19 +70,7 @@ class KnownJob:
     """Type of the error that it ended with, also while it is tried again; None if it ended well or never ended."""
 
 
-def earlier_run_state(out: Path) -> dict[str, Any] | None:
-    """Return the state that the latest run into a folder saved last; None if there was none.
-
-    Raises:
-        OutputError: The ledger cannot be read.
-    """
-    if not (out / NAME).exists():
-        return None
-    with LedgerReader(out) as reader:
-        return reader.run_state()
-
-
-class KnownFiles:
+class LedgerSnapshot:
     """What a ledger knew about files when this was made."""
 
     def __init__(self, out: Path, models: Sequence[tuple[Kind, Mapping[str, Any]]]) -> None:
