@@ -61,17 +61,17 @@ class ClipText:
     frames: int
     """Number of frames that the model was shown."""
     text: str
-    """What the model says."""
+    """The description."""
     json: str | None
     """The answer as the text of JSON; None if no JSON schema was given."""
     status: str
-    """Whether the model ended the text by itself: "complete", or "truncated"."""
+    """Either "complete", if the model ended the text by itself, or "truncated"."""
     tokens: int
     """Number of tokens of the text."""
     avg_logprob: float | None
     """Average natural-log probability of its tokens, at most 0; None if it is not known."""
     flags: tuple[str, ...]
-    """Why it deserves a second look, such as "repetition"."""
+    """Reasons why it deserves a second look, such as "repetition"."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Shots:
     """The shots of a source."""
 
     detector: Model | None
-    """What found them; None if they were only looked for to choose clips or frames."""
+    """The detector that found them; None if they were only looked for to choose clips or frames."""
     shots: list[Section]
     """In the order of time."""
 
@@ -127,7 +127,7 @@ class AnnotatedSource:
     sha256: str | None
     """Digest of the source in hexadecimal digits; None if it could not be read."""
     missing: bool
-    """Whether the source was gone from the disk when the last run into the folder ended."""
+    """True if the source was gone from the disk when the last run into the folder ended."""
     error: tuple[str, str] | None
     """Type and message of the error; None if the source has none."""
     start_seconds: float

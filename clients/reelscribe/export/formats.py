@@ -28,7 +28,7 @@ from reelscribe.results.records import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class _Format:
-    """What a format needs."""
+    """The requirements of a format."""
 
     library: str | None = None
     """The package that it needs; None if it needs none."""
@@ -44,7 +44,7 @@ class _SourceFormat(_Format):
     """Takes the folder of the export, the deepest folder that holds all sources, and the annotations that cues are made
     from; returns a function that writes the files of a source."""
     has_cues: bool = False
-    """Whether the files show cues."""
+    """True if the files show cues."""
     needs: Kind | None = None
     """The annotations that some record must have; None if the format is made of several kinds."""
 

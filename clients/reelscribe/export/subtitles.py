@@ -43,7 +43,7 @@ class Cue(NamedTuple):
     """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
     text: str
     beside_speech: bool = False
-    """Whether this is a caption or a description of a clip, of a source that has a transcript too; its text is in
+    """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
     brackets.
     """
 

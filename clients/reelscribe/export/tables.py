@@ -48,9 +48,9 @@ class Column(Generic[Item]):
     value: Callable[[AnnotatedSource, Item], Any]
     """Returns the value for a source, and what the row is about: one of its annotations, or again the source."""
     nullable: bool = False
-    """Whether a value may be None."""
+    """True if a value may be None."""
     in_csv: bool = True
-    """Whether CSV has this column; Parquet has all."""
+    """True if CSV has this column; Parquet has all."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning th
 
 
 class _Line(NamedTuple):
-    """Where a line is in the file. A smaller line is less than a larger one; of equally large ones, the first is."""
+    """The place of a line in the file. A smaller line is less than a larger one, and the first of equally large ones."""
 
     size: int
     start: int

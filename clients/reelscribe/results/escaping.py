@@ -1,4 +1,4 @@
-"""How texts are escaped in the files that are made from results: JSON, CSV, and all others.
+"""Escapes texts for the files that are made from results: JSON, CSV, and all others.
 
 Texts come from models and from the names of files, so anything may be in them. A terminal obeys control characters. A
 spreadsheet takes a text that begins like a formula for one, and may then run a program or ask another server for

@@ -26,13 +26,13 @@ _FIND_SPANS_OF_JOBS = "SELECT job, first, stop, anchor FROM batches WHERE job IN
 
 @dataclass(frozen=True)
 class SavedVideo:
-    """What the ledger keeps about a video that was opened."""
+    """A video that was opened, as the ledger keeps it."""
 
     info: VideoInfo
     end_seconds: float
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
-    """Why frames are missing from the file; None if it is complete."""
+    """The reason why frames are missing from the file; None if it is complete."""
     shots: Sequence[Section] | None = None
     """The shots of the video; None if nobody has asked for them."""
 
@@ -56,11 +56,11 @@ class SavedVideo:
 
 @dataclass(frozen=True)
 class SavedAudio:
-    """What the ledger keeps about the audio of a source that was opened."""
+    """The audio of a source that was opened, as the ledger keeps it."""
 
     info: AudioInfo
     why_incomplete: str | None
-    """Why audio is missing from the part of the file that was decoded; None if none is missing."""
+    """The reason why audio is missing from the part of the file that was decoded; None if none is missing."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
@@ -99,11 +99,11 @@ class Job:
     id: int
     """Number of the job in the ledger."""
     opened: SavedSource | None
-    """What is known about the source; None until a run has opened it."""
+    """The description of the source; None until a run has opened it."""
     total: int | None
     """Number of its chosen frames or samples; None until it is known."""
     done: bool
-    """Whether nothing is left to do, whether it went well or not."""
+    """True if nothing is left to do, because it went well or ended with an error."""
     error: SourceError | None
     """The error that the job ended with, also while it is tried again; None if it ended well or was never done."""
     missing: Sequence[Span]
@@ -169,7 +169,7 @@ def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | Non
 
 
 class FoundFile(NamedTuple):
-    """What the ledger knows about a file that has been digested."""
+    """A file that has been digested, as the ledger knows it."""
 
     stat: str
     """Its `file_stat` before it was read. If it is another one now, the file has been written to since."""

@@ -102,7 +102,7 @@ class Ledger:
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._turns = Turns[Query, Any](self._take_turn)
         self.reservations = Reservations()
-        """Which contents somebody works on, by their digests."""
+        """The contents on which somebody works, by their digests."""
         self._reopened: set[int] = set()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a ledger knows about files before a run begins: how long they are, and how much of them was done before."""
+"""The state of a ledger before a run begins, for its plan: how long files are, and how much of them is done."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ _SHOWN = f"""
 
 @dataclass(frozen=True)
 class ShownJob:
-    """What the record of a source shows, made with other settings than those of the run."""
+    """The job that the record of a source shows, made with other settings than those of the run."""
 
     sha256: str
     """Digest of the content that it was made of."""
     settings: Mapping[str, Any]
     """The model with its settings."""
     job: KnownJob
-    """How far it is."""
+    """The progress of this job."""
 
 
 @dataclass(frozen=True)
 class KnownJob:
-    """How far the annotation of a content by one model with its settings is."""
+    """The progress of the annotation of a content by one model with its settings."""
 
     total: int | None
     """Number of its chosen frames or samples; None if it is not known."""
@@ -65,13 +65,13 @@ class KnownJob:
     searched: float
     """Seconds of the video that was searched for shots alone; 0 for a job that chooses frames or samples."""
     done: bool
-    """Whether nothing is left to do, whether it went well or not."""
+    """True if nothing is left to do, because it went well or ended with an error."""
     error_type: str | None
     """Type of the error that it ended with, also while it is tried again; None if it ended well or never ended."""
 
 
 class LedgerSnapshot:
-    """What a ledger knew about files when this was made."""
+    """All that a ledger knew about files when this was made."""
 
     def __init__(self, out: Path, models: Sequence[tuple[Kind, Mapping[str, Any]]]) -> None:
         """Read the ledger in a folder; there need not be one.
