@@ -37,7 +37,7 @@ _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning th
 
 
 class _Line(NamedTuple):
-    """The place of a line in the file. A smaller line is less than a larger one, and the first of equally large ones."""
+    """The place of a line in the file. Of two lines, the smaller is less; of equally large ones, the first is."""
 
     size: int
     start: int
