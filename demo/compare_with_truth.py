@@ -69,7 +69,7 @@ def clips_with_descriptions(records: list[dict[str, Any]]) -> list[tuple[dict[st
         records: Records of `annotations.jsonl`, one for each source of `demo/clips`.
     """
     described = {
-        (Path(record["source"]["path"]).name, round(clip["start_seconds"], 1)): clip["text"]
+        (Path(record["source"]["path"]).name, round(clip["start"], 1)): clip["text"]
         for record in records
         for clip in record["clips"]
     }

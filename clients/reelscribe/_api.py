@@ -26,7 +26,8 @@ from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.model import CaptionerDescription, ClipModelDescription, ModelDescription, SpeechDescription
 from reelscribe.contract.outcomes import Caption, ClipFailure, DescribedClip, Failure, Silence, SpeechFailure, Utterance
 from reelscribe.errors import RequestRefused, UsageError, brief
-from reelscribe.results.annotations import NAME, escape_surrogates
+from reelscribe.results.annotations import NAME
+from reelscribe.results.escaping import escape_surrogates
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
 from reelscribe.run.tracks.captions import CaptionTrack

@@ -205,7 +205,7 @@ class OpenSource:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the file has another `file_stat` now: it was written to, renamed, replaced or deleted."""
+        """True if the file has another `file_stat` now: it was written to, renamed, replaced or deleted."""
         now = file_stat(self._file.fileno())
         return not now or now != self.stat
 

@@ -1,4 +1,4 @@
-"""What the functions of `_api` return: results and records, which `print` and notebooks show for people to read.
+"""The values that the functions of `_api` return: results and records, which `print` and notebooks show to people.
 
 The results of a file are a list that knows the file, so that a notebook shows them with pictures. A record is a line of
 annotations.jsonl as an object: docs/records.md describes its fields, which have the same names here.
@@ -84,7 +84,7 @@ class SavedSource:
 
 @dataclass(frozen=True)
 class SavedError:
-    """Why a source failed."""
+    """The error of a source that failed."""
 
     type: str
     message: str
@@ -101,8 +101,8 @@ class SavedAudio(AudioInfo):
 class SavedShot:
     """A shot of a record."""
 
-    start_seconds: float
-    end_seconds: float
+    start: float
+    end: float
     start_frame: int
     end_frame: int
 

@@ -32,8 +32,8 @@ HALF_DONE_ROWS = 12
 JOBS = """
     SELECT sha256, value, opened, total, done, error FROM jobs JOIN settings ON settings.id = settings ORDER BY 1, 2
 """
-PARTS = """
-    SELECT sha256, value, first, stop, anchor, results FROM parts
+BATCHES = """
+    SELECT sha256, value, first, stop, anchor, results FROM batches
     JOIN jobs ON jobs.id = job JOIN settings ON settings.id = settings ORDER BY 1, 2, 3
 """
 
@@ -80,10 +80,10 @@ def check_annotate(tree: Checkout, out: Path) -> None:
 
 
 def check_ledger(tree: Checkout, out: Path) -> None:
-    """Ledgers have the same schema, settings, jobs and parts. The tables `files` and `run` differ from run to run."""
+    """Ledgers have the same schema, settings, jobs and batches. The tables `files` and `run` differ from run to run."""
     for name, folder in tree.runs.items():
         queries = ("SELECT sql FROM sqlite_master ORDER BY name", "PRAGMA user_version", "SELECT * FROM settings")
-        rows = [row for query in (*queries, JOBS, PARTS) for row in select(folder, query)]
+        rows = [row for query in (*queries, JOBS, BATCHES) for row in select(folder, query)]
         write(out / name, *(" ".join(map(str, row)) for row in rows))
 
 
@@ -151,7 +151,7 @@ def check_requests(tree: Checkout, out: Path) -> None:
             lines.clear()
 
 
-def check_old_ledger(tree: Checkout, out: Path) -> None:
+def check_half_done(tree: Checkout, out: Path) -> None:
     """A run that the other commit left half done can be continued: saved rows are kept, and records are equal."""
     half_done = tree.reference / "half-done"
     if not half_done.exists():
@@ -160,7 +160,7 @@ def check_old_ledger(tree: Checkout, out: Path) -> None:
     folder.mkdir()
     shutil.copy(half_done / "ledger.sqlite", folder)
     tree.annotate(folder.name, "annotate", SOURCES)
-    before, after = select(half_done, "SELECT * FROM parts"), select(folder, "SELECT * FROM parts")
+    before, after = select(half_done, "SELECT * FROM batches"), select(folder, "SELECT * FROM batches")
     ((state,),) = select(folder, "SELECT state FROM run")
     ((jobs, settings),) = select(folder, "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM settings)")
     same = (folder / "annotations.jsonl").read_bytes() == (tree.quiet / "annotations.jsonl").read_bytes()
@@ -178,7 +178,7 @@ def interrupted_run(tree: Checkout) -> Path:
     """Return the folder of a run that was interrupted with HALF_DONE_ROWS rows in its ledger."""
     out = tree.scratch / "interrupted"
     with tree.start("annotate", SOURCES, "--out", out, *tree.access(), *ONE_BY_ONE) as run:
-        while run.poll() is None and parts_so_far(out) < HALF_DONE_ROWS:
+        while run.poll() is None and batches_so_far(out) < HALF_DONE_ROWS:
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)
         _, log = run.communicate()
@@ -187,10 +187,10 @@ def interrupted_run(tree: Checkout) -> Path:
     return out
 
 
-def parts_so_far(out: Path) -> int:
+def batches_so_far(out: Path) -> int:
     """Return the number of rows in a ledger that is being written; 0 before it has tables."""
     try:
-        return len(select(out, "SELECT first FROM parts"))
+        return len(select(out, "SELECT first FROM batches"))
     except sqlite3.OperationalError:
         return 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from reelscribe.browse.index import source_index, tables
 from reelscribe.browse.index.building import build
-from reelscribe.results.folder import forget
+from reelscribe.results.forget import forget
 from support.browsing import caption, count_hits, found, names, open_index, segments, write_annotations
 from support.exporting import record
 from support.videos import write

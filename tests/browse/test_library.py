@@ -14,12 +14,10 @@ SITE = Site("out")
 ERROR = {"status": "error", "error": {"type": "MediaError", "message": "cut short"}}
 RECORDS = [
     record("/v/2023/Zürich/IMG_0001.MOV", "a lake", segments=segments("hallo", language="de")),
-    record("/v/2023/Strand/IMG_0001.MOV", "a beach", clips=[{"start_seconds": 0, "end_seconds": 1, "text": "x x"}]),
+    record("/v/2023/Strand/IMG_0001.MOV", "a beach", clips=[{"start": 0, "end": 1, "text": "x x"}]),
     record("/v/2023/Strand/raw/C0002.MP4", "a lake", **ERROR),
     record("/v/2023-old/IMG_0001.MOV", "a boat"),
-    record(
-        "/v/100% _ done.mp4", "a tram", clips=[{"start_seconds": 0, "end_seconds": 1, "text": "", "flags": ["odd"]}]
-    ),
+    record("/v/100% _ done.mp4", "a tram", clips=[{"start": 0, "end": 1, "text": "", "flags": ["odd"]}]),
 ]
 RECORDS[3]["source"]["missing"] = True
 PATHS = [value["source"]["path"].removeprefix("/v/") for value in RECORDS]

@@ -83,7 +83,7 @@ def test_a_prefix_of_one_letter_and_a_query_of_many_words_are_refused_in_words(i
 
 
 def test_kinds_are_searched_together_or_alone(tmp_path, pictures):
-    clip = {"start_seconds": 0.0, "end_seconds": 4.0, "text": "word of a clip", "flags": []}
+    clip = {"start": 0.0, "end": 4.0, "text": "word of a clip", "flags": []}
     write_annotations(tmp_path, record("a.mp4", "word", "word", "other", segments=segments("said word"), clips=[clip]))
     with open_index(tmp_path) as index:
         assert found(index, "word", pictures) == ["[word]", "[word]", "[word] of a clip", "said [word]"]

@@ -83,7 +83,7 @@ def test_a_text_without_its_time_is_in_no_library(tmp_path):
 
 
 async def test_a_record_that_has_not_what_it_should_says_so_on_its_page(tmp_path):
-    write_annotations(tmp_path, record("a.mp4", "a caption", shots=[{"start_seconds": "soon"}]))
+    write_annotations(tmp_path, record("a.mp4", "a caption", shots=[{"start": "soon"}]))
     with browsing(tmp_path) as address:
         async with aiohttp.ClientSession() as client:
             async with client.get(address) as response:

@@ -95,7 +95,7 @@ BAD_LINES = {
         "a failure of a clip without a time": clips_record("a", clip_failures=[{"error": "x"}]),
         "no model of clips": clips_record("a", clip_settings="0123"),
         "shots that are no list": record(shots=7),
-        "a shot that ends at NaN": with_shots(record(), (0, 1)) | {"shots": [{"end_seconds": float("nan")}]},
+        "a shot that ends at NaN": with_shots(record(), (0, 1)) | {"shots": [{"end": float("nan")}]},
         "no detector of shots": with_shots(record(), settings="0123"),
     }.items()
 }

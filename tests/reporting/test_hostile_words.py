@@ -93,5 +93,5 @@ def test_an_error_is_one_line_of_escapes(monkeypatch, tmp_path):
     def fail(*_: object) -> None:
         raise ServerError(EVIL)
 
-    monkeypatch.setattr("reelscribe.results.known_files.earlier_run_state", fail)
+    monkeypatch.setattr("reelscribe.results.ledger_reader.earlier_run_state", fail)
     assert CliRunner().invoke(app, ["status", str(tmp_path)]).stderr == f"reelscribe: {ESCAPED}\n"

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,12 @@ from reelscribe._files import FolderLock
 from reelscribe.contract.outcomes import Caption
 from reelscribe.contract.source import Source
 from reelscribe.errors import OutputError, UsageError
+from reelscribe.results.annotations import current_annotations
 from reelscribe.results.batches import SavedFrameBatch
-from reelscribe.results.folder import current_annotations, forget
+from reelscribe.results.forget import forget
 from reelscribe.results.ledger import Ledger
 from reelscribe.thumbnails.store import ThumbnailStore
 
-OLD_LEDGER = Path(__file__).parents[1] / "data" / "ledger-half-done" / "ledger.sqlite"
 SETTINGS = {"model": ["some/model", "abc"], "sampling": {"every": 1}}
 
 
@@ -64,17 +63,6 @@ def test_a_folder_without_a_ledger_is_taken_as_it_is(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_of_the_earlier_version_is_taken_over_and_its_records_are_kept(tmp_path):
-    shutil.copy(OLD_LEDGER, tmp_path)
-    (tmp_path / "annotations.jsonl").write_text("records of the earlier version\n")
-    for _ in range(2):
-        with current_annotations(tmp_path) as annotations:
-            (record,) = map(json.loads, annotations.read_text().splitlines())
-            assert record["source"]["path"].endswith("/old.avi")
-            assert {caption["text"] for caption in record["captions"]} == {"before"}
-    assert (tmp_path / "annotations.version-2.jsonl").read_text() == "records of the earlier version\n"
-
-
 @pytest.mark.parametrize(
     ("names", "left"),
     [
@@ -109,14 +97,6 @@ async def test_what_is_back_on_its_disk_is_not_forgotten(tmp_path):
         await ledger.mark_missing()
     (tmp_path / "back.mp4").touch()
     assert await forget(tmp_path, [], missing=True) == []
-
-
-async def test_a_dry_run_in_a_folder_of_the_earlier_version_takes_no_records_away(tmp_path):
-    shutil.copy(OLD_LEDGER, tmp_path)
-    (tmp_path / "annotations.jsonl").write_text("records of the earlier version\n")
-    await forget(tmp_path, [], missing=True, dry_run=True)
-    for name in ("annotations.jsonl", "annotations.version-2.jsonl"):
-        assert (tmp_path / name).read_text() == "records of the earlier version\n"
 
 
 async def test_what_cannot_be_forgotten_is_an_error_and_changes_nothing(tmp_path):

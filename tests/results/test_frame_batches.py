@@ -69,11 +69,6 @@ def test_the_json_of_a_batch_has_a_list_for_each_frame():
     assert BATCHES[0].results_to_json() == lists
 
 
-def test_captions_that_were_saved_without_confidences_can_still_be_read():
-    batch = SavedFrameBatch.from_json(0, 1, 0, '[[[0,0.0,"a star"]],[],[]]')
-    assert batch.captions == [Caption(0, 0.0, "a star", avg_logprob=None)]
-
-
 def test_a_batch_is_equal_after_it_was_saved_and_restored():
     text = "«étoile»\n\x00 half a surrogate pair: \ud83d"
     odd = SavedFrameBatch(7, 9, None, captions=[Caption(7, 1 / 3, text)], reused=[], failures=[Failure(8, 0.1, text)])

@@ -16,8 +16,8 @@ from reelscribe.contract.outcomes import Caption, DescribedClip
 from reelscribe.contract.source import AudioInfo, Section, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
+from reelscribe.results.annotations import current_annotations
 from reelscribe.results.batches import SavedAudioBatch, SavedClipBatch, SavedFrameBatch, TimedTranscript
-from reelscribe.results.folder import current_annotations
 from reelscribe.results.jobs import SavedAudio, SavedVideo
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
@@ -76,17 +76,21 @@ def run(*words: str | Path) -> tuple[int, str]:
 
 EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
 EDITS = [
-    ("parts", "results", ["no JSON", "[]", "[[],[],[]]", "7", '{"a":1}', "[[[0,0.0,7,null]],[],[]]"]),
-    ("parts", "results", ['[[[0,"soon","x",null]],[],[]]', '[[["0",0.0,"x",null]],[],[]]', "[[[0,NaN,null]],[],[]]"]),
+    ("batches", "results", ["no JSON", "[]", "[[],[],[]]", "7", '{"a":1}', "[[[0,0.0,7,null]],[],[]]"]),
+    ("batches", "results", ['[[[0,"soon","x",null]],[],[]]', '[[["0",0.0,"x",null]],[],[]]', "[[[0,NaN,null]],[],[]]"]),
     (
-        "parts",
+        "batches",
         "results",
         ["[" * 100_000, '[[[0,0.0,"x",1]],[],[]]', '[[[0,1e999,"x",0]],[],[]]', "[[],[],[[0,0,7]]]"],
     ),
-    ("parts", "results", ['[[[0,0.0,"x",0]],[[0,0,0]],[]]', '[[],[["a",0,0]],[]]', '[[[0.0,1.0,{"text":"x"}]],[],[]]']),
-    ("parts", "first", ["'x'", -1]),
-    ("parts", "stop", ["x", -5, 99]),
-    ("jobs", "opened", ["no JSON", "{}", "[]", '{"end_seconds":0}', '{"info":{},"cut":7}']),
+    (
+        "batches",
+        "results",
+        ['[[[0,0.0,"x",0]],[[0,0,0]],[]]', '[[],[["a",0,0]],[]]', '[[[0.0,1.0,{"text":"x"}]],[],[]]'],
+    ),
+    ("batches", "first", ["'x'", -1]),
+    ("batches", "stop", ["x", -5, 99]),
+    ("jobs", "opened", ["no JSON", "{}", "[]", '{"end_seconds":0}', '{"info":{},"why_incomplete":7}']),
     ("jobs", "total", ["many"]),
     ("jobs", "error", ["[]", "7", '["a",7]', '["a"]']),
     ("settings", "value", ['{"model": 7}', '{"model": ["a", 7], "sample_rate": 9}', "[]"]),
@@ -122,12 +126,16 @@ async def test_a_run_that_looks_up_an_edited_job_ends(out):
             await ledger.job("00ff", 1)
 
 
+OTHER_VERSION = "use the version of reelscribe that wrote it, or choose another --out"
 OTHERS = [
-    ("PRAGMA user_version = 6", r"a newer version of reelscribe wrote it: use that one, or choose another --out"),
-    ("PRAGMA user_version = 1", r"expected a ledger of version 2 to 5, got 1; choose another --out"),
+    ("PRAGMA user_version = 2", f"expected a ledger of version 1, got 2; {OTHER_VERSION}"),
+    ("PRAGMA user_version = -1", f"expected a ledger of version 1, got -1; {OTHER_VERSION}"),
     ("PRAGMA application_id = 252006674", "a database of another program, which was left as it is"),
-    ("DROP TABLE parts", "a database of another program, which was left as it is"),
-    ("CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM parts; END", "it has a trigger or view, 't'; remove it"),
+    ("DROP TABLE files", "a database of another program, which was left as it is"),
+    (
+        "CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM batches; END",
+        "it has a trigger or view, 't'; remove it",
+    ),
     ("CREATE VIEW v AS SELECT * FROM jobs", "it has a trigger or view, 'v'; remove it"),
 ]
 
@@ -143,7 +151,7 @@ def test_a_ledger_of_another_kind_is_left_as_it_is(out, statement, words):
     assert (out / "ledger.sqlite").read_bytes() == before
 
 
-@pytest.mark.parametrize("version", [0, 5])
+@pytest.mark.parametrize("version", [0, 1, 5])
 async def test_the_database_of_another_program_is_left_as_it_is(tmp_path, version):
     edit(tmp_path, "CREATE TABLE notes (text)")
     edit(tmp_path, f"PRAGMA user_version = {version}")

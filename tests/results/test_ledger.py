@@ -24,13 +24,12 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Header, Source, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
-from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
@@ -375,7 +374,7 @@ async def test_a_reader_that_is_closed_says_so(tmp_path):
         list(reader.frame_results(job))
 
 
-async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_older_ones(tmp_path):
+async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_of_the_next_release_go_on_from_them(tmp_path):
     async with Ledger(tmp_path) as ledger:
         captioned, transcribed = await job_of(ledger), await job_of(ledger, "00ff", {"model": ["speech", "1"]})
         await ledger.save_opened(captioned.id, VIDEO, 40)
@@ -385,15 +384,16 @@ async def test_the_rows_of_a_ledger_stay_as_they_are_so_that_runs_go_on_from_old
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
             jobs = database.execute("SELECT * FROM jobs ORDER BY id").fetchall()
             settings = database.execute("SELECT * FROM settings ORDER BY id").fetchall()
-            batches = database.execute("SELECT * FROM parts").fetchall()
+            batches = database.execute("SELECT * FROM batches").fetchall()
     video = (
         '{"info": {"duration_seconds": 4.0, "width": 64, "height": 48, "rotation": 0, "pixel_aspect": 1.0,'
         ' "frames": 40, "average_fps": 10.0, "start_seconds": 0.0, "end_seconds": 4.0, "video_codec": "h264",'
-        ' "audio_codec": null, "skipped_frames": 0, "dynamic_range": "sdr"}, "end_seconds": 4.0, "cut": null}'
+        ' "audio_codec": null, "skipped_frames": 0, "dynamic_range": "sdr"}, "end_seconds": 4.0,'
+        ' "why_incomplete": null, "shots": null}'
     )
     audio = (
         '{"info": {"codec": "aac", "sample_rate": 44100, "channels": 2, "start_seconds": 0.0,'
-        ' "media_start_seconds": 0.0, "duration_seconds": 4.0}, "cut": null}'
+        ' "media_start_seconds": 0.0, "duration_seconds": 4.0}, "why_incomplete": null}'
     )
     assert jobs == [
         (1, "00ff", 1, video, 40, 1, '["MediaError", "cut short"]'),
@@ -475,43 +475,6 @@ async def test_a_file_that_is_no_ledger_is_refused_and_not_changed(tmp_path):
     assert (tmp_path / "ledger.sqlite").read_text() == "something else\n" * 100
 
 
-async def test_a_ledger_of_version_3_is_continued_without_the_durations_that_it_kept(tmp_path):
-    job = await saved_job(tmp_path, batch(0, 40))
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
-        database.executescript("""
-            DROP TABLE headers; PRAGMA user_version = 3;
-            CREATE TABLE durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID;
-        """)
-    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") is None  # before a run has changed it
-    async with Ledger(tmp_path) as ledger:
-        await ledger.save_header("a.mp4", "stat", Header(2.5, 25.0))
-    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") == Header(2.5, 25.0)
-    assert frames(tmp_path, job) == captions(*range(40))
-
-
-async def test_what_version_4_knew_of_files_is_kept_though_their_stat_had_the_device(tmp_path, name):
-    stat = file_stat(name)
-    async with Ledger(tmp_path) as ledger:
-        await ledger.save_digest(name, stat, Source(name, 5, "00ff"))
-        await ledger.save_header(name, stat, Header(2.5, 25.0))
-    device = os.stat(name).st_dev
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
-        for table in ("files", "headers"):
-            database.execute(f"UPDATE {table} SET stat = stat || ' {device}'")
-        database.execute("PRAGMA user_version = 4")
-        database.commit()
-
-    def known() -> tuple[Any, ...]:
-        files = KnownFiles(tmp_path, [])
-        return files.digest(name, stat), files.header(name, stat), files.digest(name, f"{stat} {device}")
-
-    assert known() == ("00ff", Header(2.5, 25.0), None)  # before a run has changed it
-    for _ in range(2):
-        async with Ledger(tmp_path) as ledger:
-            assert await ledger.find_digest(name, stat) == "00ff"
-            assert known() == ("00ff", Header(2.5, 25.0), None)
-
-
 def test_the_stat_of_a_file_is_the_same_on_every_machine(name, monkeypatch):
     here, stat = file_stat(name), os.stat(name)
     fields = {field: getattr(stat, field) for field in dir(stat) if field.startswith("st_")}
@@ -524,13 +487,9 @@ async def test_a_ledger_of_another_version_is_refused(tmp_path):
     database = sqlite3.connect(tmp_path / "ledger.sqlite")
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(
-        OutputError, match="expected a ledger of version 2 to 5, got 99; a newer version of reelscribe wrote it"
-    ):
+    with pytest.raises(OutputError, match="expected a ledger of version 1, got 99; use the version of reelscribe that"):
         await Ledger(tmp_path).__aenter__()
-    with pytest.raises(
-        OutputError, match="expected a ledger of version 2 to 5, got 99; a newer version of reelscribe wrote it"
-    ):
+    with pytest.raises(OutputError, match="expected a ledger of version 1, got 99; use the version of reelscribe that"):
         LedgerReader(tmp_path).__enter__()
 
 

@@ -44,7 +44,7 @@ def texts(out: Path, name: str = "video.mkv") -> list[str]:
 
 def failures(out: Path, name: str = "video.mkv") -> list[tuple[float, str]]:
     """Where each clip without a description starts, and why it has none."""
-    return [(failure["start_seconds"], failure["error"]) for failure in records(out)[name]["clip_failures"]]
+    return [(failure["start"], failure["error"]) for failure in records(out)[name]["clip_failures"]]
 
 
 def settings_of(out: Path) -> dict:
@@ -100,7 +100,7 @@ async def test_a_clip_for_each_shot_comes_with_the_shots(tmp_path, out):
     async with clip_server() as server:
         await describe(out, [path], server, cutting=ClipCutting())
     record = records(out)["cut.mp4"]
-    assert [(clip["start_seconds"], clip["end_seconds"]) for clip in record["clips"]] == [(0.0, 1.2), (1.2, 3.2)]
+    assert [(clip["start"], clip["end"]) for clip in record["clips"]] == [(0.0, 1.2), (1.2, 3.2)]
     assert [shot["start_frame"] for shot in record["shots"]] == [0, 30, 70]
     assert settings_of(out)["settings"]["clips"]["detection"] == {"threshold": 0.75}
 
@@ -161,7 +161,7 @@ async def test_an_interrupted_run_goes_on_with_the_clips_that_are_missing(tmp_pa
         summary = await describe(out, [path], server, cutting=ClipCutting(), clips_per_request=1)
         assert (summary.failed, len(server.received)) == (0, 3)
     clips = records(out)["cut.mp4"]["clips"]
-    assert [clip["start_seconds"] for clip in clips] == pytest.approx([0.0, 1.2, 2.4, 3.6, 4.8])
+    assert [clip["start"] for clip in clips] == pytest.approx([0.0, 1.2, 2.4, 3.6, 4.8])
 
 
 async def test_shots_that_an_interrupted_run_has_found_are_not_looked_for_again(tmp_path, out, monkeypatch):

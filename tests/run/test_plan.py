@@ -18,7 +18,7 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError
 from reelscribe.reporting.outlook import Outlook
 from reelscribe.reporting.progress import Progress
-from reelscribe.results.known_files import KnownFiles
+from reelscribe.results.ledger_snapshot import LedgerSnapshot
 from reelscribe.run import plan
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.tracks.captions import CaptionTrack
@@ -166,7 +166,7 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
     def known() -> list[Header | None]:
-        files = KnownFiles(tmp_path / "out", [])
+        files = LedgerSnapshot(tmp_path / "out", [])
         return [files.header(str(path), file_stat(str(path))) for path in paths]
 
     assert [header.seconds and round(header.seconds) for header in known()] == [19, 8, 8, 12, None]

@@ -180,7 +180,7 @@ async def test_after_two_answers_that_do_not_fit_the_clip_has_failed_with_the_te
     assert record["error"]["message"].startswith("1 clip has no description: the answer cannot be used: it ")
     (failure,) = record["clip_failures"]
     assert failure["error"].startswith("the answer cannot be used: it ")
-    assert (failure["start_seconds"], failure["end_seconds"], failure["text"]) == (0.0, 1.0, bad)
+    assert (failure["start"], failure["end"], failure["text"]) == (0.0, 1.0, bad)
     assert [clip["json"] for clip in records(out)["video.mkv"]["clips"]] == [{"what": "a dog"}]
     async with clip_server(first_then({40: GOOD, 80: GOOD}, GOOD)) as server:
         assert (await describe(out, [video], server, json_schema=SCHEMA, retry_failed=True)).failed == 0

@@ -28,9 +28,9 @@ from support.videos import write_pictures
 
 LENGTHS = (20, 1, 30)
 SHOTS = [
-    {"start_seconds": 0.0, "end_seconds": 0.8, "start_frame": 0, "end_frame": 20},
-    {"start_seconds": 0.8, "end_seconds": 0.84, "start_frame": 20, "end_frame": 21},
-    {"start_seconds": 0.84, "end_seconds": 2.04, "start_frame": 21, "end_frame": 51},
+    {"start": 0.0, "end": 0.8, "start_frame": 0, "end_frame": 20},
+    {"start": 0.8, "end": 0.84, "start_frame": 20, "end_frame": 21},
+    {"start": 0.84, "end": 2.04, "start_frame": 21, "end_frame": 51},
 ]
 
 
@@ -72,7 +72,7 @@ def test_the_command_needs_no_server_and_writes_the_shots_of_each_source(clip, m
     assert found["old.avi"]["shots"][-1]["end_frame"] == 90
     settings = json.loads((out / "run.json").read_text())["settings"][found["clip.mp4"]["shot_settings"]]
     assert settings["model"]["name"] == "reelscribe shots"
-    assert settings["settings"] == {"detection": {"threshold": 0.75}}
+    assert settings["settings"] == {"detection": {"threshold": 0.75}, "deinterlace": False}
 
 
 async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, media, out, monkeypatch):
@@ -91,7 +91,7 @@ async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, m
 async def test_other_settings_look_for_shots_again(clip, out):
     await find_shots(out, clip)
     await find_shots(out, clip, detection=ShotDetection(1000.0))
-    assert records(out)["clip.mp4"]["shots"] == [{**SHOTS[0], "end_seconds": 2.04, "end_frame": 51}]
+    assert records(out)["clip.mp4"]["shots"] == [{**SHOTS[0], "end": 2.04, "end_frame": 51}]
     await find_shots(out, clip)
     assert records(out)["clip.mp4"]["shots"] == SHOTS
 

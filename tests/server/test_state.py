@@ -114,12 +114,10 @@ def test_a_server_that_has_just_started_is_starting_and_one_without_processes_is
     assert state_of(instance).state == "stopped"
 
 
-def test_a_server_that_an_earlier_version_started_is_found_and_no_shell_is_taken_for_one(tmp_path):
+def test_a_shell_that_has_the_address_of_a_server_is_not_taken_for_one(tmp_path):
     instance = Instance(tmp_path)
     with process_of(instance, "REELSCRIBE_SERVER"):
         assert instance.processes() == []
-    with process_of(instance, "REELSCRIBE_SERVER", "org.pytorch.serve.ModelServer"):
-        assert len(instance.processes()) == 1
 
 
 async def test_an_expired_key_is_renewed_to_determine_the_state(instance):

@@ -7,7 +7,7 @@ from support.exporting import record
 
 def clip(start, end, text, **changes):
     """The description of a clip as a record has it."""
-    times = {"start_seconds": start, "end_seconds": end}
+    times = {"start": start, "end": end}
     answer = {"text": text, "status": "complete", "tokens": 5, "avg_logprob": -0.5, "json": None, "flags": []}
     return {**times, "frames": 8, **answer, **changes}
 
@@ -26,8 +26,7 @@ def clips_record(path, *clips, **changes):
 def with_shots(value, *times, settings="c0"):
     """A record with shots, too, each from (start, end), at 10 frames a second."""
     shots = [
-        {"start_seconds": start, "end_seconds": end, "start_frame": int(start * 10), "end_frame": int(end * 10)}
-        for start, end in times
+        {"start": start, "end": end, "start_frame": int(start * 10), "end_frame": int(end * 10)} for start, end in times
     ]
     return value | {"shots": shots, "shot_settings": settings}
 

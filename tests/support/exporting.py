@@ -39,7 +39,14 @@ SETTINGS = {
 def record(path="clip.mp4", *captions, start=0.0, **changes):
     """A record of captions; each caption is shown for a second, from `start` on."""
     rows = [
-        {"frame_index": k, "pts_seconds": start + k, "text": text, "reused_from": None, "avg_logprob": -0.5}
+        {
+            "frame_index": k,
+            "pts_seconds": start + k,
+            "text": text,
+            "reused_from": None,
+            "avg_logprob": -0.5,
+            "flags": [],
+        }
         for k, text in enumerate(captions)
     ]
     spans = [{"start": row["pts_seconds"], "end": row["pts_seconds"] + 1, "text": row["text"]} for row in rows]
@@ -55,10 +62,15 @@ def record(path="clip.mp4", *captions, start=0.0, **changes):
         "error": None,
         "media": video(start),
         "audio": None,
+        "shots": [],
+        "shot_settings": None,
         "captions": rows,
         "caption_spans": spans,
         "caption_failures": [],
         "caption_settings": "c0",
+        "clips": [],
+        "clip_failures": [],
+        "clip_settings": None,
         "segments": [],
         "silences": [],
         "speech_failures": [],

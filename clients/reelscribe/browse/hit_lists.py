@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from reelscribe.browse.views.search import TextHit
-from reelscribe.results.cells import cell
+from reelscribe.results.escaping import csv_cell
 
 MOST_CHARACTERS = 10_000
 """Longest text in a list; "…" stands for the rest of a longer one."""
@@ -40,5 +40,5 @@ def _values(hit: TextHit) -> _Values:
 
 def _csv_line(values: Iterable[str | float]) -> str:
     line = io.StringIO()
-    csv.writer(line).writerow(map(cell, values))
+    csv.writer(line).writerow(map(csv_cell, values))
     return line.getvalue()

@@ -34,23 +34,10 @@ class Segment(Text):
     words: list[SavedWord] | None = None
 
 
-class Clip(msgspec.Struct, gc=False):
+class Clip(Text):
     """A clip with its description."""
 
-    start_seconds: float
-    end_seconds: float
-    text: str
     flags: tuple[str, ...] = ()
-
-    @property
-    def start(self) -> float:
-        """Presentation time at which it starts, in seconds."""
-        return self.start_seconds
-
-    @property
-    def end(self) -> float:
-        """Presentation time at which it ends, in seconds."""
-        return self.end_seconds
 
 
 class Texts(msgspec.Struct):
@@ -64,8 +51,8 @@ class Texts(msgspec.Struct):
 class Stretch(msgspec.Struct, gc=False):
     """A shot, or a clip that failed."""
 
-    start_seconds: float
-    end_seconds: float
+    start: float
+    end: float
     error: str = ""
 
 

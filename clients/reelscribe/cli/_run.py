@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe._track_specs import TrackSpec
     from reelscribe.cli.options.cluster import ClusterOptions
     from reelscribe.cluster.driver import ClusterRun
-    from reelscribe.export.cues import CueSource
+    from reelscribe.export.subtitles import CueSource
     from reelscribe.reporting.outlook import Outlook
     from reelscribe.reporting.progress import Progress
     from reelscribe.results.records import Kind

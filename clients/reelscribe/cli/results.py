@@ -75,7 +75,7 @@ def export(
     with errors_as_one_line():
         from reelscribe.export.formats import CUE_SOURCES
         from reelscribe.export.formats import export as export_annotations
-        from reelscribe.results.folder import current_annotations
+        from reelscribe.results.annotations import current_annotations
 
         folder = to or out
         shown, site = one_of(cues, CUE_SOURCES, "--cues"), SiteOptions(out, one_of(media, MEDIA_CHOICES, "--media"))
@@ -130,7 +130,7 @@ def forget(
     from the disk, stay.
     """
     with errors_as_one_line():
-        from reelscribe.results.folder import forget as forget_sources
+        from reelscribe.results.forget import forget as forget_sources
 
         if not sources and not missing:
             raise UsageError("forget: expected SOURCES or --missing, got neither")
@@ -154,7 +154,7 @@ def status(
 
         from reelscribe._files import writer_of
         from reelscribe.reporting.status import RunStatus
-        from reelscribe.results.known_files import earlier_run_state
+        from reelscribe.results.ledger_reader import earlier_run_state
         from reelscribe.results.schema import NAME as LEDGER
         from reelscribe.results.schema import row_errors
 

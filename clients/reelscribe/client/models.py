@@ -327,11 +327,6 @@ def _pack_frames(frames: FrameArray) -> list[wire.Segment]:
 
 
 def _parse_captions(value: Any, count: int) -> list[FrameCaption]:
-    if isinstance(value, list) and value and all(isinstance(caption, str) for caption in value):
-        raise ValueError(
-            'expected captions with "text" and "avg_logprob", but the archive of the model is of an older version of'
-            " reelscribe, which sends bare texts; build the archive again"
-        )
     if not isinstance(value, list) or len(value) != count:
         raise ValueError(f'expected a list of {count} captions with "text" and "avg_logprob"')
     return [FrameCaption.from_json(caption) for caption in value]

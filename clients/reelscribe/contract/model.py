@@ -52,8 +52,6 @@ def identity_of(description: Mapping[str, Any]) -> str:
         16 hexadecimal digits, equal for models that give the same answers to the same requests.
     """
     hashed = {name: value for name, value in description.items() if name not in _NOT_IN_IDENTITY}
-    if hashed.get("engine") == "torch":
-        del hashed["engine"]  # models had no other engine before, and have kept their identities
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -99,11 +97,8 @@ class ModelDescription:
         return identity_of(self.to_json())
 
     def numerics(self) -> dict[str, str]:
-        """Return what computes the answers, for the key of a job: the dtype, and the engine unless it is torch.
-
-        Without an engine, a job has the key that it had when torch was the only one.
-        """
-        return {"dtype": self.dtype} | ({} if self.engine == "torch" else {"engine": self.engine})
+        """Return the dtype and the engine that compute the answers, for the key of a job."""
+        return {"dtype": self.dtype, "engine": self.engine}
 
     @classmethod
     def merge(cls, descriptions: Sequence[Self]) -> Self:

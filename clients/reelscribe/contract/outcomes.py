@@ -169,10 +169,10 @@ AudioResult = Utterance | Silence | SpeechFailure
 class DescribedClip(TimedText):
     """The description of one clip."""
 
-    start_seconds: float
-    """Presentation time at which the clip starts."""
-    end_seconds: float
-    """Presentation time at which it ends."""
+    start: float
+    """Presentation time at which the clip starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
     frames: int
     """Number of frames that the model was shown."""
     text: str
@@ -189,17 +189,17 @@ class DescribedClip(TimedText):
     @property
     def moment(self) -> tuple[float, str]:
         """When it starts, in seconds, and the description."""
-        return self.start_seconds, self.text
+        return self.start, self.text
 
 
 @dataclass(frozen=True)
 class ClipFailure(TimedText):
     """The reason why one clip has no description."""
 
-    start_seconds: float
-    """Presentation time at which the clip starts."""
-    end_seconds: float
-    """Presentation time at which it ends."""
+    start: float
+    """Presentation time at which the clip starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
     error: str
     """Message of the error."""
     text: str | None = None
@@ -208,7 +208,7 @@ class ClipFailure(TimedText):
     @property
     def moment(self) -> tuple[float, str]:
         """When it starts, in seconds, and why it has no description."""
-        return self.start_seconds, f"no description: {self.error}"
+        return self.start, f"no description: {self.error}"
 
 
 ClipResult = DescribedClip | ClipFailure

@@ -120,10 +120,7 @@ class ChunkTranscript:
         return transcript
 
 
-def _segment(
-    start: float, end: float, text: str, words: list[Any] | None, avg_logprob: float | None = None
-) -> SpeechSegment:
-    # Before there were confidences, saved batches had none.
+def _segment(start: float, end: float, text: str, words: list[Any] | None, avg_logprob: float | None) -> SpeechSegment:
     timed = None if words is None else tuple(_word(**word) for word in read_list("words", words))
     confidence = read_confidence("avg_logprob", avg_logprob)
     return SpeechSegment(

@@ -1,7 +1,7 @@
 """Exports of `annotations.jsonl`: WebVTT and SubRip subtitles, plain text, CSV and Parquet tables, chapters, and pages.
 
-`formats.export` is the entry. It reads annotations.jsonl line by line (reader.py). For each source it writes
-subtitles (cues.py, subtitles.py), transcripts (texts.py) and chapters (chapters.py) under a name of its own (names.py),
-and adds rows to the tables (tables.py). Pages for a browser have a package of their own (html/), which reads the file
-itself.
+`formats.export` is the entry. It reads annotations.jsonl line by line (annotations_reader.py). For each source it
+writes subtitles (subtitles.py), transcripts (plain_text.py) and chapters (chapters.py) under a name of its own
+(folder.py), and adds rows to the tables (tables.py). Pages for a browser have a package of their own (html/), which
+reads the file itself.
 """

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from reelscribe.contract.outcomes import Segment
-from reelscribe.export.annotated import AnnotatedSource
-from reelscribe.export.cues import one_line, player_milliseconds
-from reelscribe.export.folder import ExportFolder
-from reelscribe.export.names import FileNames
+from reelscribe.export.annotations_reader import AnnotatedSource
+from reelscribe.export.folder import ExportFolder, FileNames
+from reelscribe.export.subtitles import one_line, player_milliseconds
+from reelscribe.results.escaping import escape_surrogates
 
 _FOLDER = "chapters"
 _SHORTEST_MS = 10_000  # video sites ignore lists with shorter chapters
@@ -115,7 +115,7 @@ def _titled(segments: Sequence[Segment], start_seconds: float) -> list[Chapter]:
 
 def _title(text: str) -> str:
     """Return a text as a title: on one line, with surrogates escaped, and cut at a word if it is too long."""
-    text = one_line(text.encode(errors="backslashreplace").decode())
+    text = one_line(escape_surrogates(text))
     if len(text) <= _LONGEST_TITLE:
         return text
     # Texts without spaces, such as Chinese ones, are cut anywhere.

@@ -16,21 +16,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 from reelscribe.errors import UsageError, brief, missing_package
+from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.chapters import chapter_writer
-from reelscribe.export.cues import CueSource
-from reelscribe.export.folder import ExportFolder
+from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.html.options import SiteOptions
-from reelscribe.export.names import common_folder_of
-from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
-from reelscribe.export.subtitles import subrip, subtitle_writer, webvtt
+from reelscribe.export.plain_text import text_writer
+from reelscribe.export.subtitles import CueSource, subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
-from reelscribe.export.texts import text_writer
 from reelscribe.results.records import Kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Format:
-    """What a format needs."""
+    """The requirements of a format."""
 
     library: str | None = None
     """The package that it needs; None if it needs none."""
@@ -46,7 +44,7 @@ class _SourceFormat(_Format):
     """Takes the folder of the export, the deepest folder that holds all sources, and the annotations that cues are made
     from; returns a function that writes the files of a source."""
     has_cues: bool = False
-    """Whether the files show cues."""
+    """True if the files show cues."""
     needs: Kind | None = None
     """The annotations that some record must have; None if the format is made of several kinds."""
 

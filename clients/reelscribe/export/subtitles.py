@@ -1,21 +1,175 @@
-"""Subtitles: the text of WebVTT and SubRip files, and one file of them for each source."""
+"""Subtitles: when which text is shown (the cues), and the WebVTT and SubRip files of them, one for each source.
+
+docs/exports.md gives the reasons for the rules.
+"""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
-from reelscribe.export.annotated import AnnotatedSource
-from reelscribe.export.cues import Cue, CueSource, cues_of, intervals_of
-from reelscribe.export.folder import ExportFolder
-from reelscribe.export.names import FileNames
+from reelscribe.contract.outcomes import Segment, Utterance
+from reelscribe.contract.speech import Word
+from reelscribe.export.annotations_reader import AnnotatedSource, ClipText
+from reelscribe.export.folder import ExportFolder, FileNames
 
+CueSource = Literal["auto", "captions", "clips", "transcript", "both"]
+"""The annotations that cues are made from. "both" means what is said and what is seen: the transcript, and the
+descriptions of clips or, where there are none, the captions. "auto" means the transcript if anybody speaks, or else the
+descriptions of clips, or else the captions.
+"""
+
+_LAST_MS = 100 * 3_600_000 - 1  # pysubs2 writes hours with two digits, as players of SubRip expect
+# Broadcasters' rules for what viewers can read at once: two lines of 42 characters, for 7 seconds.
+_MAX_SECONDS = 7.0
+_MAX_CHARACTERS = 84
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _WORD_JOINER = "\u2060"  # an invisible character
 _SRT_MARKUP = re.compile(r"[<\\]|&(?=#?\w+;)|--(?=>)")
 _SRT_BRACES = str.maketrans("{}", "\uff5b\uff5d")
 _NUMBER_AND_TIMES = re.compile(r"^(\d+)\n\S+ --> \S+$", re.MULTILINE)
+
+
+class Cue(NamedTuple):
+    """One line of text that is shown for some time."""
+
+    start: int
+    """Time at which it appears, in milliseconds since the time at which players start the file."""
+    end: int
+    """Time at which it disappears, in milliseconds; at least 1 ms after `start`."""
+    text: str
+    beside_speech: bool = False
+    """True if this is a caption or a description of a clip, of a source that has a transcript too; its text is in
+    brackets.
+    """
+
+
+class CueInterval(NamedTuple):
+    """An interval of time in which the same cues are shown."""
+
+    start: int
+    """Start of the interval, in milliseconds like `Cue.start`."""
+    end: int
+    """End of the interval, in milliseconds."""
+    cues: list[Cue]
+    """At least one; what is seen comes before speech."""
+
+
+def cues_of(source: AnnotatedSource, made_from: CueSource) -> list[Cue]:
+    """Make the cues of a source.
+
+    Args:
+        source: The annotations of the source.
+        made_from: The annotations that cues are made from.
+
+    Returns:
+        The cues in the order of `start`; what is seen and what is said may overlap.
+    """
+    said = source.transcript and source.transcript.utterances
+    if made_from == "auto":
+        made_from = "transcript" if said else "clips" if _has_clips(source) else "captions"
+    seen = _seen(source, made_from)
+    said = said if made_from in ("transcript", "both") else None
+    beside_speech = seen is not None and said is not None
+    cues = [_cue(segment, source.start_seconds, beside_speech) for segment in seen or ()]
+    for utterance in said or ():
+        cues += [_cue(segment, source.start_seconds) for segment in _readable_segments(utterance)]
+    return sorted((cue for cue in cues if cue), key=lambda cue: cue.start)
+
+
+def intervals_of(cues: Sequence[Cue]) -> Iterator[CueInterval]:
+    """Split time at each start and end of a cue, and yield the intervals in which at least one cue is shown.
+
+    Args:
+        cues: Cues in the order of `start`; they may overlap.
+    """
+    waiting, shown = deque(cues), list[Cue]()
+    for start, end in pairwise(sorted({time for cue in cues for time in (cue.start, cue.end)})):
+        shown = [cue for cue in shown if cue.end > start]
+        while waiting and waiting[0].start == start:
+            shown.append(waiting.popleft())
+        if shown:
+            yield CueInterval(start, end, sorted(shown, key=lambda cue: not cue.beside_speech))
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line: white space and control characters become one space, and none is at its ends."""
+    return " ".join(_CONTROL_CHARACTER.sub(" ", text).split())
+
+
+def player_milliseconds(time: float, start_seconds: float) -> int:
+    """Return a time as players count it, in milliseconds from 0.
+
+    Args:
+        time: Presentation time, in seconds.
+        start_seconds: Presentation time at which players start the file, in seconds.
+    """
+    return max(0, round((time - start_seconds) * 1000))
+
+
+def _has_clips(source: AnnotatedSource) -> bool:
+    return source.clips is not None and bool(source.clips.described)
+
+
+def _seen(source: AnnotatedSource, made_from: CueSource) -> Sequence[Segment] | None:
+    """Return what was seen in a source, of the annotations that cues are made from; None if there are none of them."""
+    if made_from == "clips" or (made_from == "both" and _has_clips(source)):
+        return _one_after_the_other(source.clips.described) if source.clips else None
+    return source.captions.spans if source.captions and made_from in ("captions", "both") else None
+
+
+def _one_after_the_other(clips: Iterable[ClipText]) -> list[Segment]:
+    """Return the descriptions of clips, each until the next clip starts at most, because clips may overlap."""
+    ordered = sorted(clips, key=lambda clip: clip.start)
+    next_start = dict(pairwise(sorted({clip.start for clip in ordered})))
+    return [Segment(clip.start, min(clip.end, next_start.get(clip.start, clip.end)), clip.text) for clip in ordered]
+
+
+def _cue(segment: Segment, start_seconds: float, beside_speech: bool = False) -> Cue | None:
+    """Return the cue of a segment; None if its text is empty, or it starts later than subtitles can express."""
+    start, end = (player_milliseconds(time, start_seconds) for time in (segment.start, segment.end))
+    text = one_line(segment.text)
+    if not text or start >= _LAST_MS:
+        return None
+    return Cue(start, min(max(end, start + 1), _LAST_MS), f"[{text}]" if beside_speech else text, beside_speech)
+
+
+def _readable_segments(utterance: Utterance) -> Iterator[Segment]:
+    """Cut an utterance before words into segments that viewers can read at once.
+
+    A short utterance, or one whose words have no times, remains one segment.
+    """
+    start, end, text, words = utterance.start, utterance.end, utterance.text, utterance.words or ()
+    offsets = _word_offsets(words, text)
+    if not offsets or (end - start <= _MAX_SECONDS and len(text) <= _MAX_CHARACTERS):
+        yield Segment(start, end, text)
+        return
+    first = 0
+    for number, offset in enumerate(offsets[1:], 1):
+        too_long = words[number].end - words[first].start > _MAX_SECONDS
+        if too_long or offset + len(words[number].text) - offsets[first] > _MAX_CHARACTERS:
+            yield Segment(words[first].start, words[number - 1].end, text[offsets[first] : offset])
+            first = number
+    yield Segment(words[first].start, words[-1].end, text[offsets[first] :])
+
+
+def _word_offsets(words: Sequence[Word], text: str) -> list[int]:
+    """Return the offset in `text` at which each word begins; empty if a word is not in it.
+
+    Joining the words would not do: only the text shows whether there are spaces between them, and Chinese has none.
+    """
+    offsets, stop = list[int](), 0
+    for word in words:
+        offset = text.find(word.text, stop)
+        if offset < 0:
+            return []
+        offsets.append(offset)
+        stop = offset + len(word.text)
+    return offsets
 
 
 def webvtt(cues: Sequence[Cue]) -> str:

@@ -16,8 +16,16 @@ from typing import Any, Generic, Literal, TypeVar
 from reelscribe.contract.outcomes import Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
-from reelscribe.export.annotated import AnnotatedSource, Captions, Clips, ClipText, FlaggedCaption, Shots, Transcript
-from reelscribe.results.cells import cell
+from reelscribe.export.annotations_reader import (
+    AnnotatedSource,
+    Captions,
+    Clips,
+    ClipText,
+    FlaggedCaption,
+    Shots,
+    Transcript,
+)
+from reelscribe.results.escaping import csv_cell, escape_surrogates
 from reelscribe.results.records import Kind
 
 WriteSource = Callable[[AnnotatedSource], None]
@@ -40,9 +48,9 @@ class Column(Generic[Item]):
     value: Callable[[AnnotatedSource, Item], Any]
     """Returns the value for a source, and what the row is about: one of its annotations, or again the source."""
     nullable: bool = False
-    """Whether a value may be None."""
+    """True if a value may be None."""
     in_csv: bool = True
-    """Whether CSV has this column; Parquet has all."""
+    """True if CSV has this column; Parquet has all."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,7 @@ def csv_writer(path: Path, table: Table[Any]) -> Iterator[WriteSource]:
         writer.writerow(column.name for column in columns)
 
         def write(source: AnnotatedSource) -> None:
-            writer.writerows(map(cell, row) for row in table.rows(source, columns))
+            writer.writerows(map(csv_cell, row) for row in table.rows(source, columns))
 
         yield write
 
@@ -277,8 +285,4 @@ def _parquet_value(value: Any) -> Any:
         return value.start, value.end, _parquet_value(value.text), value.probability
     if not isinstance(value, str):
         return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode(errors="backslashreplace").decode()
-    return value  # not a copy: a group holds the path of each source many times
+    return escape_surrogates(value)

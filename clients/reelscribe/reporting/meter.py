@@ -129,18 +129,13 @@ class Snapshot:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore a snapshot from the JSON that `asdict` made of it, in this version or another one."""
-        known = _known_fields(cls, value)
-        known["lanes"] = tuple(TrackSnapshot(**_known_fields(TrackSnapshot, track)) for track in value["lanes"])
-        known["outage"] = Outage(**value["outage"]) if value.get("outage") else None
-        known["nodes"] = tuple(NodeSnapshot(**_known_fields(NodeSnapshot, node)) for node in value.get("nodes", ()))
-        known["failures"] = tuple((path, kind, message) for path, kind, message in value.get("failures", ()))
+        """Restore a snapshot from the JSON that `asdict` made of it; other fields of the JSON are left out."""
+        known = {field.name: value[field.name] for field in fields(cls)}
+        known["lanes"] = tuple(TrackSnapshot(**track) for track in value["lanes"])
+        known["outage"] = Outage(**value["outage"]) if value["outage"] else None
+        known["nodes"] = tuple(NodeSnapshot(**node) for node in value["nodes"])
+        known["failures"] = tuple((path, kind, message) for path, kind, message in value["failures"])
         return cls(**known)
-
-
-def _known_fields(of: type[Any], value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(of)}
-    return {name: each for name, each in value.items() if name in names}
 
 
 class Stalls:

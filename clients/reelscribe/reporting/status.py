@@ -51,8 +51,8 @@ class RunStatus:
     """Why it ended early; otherwise empty."""
     pid: int
     """Its process."""
-    time: float | None
-    """When the figures were saved, in seconds since the epoch; None if an earlier version saved them."""
+    time: float
+    """When the figures were saved, in seconds since the epoch."""
     snapshot: Snapshot
     """Its figures."""
     command: str = ""
@@ -77,7 +77,7 @@ class RunStatus:
         else:
             state = "interrupted" if text == "interrupted" else "ended early"
         reason = text.removeprefix("ended: ") if state == "ended early" else ""
-        return cls(state, reason, int(saved["pid"]), saved.get("time"), snapshot, str(saved.get("command") or ""))
+        return cls(state, reason, int(saved["pid"]), float(saved["time"]), snapshot, str(saved.get("command") or ""))
 
     @property
     def goes_on(self) -> bool:
@@ -129,7 +129,7 @@ class RunStatus:
         if self.goes_on:
             left = time_left_in_words(now)
             parts.append(Text(f"{left} left; {limit_in_words(now)}" if left else str(limit_in_words(now))))
-            parts += [Text(f"as of {describe_clock(self.time)}")] if self.time else []
+            parts.append(Text(f"as of {describe_clock(self.time)}"))
         if now.nodes:
             lost = f", lost {times(now.nodes_lost)}" if now.nodes_lost else ""
             title = nodes_in_words(now) if self.goes_on else count(len(now.nodes), "node")

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple
 
-from reelscribe._files import atomic_file
-from reelscribe.errors import CONTROL_CHARACTERS, REORDERING_CHARACTERS, OutputError, printable
+from reelscribe._files import FolderLock, atomic_file, writer_of
+from reelscribe.errors import OutputError, printable
+from reelscribe.results.escaping import escape_surrogates, to_json
+from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import ModelSettings, Record
+from reelscribe.results.schema import NAME as LEDGER
 
 NAME = "annotations.jsonl"
 """Name of the file of records in an output folder."""
@@ -29,29 +32,15 @@ SETTINGS_NAME = "run.json"
 FAILURES_NAME = "failures.txt"
 """Name of the list of failed sources in an output folder."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-# What a terminal obeys, what turns text around, and what some readers take for the end of a line: escaped, it is the
-# same text for every reader of JSON. The control characters below U+0020 are escaped anyway.
-_UNSEEN = re.compile(f"[{CONTROL_CHARACTERS}{REORDERING_CHARACTERS}\u2028\u2029]")
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _COPIED_BYTES = 2**20
 _INFERRED_BYTES = 2**23  # Readers infer the types of fields from a beginning that is at least so long.
 
 
 class _Line(NamedTuple):
-    """Where a line is in the file. A smaller line is less than a larger one; of equally large ones, the first is."""
+    """The place of a line in the file. Of two lines, the smaller is less; of equally large ones, the first is."""
 
     size: int
     start: int
-
-
-def escape_surrogates(text: str) -> str:
-    """Return text that is valid Unicode, as the files of results have it.
-
-    Python keeps bytes of a path that are not UTF-8 as halves of surrogate pairs, which no reader of JSON accepts. Each
-    becomes a backslash, `u` and four digits, which stand in the text as such.
-    """
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def check_folder(out: Path) -> None:
@@ -102,9 +91,37 @@ def write_results(out: Path, records: Iterable[Record]) -> tuple[int, int]:
                     failures.append(_failure(record))
         if size > _INFERRED_BYTES:
             _move_to_beginning(partial, sorted(set(smallest.values()), key=lambda line: line.start))
-    _write_small(out / SETTINGS_NAME, _settings_to_json(settings).encode("utf-8", "backslashreplace"))
+    _write_small(out / SETTINGS_NAME, escape_surrogates(_settings_to_json(settings)).encode())
     _write_small(out / FAILURES_NAME, b"".join(failures))
     return count, len(failures)
+
+
+@contextmanager
+def current_annotations(out: Path) -> Iterator[Path]:
+    """Provide an annotations.jsonl that has all that the ledger of a folder knows now.
+
+    The files of results in the folder are written anew. While a run is writing there, other files are made for the
+    duration of the block, with the sources that are done so far. A folder without a ledger keeps its files as they are.
+
+    Args:
+        out: The folder of a run.
+
+    Yields:
+        The path of the file, with the other files of results beside it.
+
+    Raises:
+        OutputError: The ledger cannot be read, or the files cannot be written.
+    """
+    if not (out / LEDGER).exists():
+        yield out / NAME
+    elif writer_of(out):
+        with TemporaryDirectory(prefix="reelscribe-") as folder, LedgerReader(out) as reader:
+            write_results(Path(folder), reader.records())
+            yield Path(folder) / NAME
+    else:
+        with FolderLock(out, "export"), LedgerReader(out) as reader:
+            write_results(out, reader.records())
+        yield out / NAME
 
 
 def iter_line(record: Record, typed: set[str]) -> Iterator[str]:
@@ -121,7 +138,7 @@ def iter_line(record: Record, typed: set[str]) -> Iterator[str]:
             yield from _iter_array(name, value, typed)
         else:
             _add_typed(name, value, typed)
-            yield _json(value)
+            yield to_json(value)
         separator = ","
     yield "}\n"
 
@@ -130,7 +147,7 @@ def _iter_array(name: str, values: Iterator[dict[str, Any]], typed: set[str]) ->
     separator = "["
     for value in values:
         _add_typed(name, value, typed)
-        yield separator + _json(value)
+        yield separator + to_json(value)
         separator = ","
     yield "[]" if separator == "[" else "]"
 
@@ -196,15 +213,6 @@ def _write_small(path: Path, content: bytes) -> None:
             return
         with atomic_file(path) as partial:
             partial.write_bytes(content)
-
-
-def _json(value: Any) -> str:
-    text = _ENCODER.encode(value)
-    if text.isascii() and "\x7f" not in text:
-        return text
-    text = _UNSEEN.sub(lambda char: f"\\u{ord(char[0]):04x}", text)
-    # In JSON, a backslash that stands in the text as such is written twice.
-    return _SURROGATE.sub(lambda half: "\\" + escape_surrogates(half[0]), text)
 
 
 @contextmanager

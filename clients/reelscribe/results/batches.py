@@ -103,8 +103,7 @@ class SavedFrameBatch(SavedBatch):
         )
 
 
-def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None = None) -> Caption:
-    """Return a saved caption. Ledgers of earlier versions have no `avg_logprob`."""
+def _caption(frame_index: int, pts_seconds: float, text: str, avg_logprob: float | None) -> Caption:
     return Caption(
         read_count("frame_index", frame_index),
         read_number("pts_seconds", pts_seconds),
@@ -175,7 +174,7 @@ class SavedClipBatch(SavedBatch):
     def seconds(self) -> float:
         """Length of all clips together."""
         clips: list[DescribedClip | ClipFailure] = [*self.described, *self.failures]
-        return sum(clip.end_seconds - clip.start_seconds for clip in clips)
+        return sum(clip.end - clip.start for clip in clips)
 
     def _lists(self) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         described = [tuple(vars(clip).values()) for clip in self.described]
@@ -207,7 +206,7 @@ def clip_results(batches: Iterable[SavedClipBatch]) -> Iterator[ClipResult]:
     """Yield the result of each clip of successive batches, in the order of the clips."""
     for batch in batches:
         results: list[ClipResult] = [*batch.described, *batch.failures]
-        yield from sorted(results, key=attrgetter("start_seconds", "end_seconds"))
+        yield from sorted(results, key=attrgetter("start", "end"))
 
 
 class TimedTranscript(NamedTuple):

@@ -21,35 +21,33 @@ _FIND_FILES = "SELECT path, stat, sha256 FROM files WHERE path IN ({})"
 _FIND_JOBS = """
     SELECT sha256, settings, id, opened, total, done, error FROM jobs WHERE sha256 IN ({}) AND settings IN ({})
 """
-_FIND_SPANS_OF_JOBS = "SELECT job, first, stop, anchor FROM parts WHERE job IN ({}) ORDER BY job, first"
+_FIND_SPANS_OF_JOBS = "SELECT job, first, stop, anchor FROM batches WHERE job IN ({}) ORDER BY job, first"
 
 
 @dataclass(frozen=True)
 class SavedVideo:
-    """What the ledger keeps about a video that was opened."""
+    """A video that was opened, as the ledger keeps it."""
 
     info: VideoInfo
     end_seconds: float
     """Presentation time at which the part of the video ends from which frames are chosen, in seconds."""
     why_incomplete: str | None
-    """Why frames are missing from the file; None if it is complete."""
+    """The reason why frames are missing from the file; None if it is complete."""
     shots: Sequence[Section] | None = None
     """The shots of the video; None if nobody has asked for them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        value = {"info": vars(self.info), "end_seconds": self.end_seconds, "cut": self.why_incomplete}
-        return value if self.shots is None else {**value, "shots": self.shots}
+        return {**vars(self), "info": vars(self.info)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        shots = value.get("shots")
         saved = cls(
             VideoInfo(**value["info"]),
             read_number("end_seconds", value["end_seconds"]),
-            value["cut"],
-            None if shots is None else [_section(*shot) for shot in shots],
+            value["why_incomplete"],
+            None if value["shots"] is None else [_section(*shot) for shot in value["shots"]],
         )
         check_types(saved)
         check_types(saved.info)
@@ -58,20 +56,20 @@ class SavedVideo:
 
 @dataclass(frozen=True)
 class SavedAudio:
-    """What the ledger keeps about the audio of a source that was opened."""
+    """The audio of a source that was opened, as the ledger keeps it."""
 
     info: AudioInfo
     why_incomplete: str | None
-    """Why audio is missing from the part of the file that was decoded; None if none is missing."""
+    """The reason why audio is missing from the part of the file that was decoded; None if none is missing."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that the ledger keeps."""
-        return {"info": vars(self.info), "cut": self.why_incomplete}
+        return {**vars(self), "info": vars(self.info)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` returned."""
-        saved = cls(AudioInfo(**value["info"]), value["cut"])
+        saved = cls(AudioInfo(**value["info"]), value["why_incomplete"])
         check_types(saved)
         check_types(saved.info)
         return saved
@@ -101,11 +99,11 @@ class Job:
     id: int
     """Number of the job in the ledger."""
     opened: SavedSource | None
-    """What is known about the source; None until a run has opened it."""
+    """The description of the source; None until a run has opened it."""
     total: int | None
     """Number of its chosen frames or samples; None until it is known."""
     done: bool
-    """Whether nothing is left to do, whether it went well or not."""
+    """True if nothing is left to do, because it went well or ended with an error."""
     error: SourceError | None
     """The error that the job ended with, also while it is tried again; None if it ended well or was never done."""
     missing: Sequence[Span]
@@ -171,7 +169,7 @@ def missing_spans(saved: Iterable[tuple[int, int, int | None]], total: int | Non
 
 
 class FoundFile(NamedTuple):
-    """What the ledger knows about a file that has been digested."""
+    """A file that has been digested, as the ledger knows it."""
 
     stat: str
     """Its `file_stat` before it was read. If it is another one now, the file has been written to since."""

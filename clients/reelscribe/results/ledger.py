@@ -43,14 +43,14 @@ _ADD_JOB = "INSERT INTO jobs (sha256, settings) VALUES (?, ?) RETURNING id"
 _SAVE_OPENED = "UPDATE jobs SET opened = ?, total = ? WHERE id = ? AND (total IS NULL OR ? IS NOT NULL)"
 _FINISH_JOB = "UPDATE jobs SET done = 1, error = ? WHERE id = ?"
 _REOPEN_JOB = "UPDATE jobs SET done = 0, opened = NULL, total = NULL WHERE id = ?"
-_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? ORDER BY first"
-_SAVE_BATCH = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM batches WHERE job = ? ORDER BY first"
+_SAVE_BATCH = "INSERT OR REPLACE INTO batches VALUES (?, ?, ?, ?, ?)"
 _COUNT_FAILURES = """
-    SELECT json_extract(failure.value, '$[2]'), count(*) FROM parts, json_each(parts.results, '$[2]') AS failure
+    SELECT json_extract(failure.value, '$[2]'), count(*) FROM batches, json_each(batches.results, '$[2]') AS failure
     WHERE job = ? GROUP BY 1 ORDER BY min(first)
 """
-_FORGET_FAILED_BATCHES = "DELETE FROM parts WHERE job = ? AND json_array_length(results, '$[2]') > 0"
-_FORGET_BATCHES = "DELETE FROM parts WHERE job = ?"
+_FORGET_FAILED_BATCHES = "DELETE FROM batches WHERE job = ? AND json_array_length(results, '$[2]') > 0"
+_FORGET_BATCHES = "DELETE FROM batches WHERE job = ?"
 _SAVE_SOURCE = """
     INSERT INTO sources (path, name, bytes, sha256, error) VALUES (?, ?, ?, ?, ?) ON CONFLICT (path) DO UPDATE SET
         name = excluded.name, bytes = coalesce(excluded.bytes, bytes), sha256 = coalesce(excluded.sha256, sha256),
@@ -73,7 +73,7 @@ _FORGET_CONTENT = (
     AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)
     """,
     """
-    DELETE FROM parts WHERE job IN (SELECT id FROM jobs WHERE sha256 = ?1)
+    DELETE FROM batches WHERE job IN (SELECT id FROM jobs WHERE sha256 = ?1)
     AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)
     """,
     "DELETE FROM jobs WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM sources WHERE sha256 = ?1)",
@@ -102,7 +102,7 @@ class Ledger:
         self._thread = ThreadPoolExecutor(1, "ledger")
         self._turns = Turns[Query, Any](self._take_turn)
         self.reservations = Reservations()
-        """Which contents somebody works on, by their digests."""
+        """The contents on which somebody works, by their digests."""
         self._reopened: set[int] = set()
 
     async def __aenter__(self) -> Self:

@@ -45,7 +45,7 @@ Batch = TypeVar("Batch", SavedFrameBatch, SavedAudioBatch, SavedClipBatch)
 _BATCHES_READ_AT_ONCE = 16
 _SOURCES_READ_AT_ONCE = 1024
 
-_FIND_BATCHES = "SELECT first, stop, anchor, results FROM parts WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
+_FIND_BATCHES = "SELECT first, stop, anchor, results FROM batches WHERE job = ? AND first > ? ORDER BY first LIMIT ?"
 _SOURCE_COLUMNS = "SELECT path, name, bytes, sha256, error, missing FROM sources"
 _FIND_SOURCE = f"{_SOURCE_COLUMNS} WHERE path = ?"
 _FIND_SOURCES = f"{_SOURCE_COLUMNS} WHERE path > ? ORDER BY path LIMIT ?"
@@ -165,7 +165,7 @@ class LedgerReader:
             elif kind == "clips":
                 record = replace(record, description_result=self._description_result(settings, job))
             elif kind == "shots":
-                record = replace(record, shot_result=self._shot_result(settings, job))
+                record = replace(record, shot_result=ShotResult(_model_settings(settings), **_video_fields(job)))
             else:
                 record = replace(record, transcript_result=self._transcript_result(settings, job))
         return record
@@ -186,34 +186,16 @@ class LedgerReader:
             )
 
     def _caption_result(self, settings: str, job: Job) -> CaptionResult:
-        video = job.opened if isinstance(job.opened, SavedVideo) else None
         return CaptionResult(
             _model_settings(settings),
-            video=video.info if video else None,
-            end_seconds=video.end_seconds if video else 0.0,
-            shots=(video and video.shots) or (),
-            error=job.error,
+            **_video_fields(job),
+            end_seconds=job.opened.end_seconds if isinstance(job.opened, SavedVideo) else 0.0,
             results=partial(self.frame_results, job.id),
         )
 
     def _description_result(self, settings: str, job: Job) -> DescriptionResult:
-        video = job.opened if isinstance(job.opened, SavedVideo) else None
-        return DescriptionResult(
-            _model_settings(settings),
-            video=video.info if video else None,
-            shots=(video and video.shots) or (),
-            error=job.error,
-            results=partial(self.clip_results, job.id),
-        )
-
-    def _shot_result(self, settings: str, job: Job) -> ShotResult:
-        video = job.opened if isinstance(job.opened, SavedVideo) else None
-        return ShotResult(
-            _model_settings(settings),
-            video=video.info if video else None,
-            shots=(video and video.shots) or (),
-            error=job.error,
-        )
+        results = partial(self.clip_results, job.id)
+        return DescriptionResult(_model_settings(settings), **_video_fields(job), results=results)
 
     def _transcript_result(self, settings: str, job: Job) -> TranscriptResult:
         model_settings = _model_settings(settings)
@@ -248,6 +230,24 @@ class LedgerReader:
             if self._closed:
                 raise OutputError(f"{self._path}: closed; read the results of a record before its run ends")
             return self._database.execute(statement, values).fetchall()
+
+
+def earlier_run_state(out: Path) -> dict[str, Any] | None:
+    """Return the state that the latest run into a folder saved last; None if there was none.
+
+    Raises:
+        OutputError: The ledger cannot be read.
+    """
+    if not (out / NAME).exists():
+        return None
+    with LedgerReader(out) as reader:
+        return reader.run_state()
+
+
+def _video_fields(job: Job) -> dict[str, Any]:
+    """Return the fields that the results of all jobs on a video have: `video`, `shots` and `error`."""
+    video = job.opened if isinstance(job.opened, SavedVideo) else None
+    return {"video": video and video.info, "shots": (video and video.shots) or (), "error": job.error}
 
 
 @lru_cache

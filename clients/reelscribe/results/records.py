@@ -137,7 +137,7 @@ class ShotResult:
     """The shots of one source."""
 
     settings: ModelSettings
-    """How they were found; the model is the detector."""
+    """The detector, as the model, and its settings."""
     video: VideoInfo | None = None
     """None if the source could not be opened as a video."""
     shots: Sequence[Section] = ()
@@ -183,9 +183,9 @@ class Record:
     description_result: DescriptionResult | None = None
     """None if no clips were described."""
     unreadable: SourceError | None = None
-    """Why the source could not be read when a run last tried; None if it could. Older results are kept."""
+    """The reason why the source could not be read when a run last tried; None if it could. Older results are kept."""
     missing: bool = False
-    """Whether the source was gone from the disk when the last run into the folder ended."""
+    """True if the source was gone from the disk when the last run into the folder ended."""
     absolute_path: str = ""
     """Absolute path, which tells sources of several folders apart."""
     folder: Path | None = field(default=None, compare=False, repr=False)
@@ -277,7 +277,7 @@ class Record:
         if self.caption_result:
             yield from ((caption.pts_seconds, caption.text) for caption in self.caption_result.captions())
         elif self.description_result:
-            yield from ((clip.start_seconds, clip.text) for clip in self.description_result.described())
+            yield from ((clip.start, clip.text) for clip in self.description_result.described())
         elif self.transcript_result:
             yield from ((utterance.start, utterance.text) for utterance in self.transcript_result.utterances())
 
@@ -316,7 +316,7 @@ _KINDS: dict[type, Kind] = {
 }
 
 _PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "sound"}
-"""What errors call the part of a source that each kind of result is made of, in the order in which they are told."""
+"""The part of a source from which each kind of result is made, as errors call it and in their order."""
 
 
 class KnownSource(NamedTuple):
@@ -329,11 +329,11 @@ class KnownSource(NamedTuple):
     sha256: str | None
     """Digest of its content; None if it could never be read."""
     missing: bool
-    """Whether it was gone from the disk when the last run into the folder ended."""
+    """True if it was gone from the disk when the last run into the folder ended."""
 
 
 class FinishedSource(NamedTuple):
-    """What a record tells of a source without its results."""
+    """The record of a source without its results."""
 
     path: bytes
     """Absolute path, which identifies the source in the ledger."""
@@ -344,7 +344,7 @@ class FinishedSource(NamedTuple):
     sha256: str | None
     """Digest of its content; None if it could never be read."""
     missing: bool
-    """Whether it was gone from the disk when the last run ended."""
+    """True if it was gone from the disk when the last run ended."""
     error: SourceError | None
     """The error of its record."""
     settings: Mapping[Kind, str]
@@ -367,7 +367,7 @@ def _flagged(results: Iterable[Described], settings: ModelSettings) -> Iterator[
 
 
 def _shot(shot: Section) -> dict[str, Any]:
-    times = {"start_seconds": shot.start_seconds, "end_seconds": shot.end_seconds}
+    times = {"start": shot.start_seconds, "end": shot.end_seconds}
     return {**times, "start_frame": shot.start_frame, "end_frame": shot.end_frame}
 
 

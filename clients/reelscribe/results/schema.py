@@ -1,4 +1,4 @@
-"""The tables of the ledger, and how a ledger of an earlier version becomes one of this version.
+"""The tables of the ledger, and how it is opened.
 
 files      The digest of each file, with the `file_stat` that the file had before it was read. A path is stored as
            the bytes of its absolute name.
@@ -7,7 +7,7 @@ headers    The duration in seconds and the frames per second that the header of 
 settings   Each model with its settings, as JSON with sorted keys.
 jobs       One row for each content and settings: what is known of the opened source (JSON), its total number of
            chosen frames or samples, whether the job is done, and the error that it ended with (JSON).
-parts      The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
+batches    The saved batches of a job: the frames or samples from `first` to before `stop`, and their results (JSON;
            see batches.py).
 sources    Each source that a run has finished: its name as it was last given, size, digest, why it could not be
            read (JSON), and whether it was gone from the disk when the last run ended.
@@ -18,9 +18,7 @@ run        A single row: the state of the latest run, as JSON.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -32,37 +30,29 @@ from reelscribe.errors import OutputError, printable
 NAME = "ledger.sqlite"
 """Name of the ledger in an output folder."""
 
-VERSION = 5
+VERSION = 1
 """Version of a ledger with these tables, as SQLite's `user_version`."""
 
-STAT_WITHOUT_DEVICE = "rtrim(rtrim(stat, '0123456789'))"
-"""Makes the `file_stat` of an earlier version, which ended with the number of a device, the one of this version."""
-
-FIND_SPANS = "SELECT first, stop, anchor FROM parts WHERE job = ? ORDER BY first"
+FIND_SPANS = "SELECT first, stop, anchor FROM batches WHERE job = ? ORDER BY first"
 """Finds the frames or samples of the saved batches of a job, for `job_from_row`."""
 
 _EDITED = "it was edited or is damaged: put a copy of it in its place, or choose another --out"
 
-_TABLES = {"files", "settings", "jobs", "parts", "run"}
-"""The tables that a ledger of every version has."""
+_OWN_TABLES = {"files", "settings", "jobs", "run"}
+"""Tables by which a ledger is told from the database of another program."""
 
-_log = logging.getLogger(__name__)
-
-_VERSION_2 = """
+_TABLES = f"""
 CREATE TABLE files (path BLOB PRIMARY KEY, stat TEXT NOT NULL, sha256 TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE headers (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL, frames_per_second REAL) WITHOUT ROWID;
 CREATE TABLE settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL UNIQUE);
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, settings INTEGER NOT NULL REFERENCES settings,
     opened TEXT, total INTEGER, done INTEGER NOT NULL DEFAULT 0, error TEXT, UNIQUE (sha256, settings)
 );
-CREATE TABLE parts (
+CREATE TABLE batches (
     job INTEGER NOT NULL REFERENCES jobs, first INTEGER NOT NULL, stop INTEGER NOT NULL, anchor INTEGER,
     results TEXT NOT NULL, PRIMARY KEY (job, first)
 ) WITHOUT ROWID;
-CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
-"""
-
-_NEW_IN_VERSION_3 = """
 CREATE TABLE sources (
     path BLOB PRIMARY KEY, name BLOB NOT NULL, bytes INTEGER, sha256 TEXT, error TEXT,
     missing INTEGER NOT NULL DEFAULT 0
@@ -71,57 +61,30 @@ CREATE INDEX sources_by_content ON sources (sha256);
 CREATE TABLE results (
     path BLOB NOT NULL, kind TEXT NOT NULL, job INTEGER NOT NULL REFERENCES jobs, PRIMARY KEY (path, kind)
 ) WITHOUT ROWID;
-"""
-
-_NEW_IN_VERSION_4 = """
-DROP TABLE IF EXISTS durations;
-CREATE TABLE headers (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL, frames_per_second REAL) WITHOUT ROWID;
-"""
-
-_NEW_IN_VERSION_5 = f"""
-UPDATE files SET stat = {STAT_WITHOUT_DEVICE};
-UPDATE headers SET stat = {STAT_WITHOUT_DEVICE};
-"""  # noqa: S608 - the text is our own
-
-# Version 2 did not keep which sources it had finished. These are the files whose content has a job that is done.
-_FILL_FROM_VERSION_2 = """
-INSERT INTO sources (path, name, bytes, sha256)
-    SELECT path, path, CAST(stat AS INTEGER), sha256 FROM files
-    WHERE EXISTS (SELECT 1 FROM jobs WHERE jobs.sha256 = files.sha256 AND done);
-INSERT OR REPLACE INTO results (path, kind, job)
-    SELECT path, CASE WHEN json_extract(value, '$.sampling') IS NULL THEN 'transcript' ELSE 'captions' END, jobs.id
-    FROM sources JOIN jobs USING (sha256) JOIN settings ON settings.id = jobs.settings WHERE done ORDER BY jobs.id;
+CREATE TABLE run (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
 """
 
 
 def open_ledger(path: Path) -> sqlite3.Connection:
-    """Open a ledger to write to it; it is created if it is missing, and brought up to date if it is older.
+    """Open a ledger to write to it; it is created if it is missing.
 
     Args:
         path: The ledger.
 
     Raises:
-        OutputError: It is a symbolic link, or `version_of` refuses it. Nothing was written to it.
+        OutputError: It is a symbolic link, or `_has_tables` refuses it. Nothing was written to it.
         sqlite3.Error: It cannot be opened.
     """
     if path.is_symlink():  # the lock is that of this folder, and another folder may have the same ledger
         raise OutputError(f"{path}: a symbolic link; expected a file or nothing there; link the folder instead")
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        version = version_of(database, path)
+        has_tables = _has_tables(database, path)
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        if version == 2:
-            _set_aside(path.with_name("annotations.jsonl"))
-        if version < VERSION:
-            to_version_4 = {
-                0: _VERSION_2 + _NEW_IN_VERSION_3 + _NEW_IN_VERSION_4,
-                2: _NEW_IN_VERSION_3 + _FILL_FROM_VERSION_2 + _NEW_IN_VERSION_4,
-                3: _NEW_IN_VERSION_4,
-                4: "",
-            }
-            statements = to_version_4[version] + _NEW_IN_VERSION_5
-            database.executescript(f"BEGIN; {statements} PRAGMA user_version = {VERSION}; COMMIT;")
+        if not has_tables:
+            database.executescript(f"BEGIN; {_TABLES} COMMIT;")
     except BaseException:
         database.close()
         raise
@@ -138,7 +101,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         path: The ledger.
 
     Raises:
-        OutputError: `version_of` refuses it.
+        OutputError: `_has_tables` refuses it.
         sqlite3.Error: It cannot be read.
     """
     address = f"{path.absolute().as_uri()}?mode=ro"
@@ -146,33 +109,19 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         address += "&immutable=1"
     database = sqlite3.connect(address, uri=True, check_same_thread=False)
     try:
-        version_of(database, path)
+        _has_tables(database, path)
     except BaseException:
         database.close()
         raise
     return database
 
 
-def _set_aside(annotations: Path) -> None:
-    """Keep the records that a run with the earlier version wrote, because they will be written anew in another form.
-
-    They also stay under their own name until then.
-    """
-    kept = annotations.with_name("annotations.version-2.jsonl")
-    if annotations.exists() and not kept.exists():
-        try:
-            os.link(annotations, kept)
-        except OSError:  # the file system has no links
-            shutil.copy2(annotations, kept)
-        _log.info("%s: the records that an earlier version wrote are kept as %s", annotations.parent, kept.name)
-
-
-def version_of(database: sqlite3.Connection, path: Path) -> int:
-    """Return the version of a ledger, which is 0 for a new one.
+def _has_tables(database: sqlite3.Connection, path: Path) -> bool:
+    """Return whether a ledger has its tables; a new one has none.
 
     Raises:
-        OutputError: It is of a newer version, of another program, or has triggers or views, which no version makes and
-            which would run when the ledger is written or read.
+        OutputError: It is of another version, of another program, or has triggers or views, which reelscribe never
+            makes and which would run when the ledger is written or read.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (application,) = database.execute("PRAGMA application_id").fetchone()
@@ -180,19 +129,19 @@ def version_of(database: sqlite3.Connection, path: Path) -> int:
     for kind, name in database.execute("SELECT type, name FROM sqlite_master"):
         found[kind].add(name)
     tables = found["table"]
-    if application or (version and not tables >= _TABLES) or (not version and tables):
+    if application or (version and not tables >= _OWN_TABLES) or (not version and tables):
         raise OutputError(
             f"{path}: expected a ledger of reelscribe, got a database of another program, which was left as it is;"
             " choose another --out"
         )
-    if version not in (0, *range(2, VERSION + 1)):
-        advice = "a newer version of reelscribe wrote it: use that one, or " if version > VERSION else ""
+    if version not in (0, VERSION):
         raise OutputError(
-            f"{path}: expected a ledger of version 2 to {VERSION}, got {version}; {advice}choose another --out"
+            f"{path}: expected a ledger of version {VERSION}, got {version}; use the version of reelscribe that wrote"
+            " it, or choose another --out"
         )
     if others := found["trigger"] | found["view"]:
         raise OutputError(f"{path}: it has a trigger or view, {min(others)!r}; remove it, or choose another --out")
-    return int(version)
+    return bool(version)
 
 
 @contextmanager

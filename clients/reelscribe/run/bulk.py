@@ -26,9 +26,8 @@ from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.outlook import Outlook, other_results
 from reelscribe.reporting.progress import Progress, usual_progress
 from reelscribe.reporting.summary import summary_lines
-from reelscribe.results.known_files import earlier_run_state
 from reelscribe.results.ledger import Ledger
-from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.ledger_reader import LedgerReader, earlier_run_state
 from reelscribe.results.records import Kind, Record
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import row_errors

@@ -26,9 +26,9 @@ from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.meter import Meter
 from reelscribe.reporting.outlook import Choice, Outlook
 from reelscribe.reporting.units import UNITS
-from reelscribe.results.known_files import KnownFiles, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
+from reelscribe.results.ledger_snapshot import KnownJob, LedgerSnapshot
 from reelscribe.results.schema import NAME as LEDGER
 from reelscribe.results.schema import path_key
 from reelscribe.run.tracks.track import Track
@@ -123,7 +123,7 @@ def make_plan(
     Raises:
         OutputError: The ledger cannot be read.
     """
-    known = KnownFiles(out, [(track.kind, track.job_settings) for track in tracks])
+    known = LedgerSnapshot(out, [(track.kind, track.job_settings) for track in tracks])
     seen: set[str] = set()
     sources = [_look_up(path, known, tracks, seen) for path in paths]
     if limit is not None:
@@ -145,7 +145,7 @@ def _count_others(out: Path, sources: Sequence[PlannedSource]) -> tuple[int, int
     return len(errors), sum(error is not None for error in errors)
 
 
-def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: set[str]) -> PlannedSource:
+def _look_up(path: str, known: LedgerSnapshot, tracks: Sequence[Track[Any]], seen: set[str]) -> PlannedSource:
     video = os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES
     stat = file_stat(path)
     header = known.header(path, stat)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from reelscribe._files import try_lock
 from reelscribe.errors import ServerError, StartupError
-from reelscribe.server.options import SERVER_VARIABLE
 from reelscribe.server.settings import read_properties, tokens_required
 
 if TYPE_CHECKING:  # imported when needed
@@ -146,11 +145,7 @@ class Instance:
         mark = str(self.directory.resolve())
 
         def belongs(process: psutil.Process) -> bool:
-            environment = _environment(process)
-            # Servers of earlier versions have the other variable, in which a user's own programs now have an address.
-            return environment.get(INSTANCE_VARIABLE) == mark or (
-                environment.get(SERVER_VARIABLE) == mark and is_java(process)
-            )
+            return _environment(process).get(INSTANCE_VARIABLE) == mark
 
         return list(filter(belongs, psutil.process_iter()))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from reelscribe.browse.index.building import iter_lines
 from reelscribe.browse.index.lines import digest_of, fingerprint
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.results.annotations import escape_surrogates
+from reelscribe.results.escaping import escape_surrogates
 from reelscribe.results.records import FinishedSource
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from reelscribe.browse.index.lines import SourceRow
 
-VERSION = 2
+VERSION = 1
 """Version of an index with these tables, as SQLite's `user_version`."""
 
 ANNOTATIONS, JOURNAL = 0, 1

@@ -18,7 +18,7 @@ from reelscribe.pages.views import FailureExample, FailureGroup, Figure, NodeRow
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.status import MOST_NODES, RunStatus
 from reelscribe.reporting.words import describe_clock
-from reelscribe.results.known_files import earlier_run_state
+from reelscribe.results.ledger_reader import earlier_run_state
 
 MOST_RATES = 600
 """Largest number of points of the speed over time; of more, every second one is dropped."""

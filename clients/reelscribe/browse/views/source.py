@@ -199,10 +199,10 @@ def tracks_of(record: SavedRecord) -> list[Track]:
             *(Line(each.pts_seconds, each.pts_seconds, each.error, failed=True) for each in record.caption_failures),
         ],
         "clips": [
-            *(Line(each.start_seconds, each.end_seconds, each.text, each.flags) for each in record.clips),
-            *(Line(each.start_seconds, each.end_seconds, each.error, failed=True) for each in record.clip_failures),
+            *(Line(each.start, each.end, each.text, each.flags) for each in record.clips),
+            *(Line(each.start, each.end, each.error, failed=True) for each in record.clip_failures),
         ],
-        "shots": [Line(each.start_seconds, each.end_seconds) for each in record.shots],
+        "shots": [Line(each.start, each.end) for each in record.shots],
     }
     tracks = []
     for kind, unordered in lines.items():

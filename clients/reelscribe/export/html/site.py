@@ -21,7 +21,8 @@ from reelscribe.browse.media import MediaFiles, MediaRefused, playback_of_format
 from reelscribe.browse.records import SavedRecord, UnreadableRecord, read_record
 from reelscribe.browse.views.pictures import picture_of_line
 from reelscribe.browse.views.source import source_view, used_settings
-from reelscribe.export.folder import ExportFolder
+from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
+from reelscribe.export.folder import ExportFolder, common_folder_of
 from reelscribe.export.html.index import IndexedPage, IndexedText, SearchIndex
 from reelscribe.export.html.library import CardFile
 from reelscribe.export.html.links import MEDIA, SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
@@ -29,8 +30,6 @@ from reelscribe.export.html.media import ExportedMedia
 from reelscribe.export.html.options import SiteOptions
 from reelscribe.export.html.pictures import THUMBNAIL_NAME, ExportedPictures
 from reelscribe.export.html.sharing import Shared
-from reelscribe.export.names import common_folder_of
-from reelscribe.export.reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC as STATIC_FILES
 from reelscribe.pages.render import Renderer

@@ -161,7 +161,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
                     )
                 )
         failures += [ClipFailure(span.start_seconds, span.end_seconds, UNDECODABLE) for span in batch.undecodable]
-        failures.sort(key=lambda failure: failure.start_seconds)
+        failures.sort(key=lambda failure: failure.start)
         return SavedClipBatch(batch.first, batch.stop, batch.anchor, described=described, failures=failures)
 
     def _amount(self, saved: SavedClipBatch) -> float:

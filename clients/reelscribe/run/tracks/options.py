@@ -68,12 +68,11 @@ class CaptionOptions:
         """Return everything except the weights that decides the captions, as JSON. It is part of the key of a job."""
         return {
             "sampling": self.sampling.to_json(),
-            **({"detection": self.detection.to_json()} if self.sampling.per_shot else {}),
+            "detection": self.detection.to_json() if self.sampling.per_shot else None,
             "resize": self.resize,
-            **({"deinterlace": True} if self.deinterlace else {}),
+            "deinterlace": self.deinterlace,
             "reuse_levels": REUSE_LEVELS if self.reuse else None,
-            # A key of its own, and only with `reuse`, so that jobs of earlier versions keep their keys.
-            **({"reuse_drift_levels": REUSE_DRIFT_LEVELS} if self.reuse else {}),
+            "reuse_drift_levels": REUSE_DRIFT_LEVELS if self.reuse else None,
             "frame": asdict(description.input_size),
             **description.numerics(),
             "prompt": description.prompt,
@@ -155,12 +154,12 @@ class ClipOptions:
             "clips": self.cutting.settings(),
             "budget": self.budget(description).to_json(),
             "resize": self.resize,
-            **({"deinterlace": True} if self.deinterlace else {}),
+            "deinterlace": self.deinterlace,
             **description.numerics(),
             "system_prompt": description.system_prompt,
             "prompt": self.prompt or description.prompt,
             "still_prompt": description.still_prompt,
-            **({} if self.json_schema is None else {"json_schema": self.json_schema}),
+            "json_schema": self.json_schema,
             "generation": dict(description.generation),
         }
 

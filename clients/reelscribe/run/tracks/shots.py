@@ -71,8 +71,7 @@ class ShotTrack(Track[OpenedVideo]):
 
     async def _prepare(self) -> None:
         self.model = Model("reelscribe shots", VERSION)
-        deinterlace = {"deinterlace": True} if self.options.deinterlace else {}
-        self.settings = {"detection": self.options.detection.to_json(), **deinterlace}
+        self.settings = {"detection": self.options.detection.to_json(), "deinterlace": self.options.deinterlace}
         # Nothing is written to its slots.
         self.pool = DecodePool(self.options.decode_workers, 1, 0, stall_seconds=self.options.stall_seconds)
 

@@ -7,7 +7,7 @@ import pytest
 from reelscribe.contract.outcomes import Utterance
 from reelscribe.errors import UsageError
 from reelscribe.export.formats import export
-from reelscribe.export.texts import plain_text
+from reelscribe.export.plain_text import plain_text
 from support.exporting import annotations, record, transcript_record
 
 

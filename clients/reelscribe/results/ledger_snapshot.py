@@ -1,4 +1,4 @@
-"""What a ledger knows about files before a run begins: how long they are, and how much of them was done before."""
+"""The state of a ledger before a run begins, for its plan: how long files are, and how much of them is done."""
 
 from __future__ import annotations
 
@@ -12,29 +12,24 @@ from typing import Any
 
 from reelscribe.contract.fields import check_types, read_number, read_text
 from reelscribe.contract.source import Header
-from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import (
     NAME,
-    STAT_WITHOUT_DEVICE,
-    VERSION,
     open_to_read,
     output_errors,
     path_key,
     row_errors,
     settings_text,
-    version_of,
 )
 
-_FILES = "SELECT path, {stat}, sha256 FROM files"
-_HEADERS = "SELECT path, {stat}, seconds, frames_per_second FROM headers"
+_FILES = "SELECT path, stat, sha256 FROM files"
+_HEADERS = "SELECT path, stat, seconds, frames_per_second FROM headers"
 _UNREADABLE = "SELECT path FROM sources WHERE error IS NOT NULL"
-_HAS_TABLE = "SELECT count(*) FROM sqlite_master WHERE name = ?"
 # The batches of a job that ended well hold all of it, so they need not be added up. What is known of a source can be
 # long, and is read only for jobs that choose nothing.
 _JOB_COLUMNS = """
     sha256, total, done, error, CASE WHEN done AND error IS NULL THEN total ELSE
-        (SELECT coalesce(sum(stop - first), 0) FROM parts WHERE job = jobs.id) END,
+        (SELECT coalesce(sum(stop - first), 0) FROM batches WHERE job = jobs.id) END,
         CASE total WHEN 0 THEN
             json_extract(opened, '$.info.end_seconds') - json_extract(opened, '$.info.start_seconds') END
 """
@@ -49,19 +44,19 @@ _SHOWN = f"""
 
 @dataclass(frozen=True)
 class ShownJob:
-    """What the record of a source shows, made with other settings than those of the run."""
+    """The job that the record of a source shows, made with other settings than those of the run."""
 
     sha256: str
     """Digest of the content that it was made of."""
     settings: Mapping[str, Any]
     """The model with its settings."""
     job: KnownJob
-    """How far it is."""
+    """The progress of this job."""
 
 
 @dataclass(frozen=True)
 class KnownJob:
-    """How far the annotation of a content by one model with its settings is."""
+    """The progress of the annotation of a content by one model with its settings."""
 
     total: int | None
     """Number of its chosen frames or samples; None if it is not known."""
@@ -70,25 +65,13 @@ class KnownJob:
     searched: float
     """Seconds of the video that was searched for shots alone; 0 for a job that chooses frames or samples."""
     done: bool
-    """Whether nothing is left to do, whether it went well or not."""
+    """True if nothing is left to do, because it went well or ended with an error."""
     error_type: str | None
     """Type of the error that it ended with, also while it is tried again; None if it ended well or never ended."""
 
 
-def earlier_run_state(out: Path) -> dict[str, Any] | None:
-    """Return the state that the latest run into a folder saved last; None if there was none.
-
-    Raises:
-        OutputError: The ledger cannot be read.
-    """
-    if not (out / NAME).exists():
-        return None
-    with LedgerReader(out) as reader:
-        return reader.run_state()
-
-
-class KnownFiles:
-    """What a ledger knew about files when this was made."""
+class LedgerSnapshot:
+    """All that a ledger knew about files when this was made."""
 
     def __init__(self, out: Path, models: Sequence[tuple[Kind, Mapping[str, Any]]]) -> None:
         """Read the ledger in a folder; there need not be one.
@@ -109,22 +92,15 @@ class KnownFiles:
         if not path.exists():
             return
         with output_errors(path, "read"), row_errors(path), closing(open_to_read(path)) as database:
-            self._read(database, version_of(database, path), models)
+            self._read(database, models)
 
-    def _read(
-        self, database: sqlite3.Connection, version: int, models: Sequence[tuple[Kind, Mapping[str, Any]]]
-    ) -> None:
-        columns = {"stat": "stat" if version == VERSION else STAT_WITHOUT_DEVICE}
-        self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES.format(**columns))}
-        # Ledgers of earlier versions have fewer tables.
-        if database.execute(_HAS_TABLE, ["results"]).fetchone() != (0,):
-            self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
-            self._shown = [dict(_shown(database, kind, settings)) for kind, settings in models]
-        if database.execute(_HAS_TABLE, ["headers"]).fetchone() != (0,):
-            rows = database.execute(_HEADERS.format(**columns))
-            self._headers = {key: (stat, Header(*header)) for key, stat, *header in rows}
-            for _, header in self._headers.values():
-                check_types(header)
+    def _read(self, database: sqlite3.Connection, models: Sequence[tuple[Kind, Mapping[str, Any]]]) -> None:
+        self._digests = {key: (stat, sha256) for key, stat, sha256 in database.execute(_FILES)}
+        self._unreadable = {key for (key,) in database.execute(_UNREADABLE)}
+        self._shown = [dict(_shown(database, kind, settings)) for kind, settings in models]
+        self._headers = {key: (stat, Header(*header)) for key, stat, *header in database.execute(_HEADERS)}
+        for _, header in self._headers.values():
+            check_types(header)
         self._jobs = [dict(_jobs(database, settings)) for _, settings in models]
 
     def digest(self, path: str, stat: str) -> str | None:

@@ -1,35 +1,160 @@
-"""Reads `annotations.jsonl`, line by line, and checks the type of every value that is exported."""
+"""Reads what exports take from `annotations.jsonl`, line by line, and checks the type of every value."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reelscribe.contract.outcomes import ClipFailure, Segment, Utterance
+from reelscribe.contract.outcomes import Caption, ClipFailure, Segment, Utterance
 from reelscribe.contract.source import Section
 from reelscribe.contract.speech import Word
 from reelscribe.errors import UsageError, brief
-from reelscribe.export.annotated import (
-    AnnotatedSource,
-    AudioStream,
-    Captions,
-    Clips,
-    ClipText,
-    FlaggedCaption,
-    Shots,
-    Transcript,
-    VideoStream,
-)
 from reelscribe.results.annotations import SETTINGS_NAME
-from reelscribe.results.records import Model
+from reelscribe.results.escaping import restore_path
+from reelscribe.results.records import Kind, Model
 
 T = TypeVar("T")
 
 _HEAD = re.compile(r'\{"source": *')
-_ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
+
+
+@dataclass(frozen=True)
+class FlaggedCaption(Caption):
+    """The caption of one frame, and why it deserves a second look."""
+
+    flags: tuple[str, ...] = ()
+    """Reasons such as "repetition"."""
+
+
+@dataclass(frozen=True)
+class Captions:
+    """The captions of a source."""
+
+    model: Model
+    frames: list[FlaggedCaption]
+    """The caption of each frame that has one, in the order of the frames."""
+    spans: list[Segment]
+    """Equal captions in a row as one span, in the order of time."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The transcript of a source."""
+
+    model: Model
+    utterances: list[Utterance]
+    """In the order of time."""
+
+
+@dataclass(frozen=True)
+class ClipText:
+    """The description of one clip."""
+
+    start: float
+    """Presentation time at which the clip starts, in seconds."""
+    end: float
+    """Presentation time at which it ends, in seconds."""
+    frames: int
+    """Number of frames that the model was shown."""
+    text: str
+    """The description."""
+    json: str | None
+    """The answer as the text of JSON; None if no JSON schema was given."""
+    status: str
+    """Either "complete", if the model ended the text by itself, or "truncated"."""
+    tokens: int
+    """Number of tokens of the text."""
+    avg_logprob: float | None
+    """Average natural-log probability of its tokens, at most 0; None if it is not known."""
+    flags: tuple[str, ...]
+    """Reasons why it deserves a second look, such as "repetition"."""
+
+
+@dataclass(frozen=True)
+class Clips:
+    """The descriptions of the clips of a source."""
+
+    model: Model
+    described: list[ClipText]
+    """The clips that have a description, in the order of time; they may overlap."""
+    failures: list[ClipFailure]
+    """The clips that have none, in the order of time."""
+
+
+@dataclass(frozen=True)
+class Shots:
+    """The shots of a source."""
+
+    detector: Model | None
+    """The detector that found them; None if they were only looked for to choose clips or frames."""
+    shots: list[Section]
+    """In the order of time."""
+
+
+@dataclass(frozen=True)
+class VideoStream:
+    """The part of `media` that is exported."""
+
+    duration_seconds: float
+    width: int
+    height: int
+    frames: int
+    codec: str
+
+
+@dataclass(frozen=True)
+class AudioStream:
+    """The part of `audio` that is exported."""
+
+    seconds: float
+    codec: str
+
+
+@dataclass(frozen=True)
+class AnnotatedSource:
+    """The part of a record that is exported."""
+
+    path: str
+    """Path of the source as it was given to the run."""
+    absolute_path: str
+    """Absolute path of the source."""
+    bytes: int | None
+    """Size in bytes; None if it could not be read."""
+    sha256: str | None
+    """Digest of the source in hexadecimal digits; None if it could not be read."""
+    missing: bool
+    """True if the source was gone from the disk when the last run into the folder ended."""
+    error: tuple[str, str] | None
+    """Type and message of the error; None if the source has none."""
+    start_seconds: float
+    """Presentation time at which players start the file, in seconds: that of its first frame or audio."""
+    video: VideoStream | None
+    """None if the record has none."""
+    audio: AudioStream | None
+    """None if the record has none."""
+    captions: Captions | None
+    """None if no captions were made."""
+    transcript: Transcript | None
+    """None if no transcript was made."""
+    clips: Clips | None
+    """None if no clips were described."""
+    shots: Shots | None
+    """None if no shots were looked for, or some were looked for to choose clips or frames, and there are none."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of annotations that the record has, even if they are empty."""
+        kinds: dict[Kind, Any] = {
+            "captions": self.captions,
+            "transcript": self.transcript,
+            "clips": self.clips,
+            "shots": self.shots,
+        }
+        return tuple(kind for kind, value in kinds.items() if value is not None)
 
 
 def read_models(annotations: Path) -> dict[str, Model]:
@@ -127,8 +252,8 @@ def annotated_source(line: bytes, models: Mapping[str, Model]) -> AnnotatedSourc
         audio=AudioStream(_seconds(audio["seconds"]), _text(audio["codec"])) if audio else None,
         captions=None if value["caption_settings"] is None else _captions(value, models),
         transcript=None if value["speech_settings"] is None else _transcript(value, models),
-        clips=None if value.get("clip_settings") is None else _clips(value, models),
-        shots=_shots(value.get("shots", []), value.get("shot_settings"), models),
+        clips=None if value["clip_settings"] is None else _clips(value, models),
+        shots=_shots(value["shots"], value["shot_settings"], models),
     )
 
 
@@ -186,11 +311,11 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
         model=models[value["clip_settings"]],
         described=[
             ClipText(
-                start=_seconds(item["start_seconds"]),
-                end=_seconds(item["end_seconds"]),
+                start=_seconds(item["start"]),
+                end=_seconds(item["end"]),
                 frames=_index(item["frames"]),
                 text=_text(item["text"]),
-                json=None if item.get("json") is None else json.dumps(item["json"], ensure_ascii=False),
+                json=None if item["json"] is None else json.dumps(item["json"], ensure_ascii=False),
                 status=_text(item["status"]),
                 tokens=_index(item["tokens"]),
                 avg_logprob=_logprob(item["avg_logprob"]),
@@ -199,7 +324,7 @@ def _clips(value: Any, models: Mapping[str, Model]) -> Clips:
             for item in value["clips"]
         ],
         failures=[
-            ClipFailure(_seconds(item["start_seconds"]), _seconds(item["end_seconds"]), _text(item["error"]))
+            ClipFailure(_seconds(item["start"]), _seconds(item["end"]), _text(item["error"]))
             for item in value["clip_failures"]
         ],
     )
@@ -210,8 +335,8 @@ def _shots(items: Any, settings: Any, models: Mapping[str, Model]) -> Shots | No
         Section(
             start_frame=_index(item["start_frame"]),
             end_frame=_index(item["end_frame"]),
-            start_seconds=_seconds(item["start_seconds"]),
-            end_seconds=_seconds(item["end_seconds"]),
+            start_seconds=_seconds(item["start"]),
+            end_seconds=_seconds(item["end"]),
         )
         for item in items
     ]
@@ -225,8 +350,7 @@ def _model(value: Any) -> Model:
 
 
 def _path(value: Any) -> str:
-    """Return a path with the bytes that are not UTF-8 as Python keeps them; records have them as text."""
-    return _ESCAPED_BYTE.sub(lambda escape: chr(int(escape[1], 16)), _text(value))
+    return restore_path(_text(value))
 
 
 def _word(value: Any) -> Word:
@@ -236,8 +360,7 @@ def _word(value: Any) -> Word:
 
 
 def _flags(value: Any) -> tuple[str, ...]:
-    """Return the flags of a caption or clip, which records of earlier versions lack."""
-    flags = value.get("flags", [])
+    flags = value["flags"]
     if type(flags) is not list:
         raise TypeError(f"expected a list of flags, got {brief(flags)}")
     return tuple(map(_text, flags))

@@ -1,55 +1,22 @@
-"""What is done with an output folder outside of a run: bring its files up to date, and forget sources."""
+"""Forgets sources: deletes what the ledger of a folder knows about them, with their records and thumbnails."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from reelscribe._files import FolderLock, writer_of
+from reelscribe._files import FolderLock
 from reelscribe.errors import OutputError, UsageError
-from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.annotations import write_results
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.results.records import KnownSource
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.results.schema import open_ledger, output_errors, path_key
+from reelscribe.results.schema import path_key
 from reelscribe.thumbnails.store import ThumbnailStore
-
-
-@contextmanager
-def current_annotations(out: Path) -> Iterator[Path]:
-    """Provide an annotations.jsonl that has all that the ledger of a folder knows now.
-
-    The files of results in the folder are written anew. While a run is writing there, other files are made for the
-    duration of the block, with the sources that are done so far. A folder without a ledger keeps its files as they are.
-
-    Args:
-        out: The folder of a run.
-
-    Yields:
-        The path of the file, with the other files of results beside it.
-
-    Raises:
-        OutputError: The ledger cannot be read, or the files cannot be written.
-    """
-    if not (out / LEDGER).exists():
-        yield out / ANNOTATIONS
-    elif writer_of(out):
-        with TemporaryDirectory(prefix="reelscribe-") as folder, LedgerReader(out) as reader:
-            write_results(Path(folder), reader.records())
-            yield Path(folder) / ANNOTATIONS
-    else:
-        with FolderLock(out, "export"):
-            with output_errors(out / LEDGER, "written"):
-                open_ledger(out / LEDGER).close()  # makes the tables of this version if an earlier one wrote it
-            with LedgerReader(out) as reader:
-                write_results(out, reader.records())
-        yield out / ANNOTATIONS
 
 
 async def forget(out: Path, names: Sequence[str], *, missing: bool = False, dry_run: bool = False) -> list[KnownSource]:
