@@ -27,9 +27,8 @@ from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError
 from runtime.generation import generate
 from runtime.metrics import Counters
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from runtime.settings import ModelSettings
-from runtime.weights import load_pretrained, revision_of
 
 PROCESSOR_TOLERANCE = 0.03
 """Largest accepted mean difference between our pixel values of a noise frame and those of the model's processor.

@@ -29,9 +29,8 @@ from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens, generate
 from runtime.greedy_search import GreedySearch
 from runtime.metrics import Counters
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
 from runtime.patch_product import PatchProduct
-from runtime.settings import ModelSettings
-from runtime.weights import load_pretrained, revision_of
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from transformers.utils.hub import cached_file
 from clips.families import Family, ProcessorSettings
 from reelscribe.contract.clips import Clip
 from reelscribe.errors import StartupError
+from runtime.model_settings import ModelSettings
 from runtime.patch_product import PatchProduct
-from runtime.settings import ModelSettings
 
 logger = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorT
             tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
             averages = recorder.averages(tokens, end_tokens(model, options))
         # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
-        # stage (pipeline/link.py).
+        # stage (pipeline/stage_link.py).
         return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
 
 

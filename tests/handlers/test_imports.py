@@ -65,7 +65,7 @@ def test_modules_at_the_top_shadow_no_other_module():
     assert subprocess.check_output([sys.executable, "-c", command], text=True) == "[]\n"
 
 
-STAGE_MODULES = ("captions.halves", "transcripts.whisper.halves")
+STAGE_MODULES = ("captions.halves", "transcripts.whisper.ctranslate2_engine")
 """The modules that only a model in two stages needs, besides the package `pipeline`."""
 LOAD_BOTH = """
 import sys

@@ -26,8 +26,7 @@ from lib.gpu.models import (
 )
 from reelscribe.contract.clips import Clip
 from reelscribe.contract.speech import TranscriptionOptions
-from transcripts.chunks import Chunk
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchEngine
 
