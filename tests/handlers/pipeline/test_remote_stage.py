@@ -13,7 +13,7 @@ import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
-from captions.halves import Blip2FirstStage, Blip2SecondStage
+from captions.families.blip2 import Blip2FirstStage, Blip2SecondStage
 from phrases import SAMPLE_RATE
 from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_link import StageLink
