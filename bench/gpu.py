@@ -30,8 +30,6 @@ variants of a batch once:
 - compiled: the same, with torch.compile for the step that generates a token.
 - graphs: the same, with CUDA graphs too (torch.compile's "reduce-overhead").
 
-BLIP-2 writes by the handler's own greedy search in bf16 and fp16, and by transformers' generate in the other variants.
-
 The columns that are shares of the time:
 
 - idle: the device did nothing. The busy time is from torch's profiler in one more run, the whole time is the median
@@ -159,7 +157,7 @@ def check(subjects: Sequence[Subject], device: torch.device) -> Report:
     for subject in subjects:
         with tempfile.TemporaryDirectory() as directory:
             subject.save(Path(directory), device)
-            # Attention as plain multiplications, which torch counts, instead of one kernel; so in our own layers below.
+            # Attention as plain multiplications, which torch counts, instead of one kernel.
             loaded = subject.load(Path(directory), VARIANTS["eager"], device)
         loaded.model.requires_grad_(False)  # otherwise the counter expects gradients
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

@@ -69,7 +69,7 @@ from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from reelscribe.run.tracks.options import CaptionOptions
-from runtime.settings import ModelSettings
+from runtime.model_settings import ModelSettings
 
 WORKERS, BATCH_SIZE = 2, 1
 """The documented setting: workers that share a device, and requests in a call."""

@@ -26,7 +26,7 @@ from lib.report import Report, publish
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.decode.audio import Audio
 from reelscribe.run.tracks.options import SpeechOptions
-from transcripts.ctranslate2_conversion import convert
+from transcripts.whisper.ctranslate2_conversion import convert
 
 MEDIA = Path(__file__).resolve().parent.parent / "demo" / "media"
 OPTIONS = SpeechOptions(transcription=TranscriptionOptions(word_times=True))

@@ -59,7 +59,7 @@ from reelscribe.decode.audio import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.options import SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
-from transcripts.ctranslate2_conversion import convert
+from transcripts.whisper.ctranslate2_conversion import convert
 
 SEED = 20_261_124
 RECORDING_SECONDS = (60, 180)

@@ -18,9 +18,9 @@ Each round runs all ways once, one after the other, while the processes of the o
 Figures are medians and, in brackets, smallest and largest. A rank idles while it does not compute its stage: the first
 rank while it waits for answers or hands a batch over, the second while it has no batch.
 
-All processes keep the memory that they free, as those of a handler do (runtime/heap.py). Otherwise glibc returns it to
-the kernel and allocates it anew for each batch, depending on what lies beside it, which cost one way up to a third of
-its time.
+All processes keep the memory that they free, as those of a handler do (worker/handler.py). Otherwise glibc returns it
+to the kernel and allocates it anew for each batch, depending on what lies beside it, which cost one way up to a third
+of its time.
 
 The first table has the stages alone, one after the other in one process, and the speed-up that their times allow: n
 batches that each take e in the first stage and w in the second are done after e + w + (n - 1) * max(e, w) instead of
@@ -47,7 +47,7 @@ from phrases import SAMPLE_RATE
 from reelscribe.contract.frames import FrameArray
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.video import Video, VideoTask
-from transcripts.chunks import Chunk
+from transcripts.speech_model import Chunk
 
 WAYS: tuple[Way, ...] = ("one process", "one process, 2 threads", "blocking", "asynchronous")
 ALL: tuple[Way, ...] = ("alone", *WAYS)

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import AutoConfig
 
-from reelscribe.contract.speech import ChunkTranscript
+from reelscribe.contract.model import SpeechDescription
+from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
+from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
 from runtime.metrics import Counters
 from runtime.second_stage import SecondStage, StageFunction
 from transcripts.audio_requests import AudioLimits, AudioReader
-from transcripts.chunks import Chunk
-from transcripts.models import describe, load_second_stage, load_speech_model
-from transcripts.settings import SpeechSettings
+from transcripts.ctc_model import CtcModel
+from transcripts.speech_model import Chunk, SpeechModel, SpeechSettings
+from transcripts.whisper.model import WhisperModel, load_whisper_decoder
 from worker.handler import LoadedModel, ModelHandler
+
+WHISPER = "WhisperForConditionalGeneration"
 
 
 class SpeechHandler(ModelHandler[SpeechSettings]):
@@ -50,8 +56,25 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
             return transcripts
 
         limits = AudioLimits(settings.max_chunks, model.chunk_seconds, settings.max_file_seconds)
+        description = SpeechDescription(
+            name=settings.model,
+            revision=model.revision,
+            sample_rate=model.sample_rate,
+            chunk_seconds=model.chunk_seconds,
+            languages=model.languages,
+            tasks=model.tasks,
+            language=model.languages[0] if len(model.languages) == 1 else settings.language,
+            word_times=model.word_times,
+            generation=model.generation,
+            dtype=model.dtype,
+            engine=settings.engine,
+            device_batch=settings.device_batch,
+            max_chunks=settings.max_chunks,
+            workers=workers,
+            response_seconds=response_seconds,
+        )
         return LoadedModel(
-            describe(model, settings, workers, response_seconds).to_json(),
+            description.to_json(),
             lambda: AudioReader(limits, model),
             DeviceBatches(
                 collect,
@@ -67,7 +90,61 @@ class SpeechHandler(ModelHandler[SpeechSettings]):
 
     def load_second_stage(self, settings: SpeechSettings, device: torch.device) -> StageFunction:
         """Load the decoder of a Whisper."""
-        return load_second_stage(settings, device)
+        architecture = _architecture(settings)
+        if architecture != WHISPER:
+            raise _no_two_stages(settings, architecture)
+        return load_whisper_decoder(settings, device)
+
+
+def load_speech_model(
+    settings: SpeechSettings, device: torch.device, counters: Counters, second_stage: SecondStage | None = None
+) -> SpeechModel:
+    """Load a speech model with the class for its architecture, and transcribe a second of silence with it.
+
+    Args:
+        settings: Which model, and how it generates.
+        device: Where to load it.
+        counters: Counts tokens.
+        second_stage: The decoder of a Whisper in another process. By default, this process loads the whole model.
+
+    Returns:
+        The model, ready for requests.
+
+    Raises:
+        StartupError: The architecture is not supported, or it cannot be split into two stages.
+    """
+    architecture = _architecture(settings)
+    model: SpeechModel
+    if architecture == WHISPER:
+        model = WhisperModel(settings, device, counters, second_stage)
+    elif settings.engine != "torch":
+        raise StartupError(
+            f"model {settings.model}: expected {WHISPER} where handler, engine is {settings.engine}, got"
+            f" {architecture}; build the archive without --engine"
+        )
+    elif second_stage is not None:
+        raise _no_two_stages(settings, architecture)
+    elif architecture.endswith("ForCTC"):
+        model = CtcModel(settings, device, counters)
+    else:
+        raise StartupError(f"model {settings.model}: expected {WHISPER} or a ...ForCTC, got {architecture}")
+    # A model that cannot transcribe must not load, and no request should wait for lazy initialisation.
+    silence = np.zeros(model.sample_rate, np.float32)
+    model.transcribe([Chunk(silence, TranscriptionOptions(word_times=model.word_times))])
+    return model
+
+
+def _architecture(settings: SpeechSettings) -> str:
+    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+    architectures: list[str] = config.architectures or ["nothing"]
+    return architectures[0]
+
+
+def _no_two_stages(settings: SpeechSettings, architecture: str) -> StartupError:
+    return StartupError(
+        f"model {settings.model}: expected {WHISPER} where handler, stages is 2, got {architecture}, which cannot be"
+        " split into two stages; build the archive without --stages"
+    )
 
 
 handle = SpeechHandler().handle

@@ -27,8 +27,8 @@ from PIL import Image
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe.contract.frames import InputSize
 from reelscribe.errors import RequestError
+from transcripts.audio_file import checksum
 from transcripts.audio_requests import AudioLimits, AudioReader
-from transcripts.ogg_pages import checksum
 from worker.body_file import limited_time
 from worker.request_batch import Unread
 from worker.still_image import is_still

@@ -14,8 +14,8 @@ import torch
 from captions.frame_requests import FrameLimits, FrameReader
 from reelscribe.contract.frames import FrameArray, FrameCaption, InputSize
 from runtime.device_batches import DeviceBatches
+from runtime.model_settings import ModelSettings
 from runtime.second_stage import SecondStage
-from runtime.settings import ModelSettings
 from worker.handler import LoadedModel, ModelHandler
 
 

@@ -16,10 +16,10 @@ import torch
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from runtime.device_batches import DeviceBatches
+from runtime.model_settings import ModelSettings
 from runtime.second_stage import SecondStage
-from runtime.settings import ModelSettings
 from transcripts.audio_requests import AudioLimits, AudioReader
-from transcripts.chunks import Chunk
+from transcripts.speech_model import Chunk
 from worker.handler import LoadedModel, ModelHandler
 
 

@@ -16,7 +16,7 @@ from reelscribe.decode.audio import Audio, AudioChunk
 from reelscribe.results.batches import SavedAudioBatch, TimedTranscript, audio_results
 from reelscribe.run.tracks.options import SpeechOptions
 from speech_handler import SpeechHandler
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import SpeechSettings
 from worker.request_batch import Unread
 
 

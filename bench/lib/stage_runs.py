@@ -23,13 +23,12 @@ from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
 from demo_server import CAPTIONER, SPEECH
 from lib.report import Spread
-from pipeline.pair import StagePair, join_pair
-from pipeline.remote import RemoteSecondStage, serve_second_stage
-from runtime.heap import keep_freed_memory
+from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
+from pipeline.stage_pair import StagePair, join_pair
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
 from speech_handler import SpeechHandler
-from transcripts.settings import SpeechSettings
-from worker.handler import LoadedModel, ModelHandler
+from transcripts.speech_model import SpeechSettings
+from worker.handler import LoadedModel, ModelHandler, keep_freed_memory
 
 Model = Literal["captioner", "captioner-beams", "speech"]
 Way = Literal["alone", "one process", "one process, 2 threads", "blocking", "asynchronous"]

@@ -81,7 +81,7 @@ class ClipBatches(torch.utils.data.IterableDataset[Batch]):
         for event_clip in events:
             moments, seconds = _moments(count, rng)
             clip = Clip(_frames(event_clip, moments, size, rng, noise), seconds)
-            pixels.append(PATCHING.pixel_values(PATCHING(clip.frames, torch.device("cpu"))))
+            pixels.append(PATCHING(clip.frames, torch.device("cpu"), torch.float32))
             questions.append(self._question(clip, prompt := _prompt(clip, rng)))
             answers.append(_answer(event_clip, moments[0], prompt))
             labels += [

@@ -1,9 +1,7 @@
 """A captioner: a loaded image-text-to-text model of transformers that turns frames into captions.
 
 `Captioner.encode` turns frames into the inputs of a second stage (runtime/second_stage.py), which generates tokens, and
-`Captioner.decode` turns the tokens into text. Of a BLIP-2, `encode` runs the image encoder, and the second stage is its
-language model (caption_writer.py), in this process or in another one. Of any other model, `encode` only computes pixel
-values, and the second stage is transformers' `generate` with the whole model (runtime/generation.py).
+`Captioner.decode` turns the tokens into text. The package `families` has what differs between models.
 """
 
 from __future__ import annotations
@@ -15,21 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
-from captions.caption_writer import CaptionWriter
+from captions.families import FAMILIES, Family
 from captions.frame_transform import FrameTransform, concatenate
-from captions.patch_embeddings import PatchEmbeddings
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError
-from runtime.generation import generate
 from runtime.metrics import Counters
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from runtime.settings import ModelSettings
-from runtime.weights import load_pretrained, revision_of
 
 PROCESSOR_TOLERANCE = 0.03
 """Largest accepted mean difference between our pixel values of a noise frame and those of the model's processor.
@@ -83,24 +77,21 @@ class Captioner:
             StartupError: The model's preprocessing cannot be reproduced here, or the model cannot be split into two
                 stages.
         """
-        model_class: type[Any] = AutoModelForImageTextToText
-        if second_stage is not None:
-            from captions.halves import Blip2FirstStage  # only a model in two stages needs it
-
-            _check_two_stages(settings)
-            model_class = Blip2FirstStage
-        self.settings = settings
+        self.settings, self._family = settings, _family(settings)
         self._counters = counters or Counters()
         self.processor = AutoProcessor.from_pretrained(settings.pretrained, revision=settings.revision)
+        model_class = AutoModelForImageTextToText if second_stage is None else _stages(settings, self._family)[0]
         self.model = load_pretrained(model_class, settings, device)
         # Not the model's dtype: transformers keeps some parameters of a BLIP-2 in float32, whatever the others are.
         self.dtype = settings.torch_dtype(device)
         self.transform = FrameTransform(self.processor.image_processor, device, self.dtype)
-        self._encodes_images = self.model.config.model_type == "blip-2"
-        if self._encodes_images:
-            self._embed_levels(self.model.vision_model)
-        self._second_stage = second_stage or LocalSecondStage(_writer(self.model, settings.generation))
-        self._prompt_inputs = self._encode_prompt(device)
+        self._second_stage = second_stage or LocalSecondStage(
+            partial(self._family.generate, self.model, settings.generation)
+        )
+        self._prompt_inputs: dict[str, torch.Tensor] = {}
+        if settings.prompt:
+            inputs = self._family.encode_prompt(self.processor, settings.prompt, self.transform.input_size)
+            self._prompt_inputs = {name: value.to(device) for name, value in inputs.items()}
         self._prefix = self._repeated_prompt()
         self._check_preprocessing()
         # A model that cannot caption must not load, and no request should wait for lazy initialisation.
@@ -137,16 +128,12 @@ class Captioner:
             frames: Arrays (N, H, W, 3) of uint8 RGB; each array may have its own size.
 
         Returns:
-            A dict for the B frames of all arrays: of a BLIP-2, "features" (B, queries, D), which are the encoded
-            images; of other models, "pixel_values" (B, 3, height, width). With a prompt, also "input_ids" (B, T) and,
-            except for GIT, "attention_mask" (B, T).
+            The inputs that the family of the model makes of the B frames of all arrays, and with a prompt also
+            "input_ids" (B, T) and, for most families, "attention_mask" (B, T).
         """
         with torch.inference_mode():
-            if self._encodes_images:
-                levels = concatenate([self.transform.levels(array) for array in frames])
-                images = {"features": self.model.get_image_features(levels, return_dict=True).pooler_output}
-            else:
-                images = {"pixel_values": concatenate([self.transform(array) for array in frames])}
+            pixel_values = concatenate([self.transform(array) for array in frames])
+            images = self._family.encode(self.model, pixel_values)
             # Copies, not views, as BLIP's `generate` writes into its prompt.
             count = sum(len(array) for array in frames)
             return images | {name: value.repeat(count, 1) for name, value in self._prompt_inputs.items()}
@@ -181,19 +168,6 @@ class Captioner:
             response_seconds=response_seconds,
         )
 
-    def _encode_prompt(self, device: torch.device) -> dict[str, Tensor]:
-        """The inputs of the second stage for the prompt, (1, T) each, with image tokens if the model has them."""
-        if not self.settings.prompt:
-            return {}
-        if self.model.config.model_type == "git":
-            # GIT continues its prompt, so the prompt must not have the end token that the processor would add.
-            tokenizer = self.processor.tokenizer
-            ids = tokenizer(self.settings.prompt, add_special_tokens=False)["input_ids"]
-            return {"input_ids": torch.tensor([[tokenizer.cls_token_id, *ids]], device=device)}
-        image = Image.new("RGB", (self.transform.input_size.width, self.transform.input_size.height))
-        inputs = self.processor(images=image, text=self.settings.prompt, return_tensors="pt").to(device)
-        return {name: inputs[name] for name in ("input_ids", "attention_mask")}
-
     def _count_generated(self, tokens: list[list[int]]) -> int:
         """Return how many tokens the model generated, without the prompt and special tokens."""
         prompt = self._prompt_inputs["input_ids"][0].tolist() if self._prompt_inputs else []
@@ -207,23 +181,6 @@ class Captioner:
             return ""
         (text,) = self.processor.batch_decode(self._prompt_inputs["input_ids"], skip_special_tokens=True)
         return str(text).strip()
-
-    def _embed_levels(self, vision: Any) -> None:
-        """Have the image encoder of a BLIP-2 take levels, and compare its first layer with what it was before.
-
-        Raises:
-            StartupError: They differ.
-        """
-        convolution = vision.embeddings.patch_embedding
-        vision.embeddings = PatchEmbeddings(vision.embeddings, self.transform)
-        # A frame of the input size is not resized, so nothing but the layer can differ.
-        size = self.transform.input_size
-        frame = np.random.default_rng(1).integers(0, 256, (size.height, size.width, 3), np.uint8)
-        pixels = self.processor.image_processor(images=[Image.fromarray(frame)], return_tensors="pt")["pixel_values"]
-        with torch.inference_mode():
-            theirs = convolution(pixels.to(convolution.weight)).flatten(2).transpose(1, 2)
-            ours = vision.embeddings.patches(self.transform.levels(frame[None]))
-        vision.embeddings.product.check(self.settings.model, ours, theirs)
 
     def _check_preprocessing(self) -> None:
         """Compare FrameTransform with the model's own processor; if they differed, captions would be silently wrong.
@@ -253,32 +210,30 @@ class Captioner:
 
 
 def load_second_stage(settings: CaptionSettings, device: torch.device) -> StageFunction:
-    """Load the language model of a BLIP-2 onto `device`.
+    """Load the second stage of a model, its language model, onto `device`.
 
     Returns:
-        What writes captions with this model.
+        The function that generates the tokens of captions with this model.
 
     Raises:
-        StartupError: The model is not a BLIP-2.
+        StartupError: The model cannot be split into two stages.
     """
-    from captions.halves import Blip2SecondStage  # only a model in two stages needs it
-
-    _check_two_stages(settings)
-    return _writer(load_pretrained(Blip2SecondStage, settings, device), settings.generation)
-
-
-def _writer(model: Any, options: dict[str, Any]) -> StageFunction:
-    """The second stage of a captioner in the process that has the weights of its language model."""
-    if model.config.model_type == "blip-2":
-        return CaptionWriter(model, options)
-    return partial(generate, model, options)
+    family = _family(settings)
+    model = load_pretrained(_stages(settings, family)[1], settings, device)
+    return partial(family.generate, model, settings.generation)
 
 
-def _check_two_stages(settings: CaptionSettings) -> None:
-    """Raise StartupError for a model other than a BLIP-2, as only a BLIP-2 can be split into two stages."""
-    kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
-    if kind != "blip-2":
+def _family(settings: CaptionSettings) -> Family:
+    config = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision)
+    return FAMILIES.get(config.model_type, Family)()
+
+
+def _stages(settings: CaptionSettings, family: Family) -> tuple[type[Any], type[Any]]:
+    """The classes of the two stages of a model. Raises StartupError if it cannot be split."""
+    if family.stages is None:
+        kind = AutoConfig.from_pretrained(settings.pretrained, revision=settings.revision).model_type
         raise StartupError(
             f"model {settings.model}: expected BLIP-2 where handler, stages is 2, got {kind}; models like BLIP and GIT"
             " fit one GPU: build the archive without --stages"
         )
+    return family.stages

@@ -24,8 +24,6 @@ class FrameTransform:
         input_size: The model's input size, and how frames are resampled to it.
         mean: What is subtracted from each channel (R, G, B), whose values are from 0 to 1.
         std: What each channel is then divided by.
-        scale: By channel, (3,) float32: with `shift`, a pixel value is level * scale + shift.
-        shift: By channel, (3,) float32.
     """
 
     def __init__(self, processor: Any, device: torch.device, dtype: torch.dtype) -> None:
@@ -43,10 +41,11 @@ class FrameTransform:
         self.mean = tuple(float(m) for m in processor.image_mean)
         self.std = tuple(float(s) for s in processor.image_std)
         self._device, self._dtype = device, dtype
-        # Of each channel, (level * factor - mean) / std is level * scale + shift.
+        # (level * factor - mean) / std is level * scale + shift, here for a whole row of R, G, B, R, G, B, ... If rows
+        # had only the three channels of a pixel, a CPU would take several times as long.
         std = torch.tensor(self.std, device=device)
-        self.scale = processor.rescale_factor / std
-        self.shift = -torch.tensor(self.mean, device=device) / std
+        self._scale = (processor.rescale_factor / std).repeat(self.input_size.width)
+        self._shift = (-torch.tensor(self.mean, device=device) / std).repeat(self.input_size.width)
 
     def __call__(self, frames: FrameArray) -> torch.Tensor:
         """Compute the pixel values of frames; frames that already have the input size are not resized.
@@ -57,26 +56,13 @@ class FrameTransform:
         Returns:
             Pixel values, (N, 3, height, width) in channels-last memory format, on the device.
         """
-        levels = self.levels(frames)
-        # Whole rows of R, G, B, R, G, B, ... If rows had only the three channels of a pixel, a CPU would take several
-        # times as long.
-        scale, shift = (values.repeat(self.input_size.width) for values in (self.scale, self.shift))
-        rows = torch.addcmul(shift, levels.flatten(2).float(), scale)
+        step = max(1, SOURCE_BYTES_AT_ONCE // max(1, frames[0].nbytes))
+        levels = concatenate([self._levels(frames[at : at + step]) for at in range(0, len(frames), step)])
+        rows = torch.addcmul(self._shift, levels.flatten(2).float(), self._scale)
         return rows.view(levels.shape).permute(0, 3, 1, 2).to(self._dtype)
 
-    def levels(self, frames: FrameArray) -> torch.Tensor:
-        """Move frames to the device, and resize those that do not have the input size.
-
-        Args:
-            frames: (N, H, W, 3) uint8 RGB.
-
-        Returns:
-            (N, height, width, 3) uint8, on the device.
-        """
-        step = max(1, SOURCE_BYTES_AT_ONCE // max(1, frames[0].nbytes))
-        return concatenate([self._levels(frames[at : at + step]) for at in range(0, len(frames), step)])
-
     def _levels(self, frames: FrameArray) -> torch.Tensor:
+        """The levels of frames in the input size, (N, height, width, 3) uint8, on the device."""
         # torch warns of read-only arrays. Frames of requests are views of a writable body, so they are not copied.
         source = torch.from_numpy(frames if frames.flags.writeable else frames.copy())
         levels = source.to(self._device, non_blocking=True)

@@ -19,19 +19,14 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoTokenizer
 
 from clips.families import FAMILIES, Family
-from clips.greedy_qwen import GreedyQwen
 from clips.processor_files import chat_template, check_preprocessing, read_settings
-from clips.vision_layers import join_sequences
 from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription, ClipStatus
 from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens, generate
-from runtime.greedy_search import GreedySearch
 from runtime.metrics import Counters
-from runtime.patch_product import PatchProduct
-from runtime.settings import ModelSettings
-from runtime.weights import load_pretrained, revision_of
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +137,7 @@ class Describer:
             )
         processor = read_settings(settings)
         self.family: Family = FAMILIES[config.model_type](processor)
+        check_preprocessing(settings, self.family)
         self.budget = settings.budget(self.family.budget)
         self.dtype = settings.torch_dtype(device)
         self._tokenizer = AutoTokenizer.from_pretrained(
@@ -151,13 +147,7 @@ class Describer:
         vocabulary = self._tokenizer.get_vocab()
         self._image_id, self._video_id = vocabulary[self.family.image_token], vocabulary[self.family.video_token]
         self.model = load_pretrained(AutoModelForImageTextToText, settings, device)
-        vision = self.model.model.visual
-        product = PatchProduct(vision.patch_embed.proj, *self.family.patching.normalisation(device))
-        check_preprocessing(settings, self.family, vision.patch_embed.proj, product)
-        vision.patch_embed = product
-        join_sequences(vision)
-        self._greedy = GreedyQwen.of(self.model) if GreedySearch.of(self.model, settings.generation) else None
-        self._ends = end_tokens(self.model, settings.generation)
+        self._ends = end_tokens(self.model.generation_config, settings.generation)
         # A model that cannot describe must not load, and no request should wait for lazy initialisation.
         size = self.budget.frame_size(self.budget.min_frames, 16 * self.budget.factor, 9 * self.budget.factor)
         frames = np.zeros((self.budget.min_frames, size.height, size.width, 3), np.uint8)
@@ -177,10 +167,7 @@ class Describer:
         return self._describe([clip for part in clips for clip in part], self.settings.generation)
 
     def _describe(self, clips: list[Clip], options: dict[str, Any]) -> list[ClipDescription]:
-        inputs, search = self.encode(clips), GreedySearch.of(self.model, options)
-        if self._greedy is not None and search is not None:
-            generated = self._greedy.generate(inputs, search)
-            return self.decode(generated["tokens"], generated["avg_logprobs"])
+        inputs = self.encode(clips)
         generated = generate(self.model, options, inputs)
         start = inputs["input_ids"].shape[1]
         return self.decode([row[start:] for row in generated["tokens"]], generated["avg_logprobs"])
@@ -192,9 +179,9 @@ class Describer:
             clips: The B clips; a clip of one frame is a still.
 
         Returns:
-            "input_ids", "attention_mask" and "mm_token_type_ids", (B, T) each; "pixel_values_videos", (P, values of a
-            patch) centred levels, and "video_grid_thw" (clips, 3), likewise "pixel_values" and "image_grid_thw" for
-            stills; and what else the family needs.
+            "input_ids", "attention_mask" and "mm_token_type_ids", (B, T) each; "pixel_values_videos" (P, values of a
+            patch) and "video_grid_thw" (clips, 3), likewise "pixel_values" and "image_grid_thw" for stills; and what
+            else the family needs.
         """
         stills, videos = [clip for clip in clips if _is_still(clip)], [clip for clip in clips if not _is_still(clip)]
         rows = self._tokenizer([self.text(clip) for clip in clips], add_special_tokens=False)["input_ids"]
@@ -289,7 +276,7 @@ class Describer:
         )
 
     def _pixels(self, clips: Sequence[Clip], values: str, grids: str) -> dict[str, Tensor]:
-        patches = [self.family.patching(clip.frames, self._device) for clip in clips]
+        patches = [self.family.patching(clip.frames, self._device, self.dtype) for clip in clips]
         grid = torch.tensor([self.family.grid(clip) for clip in clips], device=self._device)
         return {values: patches[0] if len(patches) == 1 else torch.cat(patches), grids: grid}
 

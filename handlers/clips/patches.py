@@ -11,7 +11,6 @@ from torch import Tensor
 
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import FrameArray
-from runtime.patch_product import centred, uncentred
 
 
 @dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Patching:
     merge: int
     """Patches in each row and column of a group; the language model takes one token for each group."""
     mean: tuple[float, ...]
-    """What is subtracted from each channel (R, G, B), whose values are from 0 to 1."""
+    """The mean of each channel (R, G, B), whose values are from 0 to 1; it is subtracted."""
     std: tuple[float, ...]
-    """What each channel is then divided by."""
+    """The standard deviation of each channel, which is then divided by it."""
 
     @classmethod
     def from_json(
@@ -68,17 +67,17 @@ class Patching:
         """
         return -(-count // self.frames), height // self.patch, width // self.patch
 
-    def __call__(self, frames: FrameArray, device: torch.device) -> Tensor:
+    def __call__(self, frames: FrameArray, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Cut frames into patches. The last frame is repeated until the frames fill the patches.
 
         Args:
             frames: (N, H, W, 3) uint8 RGB; H and W are multiples of `patch * merge`.
             device: Where to compute.
+            dtype: The dtype of the result.
 
         Returns:
-            (P, frames * patch * patch * 3) int8: the centred levels (runtime/patch_product.py) of each patch, in the
-            order of frames, rows, columns, and red, green and blue. The patches of a group of `merge` x `merge` follow
-            each other, then come the groups of a row, the rows, and the times.
+            (P, 3 * frames * patch * patch), normalised. The patches of a group of `merge` x `merge` follow each other,
+            then come the groups of a row, the rows, and the times.
         """
         # torch warns of read-only arrays. Frames of requests are views of a writable body, so they are not copied.
         source = torch.from_numpy(frames if frames.flags.writeable else frames.copy())
@@ -95,24 +94,11 @@ class Patching:
             self.patch,
             columns // self.merge,
             self.merge,
-            self.patch * 3,
-        ).permute(0, 2, 5, 3, 6, 1, 4, 7)
-        return centred(groups.reshape(t * rows * columns, -1))
-
-    def normalisation(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return scale and shift of the channels, (3,) float32 each: a pixel value is level * scale + shift."""
+            self.patch,
+            3,
+        ).permute(0, 2, 5, 3, 6, 8, 1, 4, 7)
+        values = groups.reshape(t * rows * columns, 3, -1).float()
+        # (level / 255 - mean) / std, as one multiplication and one addition
         std = torch.tensor(self.std, device=device)
-        return 1 / (255 * std), -torch.tensor(self.mean, device=device) / std
-
-    def pixel_values(self, patches: Tensor) -> Tensor:
-        """Compute what the processors of transformers make of the same frames.
-
-        Args:
-            patches: What calling this has returned, (P, frames * patch * patch * 3).
-
-        Returns:
-            (P, 3 * frames * patch * patch) float32, normalised, in the order of channels, frames, rows, and columns.
-        """
-        scale, shift = self.normalisation(patches.device)
-        levels = uncentred(patches).view(len(patches), -1, 3).float()
-        return (levels * scale + shift).transpose(1, 2).flatten(1)
+        scale, shift = 1 / (255 * std), -torch.tensor(self.mean, device=device) / std
+        return torch.addcmul(shift[:, None], values, scale[:, None]).flatten(1).to(dtype)

@@ -1,4 +1,4 @@
-"""What a checkpoint says about its processors, read from its files, and the check that our own does the same.
+"""Reads the settings of a checkpoint's processors, and checks that our own preprocessing does the same.
 
 The video processors of transformers need torchvision, which workers do without, so their settings are read here.
 """
@@ -17,10 +17,12 @@ from transformers.utils.hub import cached_file
 from clips.families import Family, ProcessorSettings
 from reelscribe.contract.clips import Clip
 from reelscribe.errors import StartupError
-from runtime.patch_product import PatchProduct
-from runtime.settings import ModelSettings
+from runtime.model_settings import ModelSettings
 
 logger = logging.getLogger(__name__)
+
+PROCESSOR_TOLERANCE = 1 / 127.5
+"""Largest accepted difference between our normalised values and those of the model's processor: a level of 255."""
 
 
 def read_settings(settings: ModelSettings) -> ProcessorSettings:
@@ -52,16 +54,14 @@ def chat_template(settings: ModelSettings, tokenizer: Any) -> str:
     return str(template)
 
 
-def check_preprocessing(settings: ModelSettings, family: Family, convolution: Any, product: PatchProduct) -> None:
-    """Compare our first layer of a noise picture with that of the model and of its own image processor.
+def check_preprocessing(settings: ModelSettings, family: Family) -> None:
+    """Compare our patches of a noise picture with those of the model's own image processor.
 
     The image processor cuts and normalises as the video processor does, and needs no torchvision.
 
     Args:
         settings: Which model it is.
         family: Cuts the picture into patches.
-        convolution: The first layer of the model's vision encoder.
-        product: What takes its place.
 
     Raises:
         StartupError: They differ; descriptions would be silently wrong.
@@ -76,18 +76,20 @@ def check_preprocessing(settings: ModelSettings, family: Family, convolution: An
         logger.info("the preprocessing was not compared with the model's own: %s", error)
         return
     expected = processor(images=[frame], do_resize=False, return_tensors="pt")
-    patches = family.patching(frame[None], convolution.weight.device)
+    ours = family.patching(frame[None], torch.device("cpu"), torch.float32)
     theirs, grid = expected["pixel_values"], tuple(expected["image_grid_thw"][0].tolist())
-    if theirs.shape != patches.shape or grid != family.grid(Clip(frame[None], [0.0])):
+    if theirs.shape != ours.shape or grid != family.grid(Clip(frame[None], [0.0])):
         raise StartupError(
             f"model {settings.model}: expected patches of {tuple(theirs.shape)} in a grid of {grid}, as"
-            f" {type(processor).__name__} makes them, got {tuple(patches.shape)}; this handler does not support the"
+            f" {type(processor).__name__} makes them, got {tuple(ours.shape)}; this handler does not support the"
             " model"
         )
-    with torch.inference_mode():
-        kernel = convolution.weight.shape[1:]
-        product.check(
-            settings.model, product(patches), convolution(theirs.view(-1, *kernel).to(convolution.weight)).flatten(1)
+    difference = (theirs.float() - ours).abs().max().item()
+    if difference > PROCESSOR_TOLERANCE:
+        raise StartupError(
+            f"model {settings.model}: expected pixel values within {PROCESSOR_TOLERANCE:.4f} of those of"
+            f" {type(processor).__name__}, got a difference of {difference:.3f}; this handler does not support the"
+            " model's preprocessing, so use another model"
         )
 
 

@@ -16,18 +16,23 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from runtime.second_stage import TensorTree
 
 
-def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorTree:
-    """Generate the tokens of captions: the second stage of a captioner.
+def generate(
+    model: Any, options: dict[str, Any], inputs: TensorTree, *, config: Any = None, ends: list[int] | None = None
+) -> TensorTree:
+    """Generate tokens with transformers.
 
     Args:
-        model: A whole model, or the second stage of a BLIP-2.
-        options: Options of transformers' `generate`.
-        inputs: What `Captioner.encode` returned.
+        model: A model of transformers that generates.
+        options: Options of its `generate`.
+        inputs: Its other arguments, with a row for each frame or clip.
+        config: The settings that `generate` uses; by default those of `model`.
+        ends: The IDs of the tokens that end a text; by default those of `options` or `config`.
 
     Returns:
-        {"tokens": a list of token IDs for each frame, "avg_logprobs": the average log-probability of each caption}.
+        {"tokens": a list of token IDs for each row, "avg_logprobs": the average log-probability of each text}.
     """
-    config = _language_model(model).generation_config
+    config = config or model.generation_config
+    ends = end_tokens(config, options) if ends is None else ends
     beams = (options.get("num_beams") or config.num_beams or 1) > 1
     with torch.inference_mode():
         if beams:
@@ -37,9 +42,9 @@ def generate(model: Any, options: dict[str, Any], inputs: TensorTree) -> TensorT
         else:
             recorder = _LogprobRecorder()
             tokens = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([recorder]))
-            averages = recorder.averages(tokens, end_tokens(model, options))
+            averages = recorder.averages(tokens, ends)
         # Lists, not tensors: the CPU decodes them, and a short list fits the first transfer of its message to the first
-        # stage (pipeline/link.py).
+        # stage (pipeline/stage_link.py).
         return {"tokens": tokens.tolist(), "avg_logprobs": averages.tolist()}
 
 
@@ -64,24 +69,10 @@ class _LogprobRecorder(LogitsProcessor):
         """Return the average log-probability of each sequence, (B,), up to its first token of `ends`."""
         assert self._next is not None, "generate appends at least one token"
         logprobs = torch.stack([*self._recorded, _at(self._next, sequences[:, -1])], 1)
-        return average_logprobs(
-            logprobs, torch.isin(sequences[:, -logprobs.shape[1] :], torch.tensor(ends, device=sequences.device))
-        )
-
-
-def average_logprobs(logprobs: Tensor, ends: Tensor) -> Tensor:
-    """Average the log-probabilities of sequences up to their ends.
-
-    Args:
-        logprobs: Of each generated token, (B, T).
-        ends: Whether a token ends its sequence, (B, T) bool; what follows the first end is padding.
-
-    Returns:
-        The average of each sequence, (B,), its end included.
-    """
-    ended = ends.long()
-    counted = ended.cumsum(1) - ended == 0
-    return logprobs.where(counted, 0.0).sum(1) / counted.sum(1)
+        generated = sequences[:, -logprobs.shape[1] :]
+        ended = torch.isin(generated, torch.tensor(ends, device=generated.device)).long()
+        counted = ended.cumsum(1) - ended == 0  # what follows the first end is padding
+        return logprobs.where(counted, 0.0).sum(1) / counted.sum(1)
 
 
 def _at(logprobs: Tensor, tokens: Tensor) -> Tensor:
@@ -97,15 +88,7 @@ def _beam_averages(output: Any, length_penalty: float) -> Tensor:
     return averages
 
 
-def end_tokens(model: Any, options: dict[str, Any]) -> list[int]:
-    """The IDs of the tokens that end a caption."""
-    if model.config.model_type == "blip":
-        return [model.config.text_config.sep_token_id]  # BLIP's `generate` sets it
-    ends = options.get("eos_token_id", _language_model(model).generation_config.eos_token_id)
+def end_tokens(config: Any, options: dict[str, Any]) -> list[int]:
+    """Return the IDs of the tokens that end a text, by the options of `generate` or else by a generation_config."""
+    ends = options.get("eos_token_id", config.eos_token_id)
     return ends if isinstance(ends, list) else [] if ends is None else [ends]
-
-
-def _language_model(model: Any) -> Any:
-    """The part of the model whose `generate` makes the tokens; its settings apply."""
-    parts = (getattr(model, name, None) for name in ("language_model", "text_decoder"))
-    return next((part for part in parts if part is not None), model)

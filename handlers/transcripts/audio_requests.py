@@ -31,7 +31,7 @@ from transcripts.audio_file import (
     open_audio_file,
     resample,
 )
-from transcripts.chunks import Chunk, Samples, join_transcripts, round_seconds
+from transcripts.speech_model import Chunk, Samples, join_transcripts, round_seconds
 from worker.request_batch import Headers, Row, Unread, kind_without, request_body, wrong_format
 
 ACCEPTED = "samples (pickle, .npy) or a WAV, FLAC or Ogg file"

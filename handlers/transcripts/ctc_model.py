@@ -20,9 +20,8 @@ from reelscribe.contract.confidence import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
-from runtime.weights import load_pretrained, revision_of
-from transcripts.chunks import Chunk, Samples, round_seconds
-from transcripts.settings import SpeechSettings
+from runtime.model_settings import load_pretrained, revision_of
+from transcripts.speech_model import Chunk, Samples, SpeechSettings, round_seconds
 
 DEFAULT_CHUNK_SECONDS = 30.0
 """Longest chunk in seconds: these models have no window, but their attention takes memory quadratic in the length."""
@@ -61,7 +60,7 @@ class _SpokenWord(NamedTuple):
 
 
 class CtcModel:
-    """A loaded model with its processor, on one device. It implements `SpeechModel` of models.py, in one stage."""
+    """A loaded model with its processor, on one device. It implements `SpeechModel`, in one stage."""
 
     languages: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ("transcribe",)

@@ -8,6 +8,7 @@ a time: one request, or up to batchSize requests that it joined. Clients ask for
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import time
@@ -26,10 +27,9 @@ from reelscribe.contract import shared_memory
 from reelscribe.contract.model import identity_of
 from reelscribe.errors import StartupError
 from runtime.device_batches import DeviceBatches
-from runtime.heap import keep_freed_memory
 from runtime.metrics import Counters, MetricsReporter
+from runtime.model_settings import Settings
 from runtime.second_stage import SecondStage, StageFunction
-from runtime.settings import Settings
 from worker.request_batch import Context, RequestBatch, RequestReader, Row
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,15 @@ DEFAULT_RESPONSE_SECONDS = 120
 
 DEFAULT_STARTUP_SECONDS = 120
 """TorchServe's default for startupTimeout: seconds that loading a model may take."""
+
+KEPT_BYTES = 2**30
+"""Freed blocks, and free memory at the end of the heap, return to the kernel only above this many bytes."""
+
+DOCUMENTED_BYTES = 32 << 20
+"""The largest M_MMAP_THRESHOLD, in bytes, that mallopt(3) promises to accept; glibc 2.36 accepts more."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Values of M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +144,8 @@ class ModelHandler(ABC, Generic[Settings]):
     def _load_stage(self, context: Context, settings: Settings, gpu: int | None) -> None:
         """Load this process's stage of a model in two stages; TorchServe sends requests to the first stage only."""
         # Only models in two stages need this package.
-        from pipeline.pair import join_pair
-        from pipeline.remote import RemoteSecondStage, serve_second_stage
+        from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
+        from pipeline.stage_pair import join_pair
 
         config = context.model_yaml_config
         workers, response_seconds = _workers_and_timeout(config)
@@ -209,7 +218,7 @@ class ModelHandler(ABC, Generic[Settings]):
                 # `reelscribe server start` finds this line in the log and shows it; the traceback follows it.
                 logger.exception("cannot load: %s: %s", type(error).__name__, " ".join(str(error).split()))
                 if dist.is_initialized():
-                    from pipeline.pair import end_process
+                    from pipeline.stage_pair import end_process
 
                     # A normal exit of the interpreter would abort, as threads still wait inside torch.distributed.
                     end_process("its model cannot be loaded")
@@ -227,3 +236,20 @@ class ModelHandler(ABC, Generic[Settings]):
 def _workers_and_timeout(config: dict[str, Any]) -> tuple[int, float]:
     """Return the number of workers, and the timeout of a call in seconds, that TorchServe reads from the YAML."""
     return config.get("minWorkers", 1), config.get("responseTimeout", DEFAULT_RESPONSE_SECONDS)
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that this process frees in its heap, so that the next call reuses it.
+
+    By default, glibc returns large blocks to the kernel and later gets them back filled with zeros. For arrays of
+    pixels, that takes a third of the time that a small model needs on a CPU (docs/performance.md). Does nothing where
+    the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    # Where glibc rejects the last setting, the one before it remains.
+    settings = (_TRIM_THRESHOLD, KEPT_BYTES), (_MMAP_THRESHOLD, DOCUMENTED_BYTES), (_MMAP_THRESHOLD, KEPT_BYTES)
+    accepted = [mallopt(name, value) for name, value in settings]
+    if not all(accepted):
+        logger.info("mallopt rejected a setting: freed memory may return to the kernel, which costs time")

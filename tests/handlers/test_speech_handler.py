@@ -17,7 +17,7 @@ from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_wav2vec2
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import SpeechSettings
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,7 @@ from lib.gpu.models import (
 )
 from reelscribe.contract.clips import Clip
 from reelscribe.contract.speech import TranscriptionOptions
-from transcripts.chunks import Chunk
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchEngine
 
@@ -47,9 +46,7 @@ class Variant:
     compile_mode: str | None = None
 
     def options(self, generation: dict[str, Any]) -> dict[str, Any]:
-        """Options of `generate` with which it generates, and no search of our own, if the variant changes how."""
-        if not self.static and self.attention == "sdpa":
-            return generation
+        """Options of `generate`, with the cache of this variant."""
         return {**generation, "cache_implementation": "static" if self.static else "dynamic"}
 
     def set_up(self, model: Any, generator: Any) -> None:

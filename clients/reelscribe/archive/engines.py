@@ -47,7 +47,7 @@ class Conversion:
 
 CONVERSIONS = {
     ("speech", "ctranslate2"): Conversion(
-        program="transcripts.ctranslate2_conversion",
+        program="transcripts.whisper.ctranslate2_conversion",
         package="ctranslate2",
         extra="ctranslate2",
         dtypes=(*FLOAT_DTYPES, "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16"),

@@ -22,17 +22,16 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
 from reelscribe.errors import StartupError, missing_package
-from runtime.weights import revision_of
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import (
+from runtime.model_settings import revision_of
+from transcripts.speech_model import SpeechSettings
+from transcripts.whisper.engine_interface import (
     AlignedTokens,
     DecodedTokens,
     average_logprob,
     decoded_tokens,
     token_limits,
 )
-from transcripts.whisper.segments import TokenSegment
-from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 from transcripts.whisper.torch_engine import encode_windows
 from transcripts.whisper.word_alignment import align_segments, state_count
 

@@ -18,14 +18,12 @@ from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from runtime.metrics import Counters
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
-from transcripts.chunks import Chunk, join_transcripts, round_seconds
-from transcripts.log_mel import LogMel
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import WhisperEngine
-from transcripts.whisper.torch_engine import TorchEngine
-from transcripts.whisper.transcriber import WindowTranscriber
-from transcripts.whisper.windows import TranscribedWindow, Window
-from transcripts.word_times import fit_words
+from transcripts.speech_model import Chunk, SpeechSettings, join_transcripts, round_seconds
+from transcripts.whisper.engine_interface import WhisperEngine
+from transcripts.whisper.log_mel import LogMel
+from transcripts.whisper.torch_engine import TorchEngine, WhisperFirstStage, WhisperSecondStage
+from transcripts.whisper.transcriber import TranscribedWindow, Window, WindowTranscriber
+from transcripts.word_pauses import fit_words
 
 MIN_PROGRESS = 1.0
 """Seconds by which each pass over a chunk advances at least. Otherwise, a model that ends after 0.02 s in each pass
@@ -58,7 +56,7 @@ class _Remainder(NamedTuple):
 
 
 class WhisperModel:
-    """A loaded Whisper with its processor, on one device. It implements `SpeechModel` of transcripts/models.py."""
+    """A loaded Whisper with its processor, on one device. It implements `SpeechModel`."""
 
     def __init__(
         self,
@@ -166,8 +164,6 @@ def load_whisper_decoder(settings: SpeechSettings, device: torch.device) -> Stag
     Raises:
         StartupError: A setting is wrong, or the model lacks settings that every Whisper has.
     """
-    from transcripts.whisper.halves import WhisperSecondStage  # only a model in two stages needs it
-
     engine = TorchEngine(WhisperSecondStage, settings, device)
     return WindowTranscriber(engine, _processor(settings).tokenizer, settings).transcribe
 
@@ -181,8 +177,6 @@ def _load_engine(settings: SpeechSettings, device: torch.device, *, whole: bool)
         return CTranslate2Engine(settings, device)
     if whole:
         return TorchEngine(WhisperForConditionalGeneration, settings, device)
-    from transcripts.whisper.halves import WhisperFirstStage  # only a model in two stages needs it
-
     return TorchEngine(WhisperFirstStage, settings, device)
 
 

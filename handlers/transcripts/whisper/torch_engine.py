@@ -13,16 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList, WhisperForConditionalGeneration
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.modeling_outputs import BaseModelOutput
 
 from reelscribe.errors import StartupError
-from runtime.weights import load_pretrained, revision_of
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import AlignedTokens, DecodedTokens, decoded_tokens, token_limits
-from transcripts.whisper.segments import TokenSegment
-from transcripts.whisper.tokens import WhisperTokens
+from runtime.model_settings import load_pretrained, revision_of
+from transcripts.speech_model import SpeechSettings
+from transcripts.whisper.engine_interface import AlignedTokens, DecodedTokens, decoded_tokens, token_limits
+from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 from transcripts.whisper.word_alignment import align_tokens
 
 _RESERVED_OPTIONS = frozenset(
@@ -211,3 +210,23 @@ class _TokenSelector(LogitsProcessor):
         for row, generator in zip(noise, self._generators, strict=True):
             row.exponential_(generator=generator).log_().neg_()
         return scores / self._temperature + noise.to(scores.device)
+
+
+class WhisperFirstStage(WhisperForConditionalGeneration):
+    """A Whisper that loads only the weights of its encoder."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.register_module("decoder", None)
+        self.register_module("proj_out", None)
+        self._keys_to_ignore_on_load_unexpected = {r"^model\.decoder\.", r"^proj_out\."}
+        self.all_tied_weights_keys = {}  # only the decoder has tied weights
+
+
+class WhisperSecondStage(WhisperForConditionalGeneration):
+    """A Whisper that loads all weights but those of its encoder; `generate` and `forward` need `encoder_outputs`."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model.register_module("encoder", None)
+        self._keys_to_ignore_on_load_unexpected = {r"^model\.encoder\."}

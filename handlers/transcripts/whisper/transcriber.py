@@ -1,30 +1,102 @@
 """The second stage of Whisper: turns the encoder's states of windows into transcripts.
 
-A window whose text is improbable or repeats itself is decoded again at the next temperature; other windows are not.
+A window is the stretch of audio that the encoder takes at once. As the stages may run in different processes, windows
+and their transcripts are sent as trees of plain values. A window whose text is improbable or repeats itself is decoded
+again at the next temperature; other windows are not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from reelscribe.contract.confidence import round_confidence
-from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from runtime.second_stage import TensorTree
-from transcripts.chunks import round_seconds
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import WhisperEngine, WindowBatch
-from transcripts.whisper.segments import split_segments
-from transcripts.whisper.windows import TranscribedWindow, Window
-from transcripts.whisper.words import time_words
+from transcripts.speech_model import Samples, SpeechSettings, round_seconds
+from transcripts.whisper.engine_interface import WhisperEngine, WindowBatch
+from transcripts.whisper.tokens import split_segments
+from transcripts.whisper.word_alignment import time_words
 
 MIN_TOKENS = 10
 """Tokens that every window may have, however short it is: a word or two and timestamps."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the second stage needs to know of a window, besides the encoder's states."""
+
+    options: TranscriptionOptions
+    duration: float
+    """Length of the audio, in seconds."""
+    seeds: tuple[int, ...]
+    """A seed for each temperature."""
+
+    @classmethod
+    def of(
+        cls, samples: Samples, options: TranscriptionOptions, sample_rate: int, temperatures: Sequence[float]
+    ) -> Window:
+        """Make the window of some audio.
+
+        Seeds are hashes of the audio: for equal audio, a temperature draws equal tokens, in every batch and process.
+
+        Args:
+            samples: The audio, (N,) at `sample_rate`.
+            options: How to transcribe it.
+            sample_rate: In Hz.
+            temperatures: The temperatures that may be tried.
+        """
+        digest = hashlib.sha256(samples.tobytes())
+        return cls(options, len(samples) / sample_rate, tuple(_seed(digest, t) for t in temperatures))
+
+    @classmethod
+    def from_tree(cls, tree: TensorTree) -> Window:
+        """Read what `to_tree` returned."""
+        return cls(TranscriptionOptions(**tree["options"]), tree["duration"], tuple(tree["seeds"]))
+
+    def to_tree(self) -> TensorTree:
+        """Make a tree that can be sent to the second stage."""
+        tree: TensorTree = _with_lists(asdict(self))
+        return tree
+
+
+class TranscribedWindow(NamedTuple):
+    """The output of the second stage for a window."""
+
+    transcript: ChunkTranscript
+    """Its times count from the start of the window."""
+    end: float
+    """Seconds from the start of the window up to which it is transcribed; the rest of the window needs another pass."""
+    token_count: int
+    """Number of generated tokens, at all temperatures together."""
+
+    @classmethod
+    def from_tree(cls, tree: TensorTree) -> TranscribedWindow:
+        """Read what `to_tree` returned."""
+        return cls(ChunkTranscript.from_json(tree["transcript"]), tree["end"], tree["tokens"])
+
+    def to_tree(self) -> TensorTree:
+        """Make a tree that can be sent to the first stage."""
+        return {"transcript": _with_lists(self.transcript.to_json()), "end": self.end, "tokens": self.token_count}
+
+
+def _with_lists(value: Any) -> Any:
+    """The value with lists instead of tuples, which cannot be sent."""
+    if isinstance(value, dict):
+        return {name: _with_lists(item) for name, item in value.items()}
+    return [_with_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _seed(digest: hashlib._Hash, temperature: float) -> int:
+    copy = digest.copy()
+    copy.update(str(temperature).encode())
+    return int.from_bytes(copy.digest()[:8], "little", signed=True)
 
 
 @dataclass(frozen=True)

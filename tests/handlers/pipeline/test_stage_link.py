@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pipeline import link as stage_link
-from pipeline.link import FIRST_BYTES, StageLink
+from pipeline import stage_link
+from pipeline.stage_link import FIRST_BYTES, StageLink
 from pipeline.tensor_tree import DTYPES
 from reelscribe.errors import StageLost, StartupError
 from support.stage_processes import processes

@@ -8,9 +8,9 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from pipeline.pair import join_pair, stage_device
+from pipeline.stage_pair import join_pair, stage_device
 from reelscribe.errors import StartupError
-from runtime.settings import ModelSettings
+from runtime.model_settings import ModelSettings
 from support.fake_context import FakeContext
 from support.patience import PATIENCE
 from support.stage_processes import running

@@ -12,11 +12,10 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from reelscribe.errors import StartupError
-from runtime import settings
-from runtime.settings import ModelSettings
-from runtime.weights import load_pretrained, revision_of
+from runtime import model_settings
+from runtime.model_settings import ModelSettings, load_pretrained, revision_of
 from support.fake_hub import COMMIT
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import SpeechSettings
 
 
 def loaded(commit: str | None = None) -> SimpleNamespace:
@@ -26,10 +25,10 @@ def loaded(commit: str | None = None) -> SimpleNamespace:
 
 @pytest.fixture
 def unpacked(tmp_path, demo_model, monkeypatch) -> ModuleType:
-    """runtime/settings.py as an archive with bundled weights has it."""
+    """runtime/model_settings.py as an archive with bundled weights has it."""
     shutil.copytree(demo_model, tmp_path / "weights")
     (tmp_path / "runtime").mkdir()
-    path = shutil.copy(settings.__file__, tmp_path / "runtime")
+    path = shutil.copy(model_settings.__file__, tmp_path / "runtime")
     spec = importlib.util.spec_from_file_location("unpacked_settings", path)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)

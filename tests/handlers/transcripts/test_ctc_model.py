@@ -11,9 +11,8 @@ from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import StartupError
 from support.audio import noise
 from support.tiny_models import save_parakeet, save_wav2vec2
-from transcripts.chunks import Chunk
 from transcripts.ctc_model import CtcModel
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import Chunk, SpeechSettings
 
 CPU = torch.device("cpu")
 RATE = 16_000

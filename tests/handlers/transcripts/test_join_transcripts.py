@@ -1,5 +1,5 @@
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
-from transcripts.chunks import join_transcripts
+from transcripts.speech_model import join_transcripts
 
 
 def transcript(text: str, language: str | None = "en", **numbers: float) -> ChunkTranscript:

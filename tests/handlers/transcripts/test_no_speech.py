@@ -9,8 +9,7 @@ import torch
 from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
 from sounds import SOUNDS
-from transcripts.chunks import Chunk
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 
 CHUNK = 10 * SAMPLE_RATE

@@ -16,7 +16,7 @@ from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.errors import StartupError, WireError
 from runtime.device_batches import DeviceBatches
-from runtime.settings import ModelSettings
+from runtime.model_settings import ModelSettings
 from support.fake_context import FakeContext, parsed
 from transcripts.audio_requests import AudioLimits, AudioReader
 from worker.request_batch import RequestBatch, Unread

@@ -16,7 +16,7 @@ from reelscribe.run.tracks.options import SpeechOptions
 from support.fake_context import FakeContext, parsed
 from support.fake_torchserve import FakeTorchServe
 from support.tiny_models import save_whisper
-from transcripts.ctranslate2_conversion import convert
+from transcripts.whisper.ctranslate2_conversion import convert
 
 GUESSES = {"temperatures": [0.0], "logprob_threshold": None, "no_speech_threshold": None}
 GUESSES["text_probability_threshold"] = None  # random weights only guess

@@ -9,10 +9,9 @@ from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import StartupError
 from support.audio import noise
 from support.tiny_models import save_whisper
-from transcripts.chunks import Chunk
-from transcripts.ctranslate2_conversion import convert
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.engine import DecodedTokens
+from transcripts.speech_model import Chunk, SpeechSettings
+from transcripts.whisper.ctranslate2_conversion import convert
+from transcripts.whisper.engine_interface import DecodedTokens
 from transcripts.whisper.model import WhisperModel
 from transcripts.whisper.torch_engine import TorchBatch
 

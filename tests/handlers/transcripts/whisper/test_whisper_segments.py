@@ -1,6 +1,6 @@
 import pytest
 
-from transcripts.whisper.segments import split_segments
+from transcripts.whisper.tokens import split_segments
 
 FIRST = 100
 """The timestamp of 0 s; text tokens are below."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transcripts.whisper.segments import TokenSegment
+from transcripts.whisper.tokens import TokenSegment
 from transcripts.whisper.word_alignment import monotonic_alignment, state_ranges
 
 

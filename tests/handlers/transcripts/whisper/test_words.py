@@ -1,7 +1,6 @@
 from reelscribe.contract.speech import Word
-from transcripts.whisper.segments import TokenSegment
-from transcripts.whisper.word_alignment import AlignedTokens
-from transcripts.whisper.words import split_words, time_words
+from transcripts.whisper.tokens import TokenSegment
+from transcripts.whisper.word_alignment import AlignedTokens, split_words, time_words
 
 
 class Pieces:

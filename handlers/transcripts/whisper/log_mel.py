@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reelscribe.errors import StartupError
-from transcripts.chunks import Samples
+from transcripts.speech_model import Samples
 
 _SMALLEST_POWER = 1e-10
 """Lower powers, such as those of digital silence, count as this."""

@@ -7,7 +7,7 @@ from transformers import WhisperFeatureExtractor
 
 from reelscribe.errors import StartupError
 from support.audio import noise
-from transcripts.log_mel import LogMel
+from transcripts.whisper.log_mel import LogMel
 
 CPU = torch.device("cpu")
 RATE = 16_000

@@ -31,7 +31,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from pipeline.link import StageLink
+from pipeline.stage_link import StageLink
 from reelscribe.errors import StageLost, StartupError
 
 logger = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ import caption_handler
 import speech_handler
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
-from captions.halves import Blip2FirstStage, Blip2SecondStage
+from captions.families.blip2 import Blip2FirstStage, Blip2SecondStage
 from phrases import SAMPLE_RATE
-from pipeline.link import StageLink
-from pipeline.pair import join_pair
-from pipeline.remote import RemoteSecondStage, serve_second_stage
+from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
+from pipeline.stage_link import StageLink
+from pipeline.stage_pair import join_pair
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription, SpeechDescription, identity_of
@@ -31,8 +31,8 @@ from support.patience import PATIENCE
 from support.stage_processes import Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
 from support.videos import read
-from transcripts.settings import SpeechSettings
-from transcripts.whisper.halves import WhisperFirstStage, WhisperSecondStage
+from transcripts.speech_model import SpeechSettings
+from transcripts.whisper.torch_engine import WhisperFirstStage, WhisperSecondStage
 
 CPU = torch.device("cpu")
 HANDLERS = {"caption": caption_handler, "speech": speech_handler}

@@ -1,19 +1,18 @@
 """Freed memory stays with a worker."""
 
+import os
 import subprocess
 import sys
 
-from runtime import heap
-
 MEASURE = """
 import resource, sys
-from runtime import heap
+from worker import handler
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 if sys.argv[1] == "keep":
-    heap.keep_freed_memory()
+    handler.keep_freed_memory()
 counts = []
 for _ in range(10):
     before = faults()
@@ -25,7 +24,7 @@ print(counts[0], max(counts[1:]))
 
 def first_and_later_page_faults(how: str) -> list[int]:
     command = [sys.executable, "-c", MEASURE, how]
-    environment = {"PYTHONPATH": heap.__file__.removesuffix("/runtime/heap.py")}
+    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return [int(count) for count in subprocess.check_output(command, env=environment, text=True).split()]
 
 

@@ -8,10 +8,9 @@ import torch
 from phrases import SAMPLE_RATE, recording
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
-from transcripts.chunks import Chunk
-from transcripts.settings import SpeechSettings
+from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
-from transcripts.word_times import fit_words
+from transcripts.word_pauses import fit_words
 
 
 def spoken(*levels: tuple[float, float]) -> np.ndarray:

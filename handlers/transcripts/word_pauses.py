@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
-from transcripts.chunks import Samples, round_seconds
+from transcripts.speech_model import Samples, round_seconds
 
 HOPS_PER_SECOND = 100
 """Windows whose level is computed, for each second."""

@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from transcripts.whisper.segments import TokenSegment
-from transcripts.whisper.tokens import WhisperTokens
+from transcripts.whisper.tokens import TokenSegment, WhisperTokens
 
 
 class DecodedTokens(NamedTuple):

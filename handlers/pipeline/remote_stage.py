@@ -14,8 +14,8 @@ from queue import Queue
 
 import torch
 
-from pipeline.link import Receiving, Sending
-from pipeline.pair import StagePair, end_process
+from pipeline.stage_link import Receiving, Sending
+from pipeline.stage_pair import StagePair, end_process
 from reelscribe.errors import StageFailed, StageLost, WireError
 from runtime.device_batches import is_out_of_memory
 from runtime.second_stage import StageFunction, TensorTree

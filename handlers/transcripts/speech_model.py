@@ -1,0 +1,164 @@
+"""A speech model as handlers see it: its settings, the chunks that it takes, and the transcripts that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions
+from reelscribe.errors import StartupError
+from runtime.model_settings import ModelSettings
+
+Samples = NDArray[np.float32]
+"""Mono audio at the model's sample rate, (N,) values from -1 to 1."""
+
+LANGUAGES_WITHOUT_SPACES = frozenset(["zh", "ja", "th", "lo", "my", "yue"])
+"""Languages, by Whisper's codes, that are written without spaces between words."""
+
+MIN_CHUNK_SECONDS = 2.0
+"""The lowest `chunk_seconds`: cutting an audio file into shorter chunks leaves no room to search for silence."""
+
+
+@dataclass(frozen=True)
+class SpeechSettings(ModelSettings):
+    """Settings under `handler:` in the YAML of a speech model.
+
+    Raises:
+        StartupError: A value is out of range.
+    """
+
+    engines: ClassVar[tuple[str, ...]] = ("torch", "ctranslate2")
+    """Of CTC models, only torch."""
+
+    device_batch: int = 16
+    """Chunks that run through the model at once."""
+    max_chunks: int = 64
+    """The most chunks of one request."""
+    max_file_seconds: float = 600
+    """Limit for the duration of an audio file in one request, in seconds."""
+    chunk_seconds: float | None = None
+    """Longest chunk in seconds, at least 2. None is the model's own window, or 30 for models without a window."""
+    language: str | None = None
+    """Language code for requests that name none. None detects the language."""
+    timestamps: bool = True
+    """Whisper: whether the model generates the times of segments. Otherwise each chunk is one segment."""
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    """Whisper: temperatures from 0 to 2 that are tried in order, until a result passes the next two thresholds."""
+    compression_ratio_threshold: float | None = 2.4
+    """Whisper: text with a higher compression ratio repeats itself, and is decoded again. None disables this."""
+    logprob_threshold: float | None = -1.0
+    """Whisper: text with a lower average log-probability is decoded again. CTC models: segments with a lower one are
+    dropped. None disables this."""
+    no_speech_threshold: float | None = 0.6
+    """Whisper: with a higher probability of no speech, text below `logprob_threshold` is dropped. None disables it."""
+    text_probability_threshold: float | None = 0.4
+    """Whisper: text whose tokens have a lower mean probability (0 to 1), where repetitions count half, is guessed, and
+    is dropped. None disables this."""
+    tokens_per_second: float = 14.0
+    """Whisper: limit for the tokens of a window, in tokens for each second of audio."""
+    generation: dict[str, Any] = field(default_factory=dict)
+    """Whisper: further options of transformers' `generate`."""
+    pause_seconds: float = 0.5
+    """CTC models: a longer pause between two words, in seconds, starts a new segment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "temperatures", tuple(self.temperatures))  # YAML has lists
+        if self.chunk_seconds is not None and not self.chunk_seconds >= MIN_CHUNK_SECONDS:
+            raise StartupError(
+                f"YAML, handler, chunk_seconds: expected {MIN_CHUNK_SECONDS:g} or more, got {self.chunk_seconds}"
+            )
+        if not self.temperatures or any(not 0 <= t <= 2 for t in self.temperatures):
+            raise StartupError(f"YAML, handler, temperatures: expected numbers from 0 to 2, got {self.temperatures}")
+
+
+class Chunk(NamedTuple):
+    """A stretch of audio that a model takes whole."""
+
+    samples: Samples
+    options: TranscriptionOptions
+    """Language, task, and whether words get times."""
+
+
+class SpeechModel(Protocol):
+    """A loaded speech model with its processor, on one device.
+
+    A chunk's transcript depends on nothing but the chunk, whatever the other chunks of its batch are.
+    """
+
+    sample_rate: int
+    """Sample rate of the model's input, in Hz."""
+    chunk_seconds: float
+    """Longest chunk, in seconds."""
+    languages: tuple[str, ...]
+    """Codes of the languages that requests may name; empty if the model does not say which one it knows."""
+    tasks: tuple[str, ...]
+    """The supported tasks, of "transcribe" and "translate"."""
+    word_times: bool
+    """Whether the model can give the times of words."""
+    generation: dict[str, Any]
+    """All other settings that influence transcripts; they are part of the description."""
+    revision: str
+    """Commit or digest of the weights."""
+    dtype: str
+    """Name of the data type that the model computes in."""
+
+    def transcribe(self, chunks: list[Chunk]) -> list[ChunkTranscript]:
+        """Transcribe chunks; returns one transcript for each. It is `collect` of `submit`."""
+
+    def submit(self, chunks: list[Chunk]) -> Any:
+        """Run the first stage of a model with two stages, or the whole model; returns a handle for `collect`."""
+
+    def collect(self, pending: Any) -> list[ChunkTranscript]:
+        """Wait for the second stage, if there is one; returns one transcript for each submitted chunk."""
+
+
+def join_transcripts(parts: Sequence[tuple[float, ChunkTranscript]]) -> ChunkTranscript:
+    """Join the transcripts of consecutive chunks to one.
+
+    Args:
+        parts: For each chunk, in order, its start in seconds from the start of the whole, and its transcript.
+
+    Returns:
+        A transcript whose times count from the start of the whole. Of the chunks with text, it has the lowest average
+        log-probability, the highest compression ratio and temperature, and the language of the first. Of all chunks, it
+        has the lowest probability of no speech.
+    """
+    if len(parts) == 1 and parts[0][0] == 0:
+        return parts[0][1]
+    transcripts = [transcript for _, transcript in parts]
+    with_text = [transcript for transcript in transcripts if transcript.text] or transcripts
+    language = with_text[0].language
+    return ChunkTranscript(
+        text=("" if language in LANGUAGES_WITHOUT_SPACES else " ").join(t.text for t in with_text),
+        language=language,
+        segments=tuple(_shifted(segment, start) for start, t in parts for segment in t.segments),
+        no_speech_prob=_of_known(min, (t.no_speech_prob for t in transcripts)),
+        avg_logprob=_of_known(min, (t.avg_logprob for t in with_text)),
+        compression_ratio=_of_known(max, (t.compression_ratio for t in with_text)),
+        temperature=_of_known(max, (t.temperature for t in with_text)),
+    )
+
+
+def round_seconds(value: float) -> float:
+    """Round a time in seconds to whole milliseconds, the precision of all times in transcripts."""
+    return round(value, 3)
+
+
+def _shifted(segment: SpeechSegment, by: float) -> SpeechSegment:
+    """Return the segment `by` seconds later."""
+    words = segment.words and tuple(
+        replace(word, start=round_seconds(word.start + by), end=round_seconds(word.end + by)) for word in segment.words
+    )
+    start, end = round_seconds(segment.start + by), round_seconds(segment.end + by)
+    return replace(segment, start=start, end=end, words=words)
+
+
+def _of_known(choose: Callable[[Iterable[float]], float], values: Iterable[float | None]) -> float | None:
+    """`choose` among the values that are not None; None if all are."""
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
