@@ -17,7 +17,7 @@ blog-prebatch-2: the same with two prebatches in flight.
 flask: the blog's simple way, a Flask server with a client that sends one pickled frame after the other.
 plain-32, plain-1: no server: decord, processor and generate in one process, with 32 frames or 1 at once.
 litserve: LitServe, which joins up to 32 single frames; its client decodes with our processes, scaled to 224x224.
-ours-fast, ours-planes, ours-exact: `reelscribe caption` with each --resize, on TorchServe. Frames stay in shared
+ours-fast, ours-exact: `reelscribe caption` with each --resize, on TorchServe. Frames stay in shared
     memory, as client and server are on one machine.
 ours-network: ours-fast, but frames are sent, as to a server on another machine.
 
@@ -81,7 +81,6 @@ WAYS = {
     "litserve": Way("litserve", "peers.captions.litserve_client"),
     "ours-fast": Way("ours", "peers.captions.our_client", ("--resize", "fast")),
     "ours-network": Way("ours", "peers.captions.our_client", ("--resize", "fast", "--network")),
-    "ours-planes": Way("ours", "peers.captions.our_client", ("--resize", "planes")),
     "ours-exact": Way("ours", "peers.captions.our_client", ("--resize", "exact")),
 }
 OURS = "ours-fast"

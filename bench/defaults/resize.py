@@ -30,7 +30,7 @@ CLIPS = ((1920, 1080, 60), (640, 360, 240))
 """Width, height and number of frames."""
 SQUARE = 24
 """Width and height of the areas of saturated colours, in pixels."""
-WAYS: tuple[Resize, ...] = ("exact", "planes", "fast")
+WAYS: tuple[Resize, ...] = ("exact", "fast")
 """Modes of scaling."""
 
 

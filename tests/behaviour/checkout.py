@@ -22,10 +22,10 @@ SOURCES = "demo/media"
 VARIANTS: dict[str, list[str]] = {
     "every": ["annotate", "--every", "7", "--reuse", "--resize", "exact"],
     "fps": ["annotate", "--fps", "2", "--start", "1", "--end", "5"],
-    "frames": ["annotate", "--frames", "8", "--resize", "planes"],
+    "frames": ["annotate", "--frames", "8", "--resize", "exact"],
     "keyframes": ["annotate", "--keyframes"],
     "words": ["annotate", "--word-times", "--vad"],
-    "language": ["annotate", "--language", "fr", "--task", "translate", "--no-stream", "--frames-per-request", "5"],
+    "language": ["annotate", "--language", "fr", "--task", "translate", "--frames-per-request", "5"],
     "caption": ["caption"],
     "transcribe": ["transcribe"],
 }

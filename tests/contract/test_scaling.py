@@ -1,11 +1,11 @@
-"""Frames are scaled, cropped and rotated with PIL, and converted from YUV to RGB."""
+"""Frames are scaled, cropped and rotated with PIL."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.scaling import fit, rgb_matrix, rotate, scale_planes
+from reelscribe.contract.scaling import fit, rotate
 
 PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 40, 3), np.uint8))
 
@@ -42,27 +42,3 @@ def test_pixels_that_are_not_square_become_square():
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 def test_rotation_is_clockwise(degrees):
     assert np.array_equal(np.asarray(rotate(PICTURE, degrees)), np.rot90(np.asarray(PICTURE), -degrees // 90))
-
-
-@pytest.mark.parametrize(
-    ("yuv", "full_range", "rgb"),
-    [
-        ((16, 128, 128), False, (0, 0, 0)),
-        ((235, 128, 128), False, (255, 255, 255)),
-        ((81, 90, 240), False, (254, 0, 0)),  # SMPTE's red, green and blue in BT.601
-        ((145, 54, 34), False, (0, 255, 1)),
-        ((41, 240, 110), False, (0, 0, 255)),
-        ((76, 85, 255), True, (254, 0, 0)),
-        ((0, 128, 128), True, (0, 0, 0)),
-        ((255, 128, 128), True, (255, 255, 255)),
-    ],
-)
-def test_yuv_becomes_the_rgb_colour_of_the_standard(yuv, full_range, rgb):
-    planes = [Image.new("L", (8, 8), yuv[0]), *(Image.new("L", (4, 4), value) for value in yuv[1:])]
-    image = scale_planes(planes, (4, 4), "bicubic", rgb_matrix(0.299, 0.114, full_range=full_range))
-    assert image.getpixel((2, 2)) == pytest.approx(rgb, abs=1)
-
-
-def test_luma_without_chroma_is_grey():
-    image = scale_planes([Image.new("L", (8, 8), 100)], (4, 4), "bicubic", rgb_matrix(0.299, 0.114, full_range=True))
-    assert (np.asarray(image) == 100).all()

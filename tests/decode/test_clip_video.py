@@ -300,6 +300,6 @@ def test_windows_need_no_search_for_shots(greys):
 
 @pytest.mark.parametrize("cutting", [windows(2, overlap=1), ClipCutting(detection=ShotDetection(0.5))])
 def test_a_task_is_the_same_after_it_was_sent_as_json(cutting):
-    task = replace(task_of(Path("x.mp4"), cutting), resize="planes", known_shots=[Section(0, 9, 0, 0.9)])
+    task = replace(task_of(Path("x.mp4"), cutting), resize="exact", known_shots=[Section(0, 9, 0, 0.9)])
     stated = replace(cutting, detection=ShotDetection.from_json(cutting.detection.to_json()))
     assert ClipTask.from_json(json.loads(json.dumps(task.to_json()))) in (task, replace(task, cutting=stated))

@@ -18,7 +18,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write_pictures
 
-MODES = ["exact", "planes", "fast"]
+MODES = ["exact", "fast"]
 
 CORNERS = np.zeros((96, 128, 3), np.uint8)
 CORNERS[:48, :64], CORNERS[:48, 64:] = (220, 40, 40), (40, 200, 40)
@@ -182,8 +182,7 @@ def test_exact_scales_the_full_frame_with_pil(media):
     assert np.abs(full.astype(int) - read_with_av(path)[0][1]).max() < 128  # its colours are slightly wrong
 
 
-@pytest.mark.parametrize(("mode", "most"), [("planes", (1, 6, 12)), ("fast", (1, 4, 8))])
-def test_the_quicker_modes_are_almost_exact(tmp_path, mode, most):
+def test_the_quicker_mode_is_almost_exact(tmp_path):
     path = tmp_path / "textured.mp4"
     write_video(path, 640, 360, 4)
 
@@ -191,21 +190,18 @@ def test_the_quicker_modes_are_almost_exact(tmp_path, mode, most):
         with Video(VideoTask(str(path), InputSize(224, 224), Sampling(every=1), mode)) as video:
             return np.stack([frame.image for frame in video.frames(range(4))]).astype(int)
 
-    off = np.abs(images(mode) - images("exact"))
+    off = np.abs(images("fast") - images("exact"))
     assert off.max() > 0  # otherwise this would compare a mode with itself
-    assert off.mean() <= most[0]
-    assert np.percentile(off, 99.9) <= most[1]
-    assert off.max() <= most[2]
+    assert off.mean() <= 1
+    assert np.percentile(off, 99.9) <= 4
+    assert off.max() <= 8
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_enlarged_frames_are_almost_exact_in_every_mode_and_exact_with_planes(media, mode):
+def test_enlarged_frames_are_almost_exact(media):
     path = media / "same-480x270.mp4"
     exact = read(path, InputSize(640, 400))[0][2].astype(int)
-    off = np.abs(read(path, InputSize(640, 400), Sampling(every=1), mode)[0][2] - exact)
+    off = np.abs(read(path, InputSize(640, 400), Sampling(every=1), "fast")[0][2] - exact)
     assert off.mean() < 3
-    if mode == "planes":
-        assert off.max() == 0
 
 
 def test_the_size_of_frames_may_change_within_a_file(tmp_path):

@@ -23,7 +23,7 @@ MAX_SIDE = 2**16
 Resample = Literal["bilinear", "bicubic"]
 """Interpolation with which the image processor of a model scales."""
 
-Resize = Literal["exact", "planes", "fast"]
+Resize = Literal["exact", "fast"]
 """Method with which the client scales frames; `reelscribe.decode.conversion.frame_scaler` explains the methods."""
 
 

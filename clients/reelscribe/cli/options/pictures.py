@@ -231,11 +231,11 @@ class FrameOptions:
         ),
     ] = None
     resize: Annotated[
-        Literal["fast", "planes", "exact"],
+        Literal["fast", "exact"],
         speed_option(
-            metavar="fast|planes|exact",
-            help="How frames are scaled: fast (by FFmpeg; on average 0.3 to 1.3 of 255 levels off), planes (luma and"
-            " chroma apart; slower) or exact (every pixel as the model's own processor makes it; slowest).",
+            metavar="fast|exact",
+            help="How frames are scaled: fast (by FFmpeg; on average 0.3 to 1.3 of 255 levels off) or exact (every"
+            " pixel as the model's own processor makes it; slower).",
         ),
     ] = "fast"
     frames_per_request: Annotated[
@@ -244,10 +244,6 @@ class FrameOptions:
             min=1, metavar="N", help="Largest number of frames in one request; fewer if they would exceed 8 MB."
         ),
     ] = 32
-    stream: Annotated[
-        bool,
-        speed_option(help="Send frames while the rest of their source is still being decoded."),
-    ] = True
 
     def caption_options(self, run: RunOptions, pictures: PictureOptions) -> CaptionOptions:
         """Return the options of captions for a run.
@@ -268,7 +264,6 @@ class FrameOptions:
             deinterlace=pictures.deinterlace,
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,
-            stream=self.stream,
             decode_workers=pictures.decode_workers,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,

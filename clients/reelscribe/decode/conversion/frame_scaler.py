@@ -1,11 +1,9 @@
 """Convert decoded frames to RGB of a model's input size: scaled, rotated as players show them, and cropped.
 
-There are three methods, named by `Resize`; docs/decisions.md compares their costs:
+There are two methods, named by `Resize`; docs/decisions.md compares their costs:
 
 - "exact" converts the full frame to RGB and scales it with PIL, as the image processors of the models do. It is the
-  reference for the other methods.
-- "planes" scales the planes Y, U and V with PIL and converts the small result to RGB. Where this is incorrect or not
-  less work, it does the same as "exact".
+  reference for the other method.
 - "fast" scales and converts with FFmpeg.
 
 Frames of a high dynamic range are mapped to the colours of other video: with "fast" when they are scaled, otherwise
@@ -23,7 +21,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from PIL import Image
 
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
-from reelscribe.contract.scaling import crop, fit, rgb_matrix, rotate, scale_planes
+from reelscribe.contract.scaling import crop, fit, rotate
 from reelscribe.contract.source import DynamicRange, VideoInfo
 from reelscribe.decode.conversion.interlacing import as_progressive
 from reelscribe.decode.conversion.tone_mapping import GBRP_PLANES_RGB, HDR_BITS, HDR_FORMAT, range_of, tone_map
@@ -36,9 +34,8 @@ _REFORMATTER = VideoReformatter()
 
 _INTERPOLATION = {"bilinear": Interpolation.BILINEAR, "bicubic": Interpolation.BICUBIC}
 
-_LUMA_WEIGHTS = {1: (0.2126, 0.0722), 4: (0.3, 0.11), 5: (0.299, 0.114), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
-"""Weights of red and blue in luma for each colour matrix, by FFmpeg's number of the matrix: BT.709, FCC, BT.601, SMPTE
-240M and BT.2020."""
+_MATRICES = frozenset({1, 4, 5, 7, 9})
+"""FFmpeg's numbers of the colour matrices that it can convert: BT.709, FCC, BT.601, SMPTE 240M and BT.2020."""
 
 _BT709, _UNSPECIFIED, _BT601, _BT2020 = 1, 2, 5, 9
 """FFmpeg's numbers of colour matrices."""
@@ -50,7 +47,6 @@ _FULL_RANGE = 2
 """FFmpeg's number of the colour range from 0 to 255."""
 
 _FULL_RANGE_FORMATS = {"gray"} | {f"yuvj{kind}" for kind in ("420p", "422p", "444p", "440p", "411p")}
-_PLANAR_FORMATS = _FULL_RANGE_FORMATS | {f"yuv{kind}" for kind in ("420p", "422p", "444p", "440p", "411p", "410p")}
 
 
 class FrameScaler:
@@ -79,16 +75,11 @@ class FrameScaler:
         width, height = self._size.scaled_size(*shown_size)
         stored_size = (height, width) if rotation in (90, 270) else (width, height)
         dynamic_range = range_of(frame, self._info.dynamic_range)
-        if self._resize == "fast":
-            small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
-            scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white(frame))
-        elif self._resize == "planes" and dynamic_range == "sdr" and _can_scale_planes(frame, stored_size):
-            planes = [_plane(frame, number) for number in range(len(frame.planes))]
-            matrix = rgb_matrix(*_LUMA_WEIGHTS[_matrix(frame, dynamic_range)], full_range=_is_full_range(frame))
-            scaled = np.asarray(scale_planes(planes, stored_size, self._size.resample, matrix))
-        else:
+        if self._resize == "exact":
             image = _full_image(frame, dynamic_range)
             return fit(rotate(image, rotation), self._size, shown_size)
+        small = _to_rgb(as_progressive(frame), dynamic_range, _INTERPOLATION[self._size.resample], stored_size)
+        scaled = small.to_ndarray() if dynamic_range == "sdr" else tone_map(small, dynamic_range, _white(frame))
         return crop(np.rot90(scaled, -rotation // 90), self._size)
 
 
@@ -125,17 +116,9 @@ def _plane(frame: av.VideoFrame, number: int) -> Image.Image:
     return Image.frombuffer("L", (plane.width, plane.height), memory, "raw", "L", abs(plane.line_size), order)
 
 
-def _can_scale_planes(frame: av.VideoFrame, scaled_size: tuple[int, int]) -> bool:
-    """Return whether scaling planes is correct, and less work, which it is not if chroma would be enlarged."""
-    if frame.format.name not in _PLANAR_FORMATS:
-        return False
-    smallest = frame.planes[-1]
-    return scaled_size[0] * scaled_size[1] <= smallest.width * smallest.height
-
-
 def _matrix(frame: av.VideoFrame, dynamic_range: DynamicRange) -> int:
     """Return the number of the colour matrix; if the stream states none, the one that players assume."""
-    if frame.colorspace in _LUMA_WEIGHTS:
+    if frame.colorspace in _MATRICES:
         return frame.colorspace
     if frame.colorspace == _UNSPECIFIED and dynamic_range != "sdr":
         return _BT2020

@@ -46,7 +46,7 @@ class CaptionOptions:
     detection: ShotDetection = field(default_factory=ShotDetection)
     """How the shots are found, if `sampling` chooses frames of each shot."""
     resize: Resize = "fast"
-    """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
+    """How frames are scaled to the model's input size: "fast" or "exact"."""
     deinterlace: bool = False
     """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
     reuse: bool = False
@@ -115,7 +115,7 @@ class ClipOptions:
     json_schema: Mapping[str, Any] | None = None
     """JSON schema that answers must fit; None if they are plain texts."""
     resize: Resize = "fast"
-    """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
+    """How frames are scaled to the size that the model takes: "fast" or "exact"."""
     deinterlace: bool = False
     """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
