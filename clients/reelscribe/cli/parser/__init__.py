@@ -1,5 +1,5 @@
 """How commands get their options, and how they explain them.
 
 Options come from dataclasses (`flatten`), and their values from the command line, the environment and the files
-`reelscribe.toml` (`commands`, `settings_file`). `--help` and the man page show them by group (`help`, `manual`).
+`reelscribe.toml` (`commands`, `settings_file`). `--help` shows them by group (`help`).
 """
