@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from reelscribe._track_specs import PictureSpec, TrackSpec
-from reelscribe.cli import runs
+from reelscribe.cli import run_commands
 from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
 from reelscribe.run.tracks.shots import ShotOptions
 
@@ -30,7 +30,7 @@ def started(monkeypatch) -> dict[str, Any]:
             **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)},
         )
 
-    monkeypatch.setattr(runs, "run_command", run_command)
+    monkeypatch.setattr(run_commands, "run_command", run_command)
     return last
 
 

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
+from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import RunOptions
-from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
 from reelscribe.run.tracks.shots import ShotOptions

@@ -20,8 +20,8 @@ from typer.completion import (  # type: ignore[attr-defined]  # typer does not s
     get_completion_script,
 )
 
-from reelscribe.cli import archive, models, results, runs, server
-from reelscribe.cli.parser.commands import BareCommand, Command, group
+from reelscribe.cli import archive_command, model_commands, result_commands, run_commands, server_commands
+from reelscribe.cli.parser.command import BareCommand, Command, group
 
 NAME = "reelscribe"
 """Name of the program, whatever the name of the file was that started it."""
@@ -37,19 +37,19 @@ app = group(
     """
 )
 for command in (
-    runs.caption,
-    runs.transcribe,
-    runs.annotate,
-    runs.shots,
-    results.status,
-    results.browse,
-    results.export,
-    results.forget,
-    archive.archive,
+    run_commands.caption,
+    run_commands.transcribe,
+    run_commands.annotate,
+    run_commands.shots,
+    result_commands.status,
+    result_commands.browse,
+    result_commands.export,
+    result_commands.forget,
+    archive_command.archive,
 ):
     app.command(cls=Command)(command)
-app.add_typer(server.app, name="server")
-app.add_typer(models.app, name="models")
+app.add_typer(server_commands.app, name="server")
+app.add_typer(model_commands.app, name="models")
 
 completion_init()  # typer does this by itself only for commands with its own options for completion
 

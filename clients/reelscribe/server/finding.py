@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.errors import UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
+from reelscribe.server.config_properties import tokens_required
 from reelscribe.server.instance import Instance
-from reelscribe.server.options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
-from reelscribe.server.settings import tokens_required
+from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
 
 COPIED_KEY_FILE = Path("key_file.json")
 """Where a copy of a server's key file is found without being named."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from reelscribe._files import try_lock
 from reelscribe.errors import ServerError, StartupError
-from reelscribe.server.options import SERVER_VARIABLE
-from reelscribe.server.settings import read_properties, tokens_required
+from reelscribe.server.config_properties import read_properties, tokens_required
+from reelscribe.server.start_options import SERVER_VARIABLE
 
 if TYPE_CHECKING:  # imported when needed
     import ssl

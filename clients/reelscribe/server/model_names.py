@@ -19,7 +19,7 @@ from reelscribe.contract.model import (
 )
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, brief
 from reelscribe.server.finding import FoundServer, ManagedServer
-from reelscribe.server.options import DIRECTORY
+from reelscribe.server.start_options import DIRECTORY
 
 USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     CaptionerDescription: ("captioner", "blip2", "blip", "git"),

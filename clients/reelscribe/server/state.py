@@ -11,7 +11,7 @@ import psutil
 
 from reelscribe.client.credentials import Credentials
 from reelscribe.errors import AccessRefused, ServerError, UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion, Worker
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import WorkerHistory, best_explanation, worker_histories

@@ -11,7 +11,7 @@ import typer
 
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError, missing_package
-from reelscribe.server.options import MODEL_STORE, SERVER_VARIABLE
+from reelscribe.server.start_options import MODEL_STORE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

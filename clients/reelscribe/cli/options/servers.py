@@ -11,7 +11,7 @@ import typer
 
 from reelscribe.cli.options.run import speed_option
 from reelscribe.cli.parser.help import Heading
-from reelscribe.server.options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
+from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from reelscribe.server.finding import FoundServer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reelscribe.cli.results import describe_written
+from reelscribe.cli.result_commands import describe_written
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.servers import server_option
-from reelscribe.cli.parser.commands import Command, group
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.parser.command import Command, flatten, group
 from reelscribe.errors import ServerError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import DIRECTORY
+from reelscribe.server.start_options import DIRECTORY
 
 if TYPE_CHECKING:
-    from reelscribe.management.client import ManagementClient, Why
+    from reelscribe.management.management_client import ManagementClient, Why
     from reelscribe.management.model_version import ModelVersion
     from reelscribe.server.finding import ManagedServer
 
@@ -206,7 +205,7 @@ def unregister(
     another version the default first.
     """
     with errors_as_one_line():
-        from reelscribe.management.client import DRAIN_SECONDS
+        from reelscribe.management.management_client import DRAIN_SECONDS
 
         seconds = 0.0 if now else DRAIN_SECONDS
         removed = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
@@ -253,7 +252,7 @@ class _Managing:
         if self.server.instance is None or not self.server.instance.options.exists():
             return
         from reelscribe.archive.model_store import stored_models
-        from reelscribe.server.options import StartOptions
+        from reelscribe.server.start_options import StartOptions
 
         store = StartOptions.load(self.server.instance.options).model_store
         if (store / archive).is_file():

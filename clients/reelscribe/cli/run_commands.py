@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli._run import run_command
+from reelscribe.cli.messages import errors_as_one_line
+from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
 from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import Cues, RunOptions
@@ -18,8 +19,7 @@ from reelscribe.cli.options.servers import (
     TranscribingModel,
     server_option,
 )
-from reelscribe.cli.options.sound import AudioOptions
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.parser.command import flatten
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:

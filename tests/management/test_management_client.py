@@ -3,7 +3,7 @@
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import Worker
 from support.fake_management import FakeVersion
 

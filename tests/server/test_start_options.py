@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import StartupError, UsageError
-from reelscribe.server.options import StartOptions
+from reelscribe.server.start_options import StartOptions
 
 
 def test_options_are_remembered_with_whole_paths(tmp_path, monkeypatch):

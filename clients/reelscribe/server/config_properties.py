@@ -22,7 +22,7 @@ HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_NAMES = ("grpc_inference", "grpc_management")
 """Names of the gRPC APIs, each with the settings `<name>_address` and `<name>_port`."""
 
-METRICS = Path(__file__).with_name("metrics.yaml")
+METRICS = Path(__file__).with_name("torchserve_metrics.yaml")
 """Declares all metrics, for settings that name no other file."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import StartupError
-from reelscribe.server.settings import (
+from reelscribe.server.config_properties import (
     check_addresses,
     check_tls,
     complete,

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
-from reelscribe.cli._logging import log_messages
+from reelscribe.cli.messages import EXIT_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.run import one_of
-from reelscribe.cli.parser.commands import Command, group
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.parser.command import Command, flatten, group
 from reelscribe.errors import UsageError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
+from reelscribe.server.start_options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
 
 if TYPE_CHECKING:
     from reelscribe.server.instance import Instance
