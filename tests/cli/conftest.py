@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Fixtures for the tests of commands."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from reelscribe.run.tracks.shots import ShotOptions
 
 @pytest.fixture
 def started(monkeypatch) -> dict[str, Any]:
-    """What the last run was started with: `run`, `cues`, and the specification of each track by its kind of options."""
+    """The arguments of the last run: `run`, `cues`, and the specification of each track by its kind of options."""
     last = {}
 
     def opened(track: TrackSpec) -> Iterator[TrackSpec]:

@@ -1,10 +1,59 @@
-"""What `reelscribe export` says."""
+"""`reelscribe forget` lists sources or refuses, and `reelscribe export` names the files that it wrote."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from reelscribe.cli import app
 from reelscribe.cli.result_commands import describe_written
+from reelscribe.contract.source import Source
+from reelscribe.results.ledger import Ledger
+from reelscribe.results.ledger_reader import LedgerReader
+
+
+async def fill(out: Path) -> None:
+    async with Ledger(out) as ledger:
+        for name in ("/v/a.mp4", "/v/b.mp4"):
+            await ledger.save_source(Source(name, 5, "ab" * 32), {})
+        await ledger.mark_missing()
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    """A folder of results of two sources, neither of which is on the disk."""
+    asyncio.run(fill(tmp_path))
+    return tmp_path
+
+
+def known(out: Path) -> list[str]:
+    with LedgerReader(out) as reader:
+        return [source.name for source in reader.sources()]
+
+
+def test_it_lists_what_it_forgets(out):
+    result = CliRunner().invoke(app, ["forget", str(out), "/v/a.mp4"])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "/v/a.mp4\n", "forgot 1 source\n")
+    assert known(out) == ["/v/b.mp4"]
+
+
+def test_a_dry_run_changes_nothing(out):
+    result = CliRunner().invoke(app, ["forget", str(out), "--missing", "--dry-run"])
+    assert (result.exit_code, result.stderr) == (0, "would forget 2 sources\n")
+    assert result.stdout == "/v/a.mp4\n/v/b.mp4\n"
+    assert known(out) == ["/v/a.mp4", "/v/b.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [([], "expected SOURCES or --missing, got neither"), (["/v/typo.mp4"], "that matches a known source")],
+)
+def test_nothing_to_forget_is_a_usage_error(out, words, reason):
+    result = CliRunner().invoke(app, ["forget", str(out), *words])
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert known(out) == ["/v/a.mp4", "/v/b.mp4"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the management client reads, and how it changes a version."""
+"""The management client reads models and versions, and changes them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a server was started with is remembered for a restart."""
+"""The options of a start are kept for a restart."""
 
 from pathlib import Path
 

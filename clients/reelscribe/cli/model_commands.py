@@ -61,7 +61,7 @@ class ServerChoice:
         ),
     ] = None
 
-    def find(self) -> _Managing:
+    def find(self) -> _Session:
         """Return the server with its credentials. Nothing is sent to it yet.
 
         Raises:
@@ -69,7 +69,7 @@ class ServerChoice:
         """
         from reelscribe.server.finding import find_managed_server
 
-        return _Managing(find_managed_server(self.management, self.key_file, self.directory))
+        return _Session(find_managed_server(self.management, self.key_file, self.directory))
 
 
 @app.command("list", cls=Command)
@@ -127,7 +127,7 @@ def register(
 
         async def request(client: ManagementClient) -> str:
             made = await client.register(archive, workers=workers, seconds=seconds, why=why)
-            return f"registered {_title(made)}: {_workers(made)}{await _where(client, made)}"
+            return f"registered {_title(made)}: {_workers(made)}{await _devices(client, made)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -144,7 +144,7 @@ def wait_for(
 
         async def request(client: ManagementClient) -> str:
             ready = await client.wait_ready(model, version, seconds=load_seconds, why=why)
-            return f"{_title(ready)}: {_workers(ready)}{await _where(client, ready)}"
+            return f"{_title(ready)}: {_workers(ready)}{await _devices(client, ready)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -172,7 +172,7 @@ def scale(
 
         async def request(client: ManagementClient) -> str:
             scaled = await client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
-            return f"{_title(scaled)}: {_workers(scaled)}{await _where(client, scaled)}"
+            return f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -215,8 +215,8 @@ def unregister(
 
 
 @dataclass(frozen=True)
-class _Managing:
-    """What the commands do with a server."""
+class _Session:
+    """A server, and the requests that the commands send to it."""
 
     server: ManagedServer
 
@@ -268,8 +268,8 @@ def _workers(model: ModelVersion) -> str:
     return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
 
 
-async def _where(client: ManagementClient, model: ModelVersion) -> str:
-    """Say on which devices a version runs that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
+async def _devices(client: ManagementClient, model: ModelVersion) -> str:
+    """Name the devices of a version that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
     devices: list[str] = []
     if model.ready:
         with suppress(ServerError):  # it is busy, and where it runs is no reason to fail

@@ -139,7 +139,7 @@ def start_server(
             launcher.check(instance, options)
             return
         launcher.start(instance, options)
-        typer.echo(_where(instance))
+        typer.echo(_addresses_and_keys(instance))
 
 
 @app.command("restart", cls=Command)
@@ -162,7 +162,7 @@ def restart_server(
         if no_tls:
             last = replace(last, certificate=None, private_key=None)
         launcher.restart(instance, given.applied_to(last))
-        typer.echo(_where(instance))
+        typer.echo(_addresses_and_keys(instance))
 
 
 @app.command("stop", cls=Command)
@@ -254,7 +254,7 @@ def _started_in(directory: Path) -> Instance:
     return Instance(directory)
 
 
-def _where(instance: Instance) -> str:
+def _addresses_and_keys(instance: Instance) -> str:
     keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys required"
     return f"serving at {instance.address('inference_address')}, {keys}"
 

@@ -92,7 +92,7 @@ class Instance:
 
     @property
     def is_up(self) -> bool:
-        """Whether a server was started there and not stopped since. It may have ended by itself."""
+        """Return `True` if a server was started there and not stopped since. It may have ended by itself."""
         return self.temp.exists()
 
     def address(self, name: str) -> str:

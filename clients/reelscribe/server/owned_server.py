@@ -38,7 +38,7 @@ CONFIG = Path(__file__).with_name("config.properties")
 """The settings of owned servers, which are also those of other servers: a link in a clone, a file where installed."""
 
 PORT_TRIES = 3
-"""How often a server is started with other ports if another program takes one of them first."""
+"""Largest number of starts with other ports, if other programs take one of them first."""
 
 END_SECONDS = 10.0
 """Timeout, in seconds, for the guard to end after its owner has removed the server."""
@@ -140,7 +140,7 @@ async def _start_on_free_ports(instance: Instance, options: StartOptions, enviro
             break
         except StartupError as error:
             if not (remaining and _taken(own)):
-                raise StartupError(_told(instance, str(error))) from None
+                raise StartupError(_explain_without_log(instance, str(error))) from None
         _log.warning("another program took a port of the server that was starting; it is started again with others")
 
 
@@ -229,10 +229,10 @@ async def _end_of(pid: int) -> None:
 
 
 def _explain_end(instance: Instance) -> str:
-    return _told(instance, f"TorchServe ended: {best_explanation(instance)}")
+    return _explain_without_log(instance, f"TorchServe ended: {best_explanation(instance)}")
 
 
-def _told(instance: Instance, reason: str) -> str:
+def _explain_without_log(instance: Instance, reason: str) -> str:
     """Log the end of the server's log, which is going to be removed, and return a reason that does not refer to it."""
     if lines := last_lines(instance):
         _log.warning("the last lines of the server's log:\n%s", "\n".join(lines))

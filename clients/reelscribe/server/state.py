@@ -54,7 +54,7 @@ class ServerState:
     state: State
     models: tuple[ModelState, ...] = ()
     error: str | None = None
-    """Why the server itself, and not one of its models, is failing or degraded; None otherwise."""
+    """The reason why the server itself, and not one of its models, is failing or degraded; None otherwise."""
 
 
 def state_of(instance: Instance) -> ServerState:

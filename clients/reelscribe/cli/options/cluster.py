@@ -89,7 +89,7 @@ class ClusterOptions:
 
     @property
     def serves(self) -> bool:
-        """Whether nodes serve the models by themselves."""
+        """Return `True` if nodes serve the models by themselves."""
         return self.serve or self.serve_nodes is not None
 
     def servers(self, options: ServerOptions, speech_servers: Sequence[str] | None = None) -> list[FoundServer]:

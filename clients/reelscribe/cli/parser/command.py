@@ -21,7 +21,7 @@ from typer.exceptions import TyperException
 
 from reelscribe.cli.messages import EXIT_USAGE, exit_with
 from reelscribe.cli.parser.help import help_of, usage_of
-from reelscribe.cli.parser.precedence import kept
+from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.cli.parser.settings_file import NAME, Settings, read_settings
 from reelscribe.errors import UsageError
 from reelscribe.server.start_options import KEY_FILE_VARIABLE
@@ -69,14 +69,14 @@ class Command(BareCommand):
 
     def _make_context(self, info_name: str | None, args: list[str], parent: Any, **extra: Any) -> Any:
         try:
-            settings = read_settings(parent.find_root().command, _words(parent, info_name))
+            settings = read_settings(parent.find_root().command, _command_path(parent, info_name))
         except UsageError as error:
             raise typer.BadParameter(str(error)) from None
         context = super().make_context(info_name, args, parent, default_map=settings.values, **extra)
         in_environment = [option.name for option in self.params if os.environ.get(str(option.envvar))]
         on_command_line = [name for name in context.params if _source(context, name) == "COMMANDLINE"]
         others = [{name: context.params[name] for name in names} for names in (in_environment, on_command_line)]
-        replaced = set().union(*settings.files, *others) - kept(settings.files, others)
+        replaced = set().union(*settings.files, *others) - effective_options(settings.files, others)
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default
@@ -85,18 +85,18 @@ class Command(BareCommand):
 
 
 def _keep_key_from_others(context: Any, settings: Settings) -> None:
-    """See to it that the key of the environment goes to no server that only the file in the working folder names.
+    """Keep the key of the environment from a server that only the file in the working folder names.
 
     Raises:
         typer.BadParameter: The file names no key of the server either.
     """
     named_here = any(
-        name in settings.here and _source(context, name) == "DEFAULT_MAP" and context.params[name]
+        name in settings.in_working_folder and _source(context, name) == "DEFAULT_MAP" and context.params[name]
         for name in ("servers", "management")
     )
     if not named_here or _source(context, "key_files") != "ENVIRONMENT":
         return
-    if "key_files" not in settings.here:
+    if "key_files" not in settings.in_working_folder:
         raise typer.BadParameter(
             f"{NAME} of this folder names a server without its key-file, and the key of {KEY_FILE_VARIABLE} is not sent"
             " there, as the folder may be somebody else's; add key-file to it, or give --server"
@@ -151,7 +151,7 @@ def flatten(command: Callable[..., None]) -> Callable[..., None]:
     return flat
 
 
-def _words(parent: Any, name: str | None) -> tuple[str, ...]:
+def _command_path(parent: Any, name: str | None) -> tuple[str, ...]:
     """Return the words of a command without the program's name, such as ("server", "start")."""
     words = [name or ""]
     while parent.parent is not None:
