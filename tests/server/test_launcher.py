@@ -16,7 +16,7 @@ import pytest
 from reelscribe.errors import StartupError, UsageError
 from reelscribe.server import launcher
 from reelscribe.server.config_properties import free_ports
-from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed
+from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, locked
 from reelscribe.server.launcher import check, restart, server_environment, start, stop
 from reelscribe.server.start_options import StartOptions
 
@@ -110,7 +110,7 @@ def test_a_restart_that_cannot_work_stops_nothing(instance, tmp_path):
 
 
 def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
-    with claimed(instance):
+    with locked(instance):
         instance.key_file.write_text("of the first")
         for command in (start, restart):
             with pytest.raises(StartupError, match="another command starts or stops a server there"):
@@ -120,7 +120,7 @@ def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
 
 def test_a_stop_waits_until_a_start_under_way_has_given_up(instance, monkeypatch):
     with ExitStack() as start_under_way:
-        start_under_way.enter_context(claimed(instance))
+        start_under_way.enter_context(locked(instance))
         instance.key_file.touch()
         instance.logs.mkdir()
 
@@ -150,7 +150,7 @@ def test_a_stop_also_ends_what_a_start_under_way_launches_meanwhile(instance, mo
 
     monkeypatch.setattr(Instance, "processes", find_late)
     with ExitStack() as start_under_way:
-        start_under_way.enter_context(claimed(instance))
+        start_under_way.enter_context(locked(instance))
         instance.logs.mkdir()
         assert stop(instance) == [launched[2].pid]
     assert launched[2].wait() == -signal.SIGKILL

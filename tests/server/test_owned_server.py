@@ -94,7 +94,7 @@ async def test_a_guard_that_is_killed_is_replaced(tmp_path, caplog):
         (first,) = guards(directory)
         first.kill()
         assert psutil.wait_procs([first], timeout=PATIENCE)[1] == []
-        replaced = asyncio.create_task(guard.keep())
+        replaced = asyncio.create_task(guard.keep_alive())
         while not guards(directory):
             await asyncio.wait([replaced], timeout=0.1)
         replaced.cancel()

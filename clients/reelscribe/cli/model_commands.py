@@ -22,7 +22,7 @@ from reelscribe.server.start_options import DIRECTORY
 if TYPE_CHECKING:
     from reelscribe.management.management_client import ManagementClient, Why
     from reelscribe.management.model_version import ModelVersion
-    from reelscribe.server.finding import ManagedServer
+    from reelscribe.server.server_discovery import ManagedServer
 
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class ServerChoice:
         Raises:
             UsageError: No server was started in the directory, or the key file cannot be used.
         """
-        from reelscribe.server.finding import find_managed_server
+        from reelscribe.server.server_discovery import find_managed_server
 
         return _Session(find_managed_server(self.management, self.key_file, self.directory))
 

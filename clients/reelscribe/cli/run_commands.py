@@ -109,7 +109,7 @@ def annotate(
     """
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec
-        from reelscribe.server.finding import find_servers
+        from reelscribe.server.server_discovery import find_servers
 
         caption_options, speech_options = frames.caption_options(run, video), audio.speech_options(run)
         caption_servers = cluster.servers(servers, speech_server)

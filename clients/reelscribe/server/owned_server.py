@@ -28,10 +28,10 @@ from reelscribe.errors import StartupError
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server import launcher
 from reelscribe.server.config_properties import GRPC_NAMES, HTTP_ADDRESSES, Settings, free_ports
-from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.guard_process import remove
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import best_explanation, last_lines
+from reelscribe.server.server_discovery import FoundServer, find_servers
 from reelscribe.server.start_options import StartOptions
 
 CONFIG = Path(__file__).with_name("config.properties")
@@ -100,7 +100,7 @@ async def owned_server(
             )
             await _start_on_free_ports(instance, options, {**os.environ, **(environment or {})})
             java = await in_thread(_java_on_loopback, instance)
-            ended = asyncio.create_task(_why_it_ended(instance, java, guard))
+            ended = asyncio.create_task(_wait_for_end(instance, java, guard))
             try:
                 (found,) = find_servers(directory=instance.directory)
                 yield OwnedServer(instance, found, ended)
@@ -139,7 +139,7 @@ async def _start_on_free_ports(instance: Instance, options: StartOptions, enviro
             await _start(instance, replace(options, overrides={**options.overrides, **own}), environment)
             break
         except StartupError as error:
-            if not (remaining and _taken(own)):
+            if not (remaining and _ports_taken(own)):
                 raise StartupError(_explain_without_log(instance, str(error))) from None
         _log.warning("another program took a port of the server that was starting; it is started again with others")
 
@@ -150,7 +150,7 @@ def _own_settings() -> Settings:
     return {**free_ports(), **grpc, "disable_token_authorization": "false"}
 
 
-def _taken(own: Settings) -> bool:
+def _ports_taken(own: Settings) -> bool:
     """Return whether another program has taken one of the ports since they were chosen."""
     ports = [
         value.rpartition(":")[2] for name, value in own.items() if name in HTTP_ADDRESSES or name.endswith("_port")
@@ -199,9 +199,9 @@ def _is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-async def _why_it_ended(instance: Instance, java: psutil.Process, guard: Guard) -> str:
+async def _wait_for_end(instance: Instance, java: psutil.Process, guard: Guard) -> str:
     """Wait until the server has ended by itself, or can no longer be guarded, and return the reason."""
-    end, guarding = asyncio.create_task(_end_of(java.pid)), asyncio.create_task(guard.keep())
+    end, guarding = asyncio.create_task(_wait_for_exit(java.pid)), asyncio.create_task(guard.keep_alive())
     try:
         await asyncio.wait([end, guarding], return_when=asyncio.FIRST_COMPLETED)
         if guarding.done():
@@ -213,7 +213,7 @@ async def _why_it_ended(instance: Instance, java: psutil.Process, guard: Guard) 
         await asyncio.wait([end, guarding])
 
 
-async def _end_of(pid: int) -> None:
+async def _wait_for_exit(pid: int) -> None:
     """Wait until a process, which need not be a child of this one, has ended."""
     try:
         fd = os.pidfd_open(pid)
@@ -275,7 +275,7 @@ class Guard:
             ours.close()
             raise
 
-    async def keep(self) -> NoReturn:
+    async def keep_alive(self) -> NoReturn:
         """Start another process whenever the present one has ended, until this is cancelled.
 
         Raises:

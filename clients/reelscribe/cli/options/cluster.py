@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reelscribe.cli.options.servers import ServerOptions
     from reelscribe.cluster.serving import Archives
     from reelscribe.cluster.session import Cluster
-    from reelscribe.server.finding import FoundServer
+    from reelscribe.server.server_discovery import FoundServer
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
 
