@@ -76,7 +76,7 @@ class Command(BareCommand):
         in_environment = [option.name for option in self.params if os.environ.get(str(option.envvar))]
         on_command_line = [name for name in context.params if _source(context, name) == "COMMANDLINE"]
         others = [{name: context.params[name] for name in names} for names in (in_environment, on_command_line)]
-        replaced = set().union(*settings.files, *others) - effective_options(settings.files, others)
+        replaced = set().union(*settings.files, *others) - effective_options(settings.files, others).keys()
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default

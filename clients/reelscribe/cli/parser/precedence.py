@@ -39,15 +39,15 @@ OTHER_SERVER_OPTIONS = frozenset({"servers", "key_files", "management", "key_fil
 """Options for servers that are not the one of the folder which `--directory` names."""
 
 
-def effective_options(files: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()) -> set[str]:
-    """Find the options that count.
+def effective_options(files: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Merge the options from several places: keep those that count.
 
     Args:
         files: The options that are given in each file, by name; the last one is nearest to the user.
         others: Those in other places, which are nearer than files, such as the command line.
 
     Returns:
-        Their names.
+        Their values by name.
     """
     result: dict[str, Any] = {}
     from_files: set[str] = set()
@@ -60,7 +60,7 @@ def effective_options(files: Sequence[Mapping[str, Any]], others: Sequence[Mappi
             replaced |= OTHER_SERVER_OPTIONS
         result = {name: value for name, value in result.items() if name not in replaced} | dict(given)
         from_files = from_files | given.keys() if place < len(files) else from_files - given.keys()
-    return set(result)
+    return result
 
 
 def _contradicted(given: Mapping[str, Any], farther: Mapping[str, Any]) -> set[str]:

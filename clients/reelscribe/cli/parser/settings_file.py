@@ -54,9 +54,8 @@ def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
     """
     paths = _files()
     files = tuple(_values(_File(path), root, words) for path in paths)
-    valid = effective_options(files)
-    here = frozenset(files[-1]) if Path(NAME) in paths else frozenset()
-    return Settings({name: value for file in files for name, value in file.items() if name in valid}, files, here)
+    in_working_folder = frozenset(files[-1]) if Path(NAME) in paths else frozenset()
+    return Settings(effective_options(files), files, in_working_folder)
 
 
 def _files() -> list[Path]:
@@ -80,8 +79,7 @@ def _values(file: _File, root: Any, words: tuple[str, ...]) -> dict[str, Any]:
         {options[key].name: file.value(options[key], value) for key, value in section.items() if key in options}
         for section in sections
     ]
-    valid = effective_options((), given)
-    return {name: value for section in given for name, value in section.items() if name in valid}
+    return effective_options((), given)
 
 
 class _File:
