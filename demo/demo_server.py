@@ -17,9 +17,9 @@ import yaml
 
 from reelscribe.archive import build as archive
 from reelscribe.server import launcher as server
+from reelscribe.server.config_properties import free_ports, read_properties
 from reelscribe.server.instance import Instance
-from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import free_ports, read_properties
+from reelscribe.server.start_options import StartOptions
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "config.properties"

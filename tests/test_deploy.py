@@ -14,7 +14,7 @@ import yaml
 
 from reelscribe.reporting.metrics import RunMetrics
 from reelscribe.reporting.progress import Silent
-from reelscribe.server.settings import read_properties
+from reelscribe.server.config_properties import read_properties
 from support.commands import command_options
 from support.patience import PATIENCE
 from support.snapshots import BAD, FRAMES, ON_NODES, SOUND
@@ -29,7 +29,7 @@ PROMQL = {"sum", "by", "rate", "__rate_interval", "e6"}
 
 def server_metrics() -> dict[str, set[str]]:
     """The labels of each metric that TorchServe exports, by name."""
-    declared = yaml.safe_load((ROOT / "clients" / "reelscribe" / "server" / "metrics.yaml").read_text())
+    declared = yaml.safe_load((ROOT / "clients" / "reelscribe" / "server" / "torchserve_metrics.yaml").read_text())
     kinds = [kind for part in ("ts_metrics", "model_metrics") for kind in declared[part].values()]
     return {metric["name"]: set(metric["dimensions"]) for kind in kinds for metric in kind}
 

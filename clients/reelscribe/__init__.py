@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from reelscribe.errors import RequestRefused as RequestRefused
     from reelscribe.errors import ServerError as ServerError
     from reelscribe.errors import UsageError as UsageError
-    from reelscribe.management.api import ServerAddresses as ServerAddresses
-    from reelscribe.management.client import ManagementClient as ManagementClient
+    from reelscribe.management.management_client import ManagementClient as ManagementClient
+    from reelscribe.management.torchserve_api import ServerAddresses as ServerAddresses
     from reelscribe.run.bulk import BulkRun as BulkRun
     from reelscribe.run.bulk import Summary as Summary
     from reelscribe.run.one_source import caption_file as caption_file
@@ -93,8 +93,8 @@ _MODULES = {
     "decode.sampling": ("Sampling",),
     "decode.shots": ("ShotDetection",),
     "errors": ("MediaError", "OutputError", "ReelscribeError", "RequestRefused", "ServerError", "UsageError"),
-    "management.api": ("ServerAddresses",),
-    "management.client": ("ManagementClient",),
+    "management.torchserve_api": ("ServerAddresses",),
+    "management.management_client": ("ManagementClient",),
     "run.bulk": ("BulkRun", "Summary"),
     "run.tracks.captions": ("CaptionTrack",),
     "run.tracks.clips": ("ClipTrack",),

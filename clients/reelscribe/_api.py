@@ -33,8 +33,8 @@ from reelscribe.run.one_source import caption_file, caption_frames, describe_fil
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
 from reelscribe.run.tracks.transcripts import TranscriptTrack
-from reelscribe.server.finding import FoundServer, find_servers
-from reelscribe.server.model_names import find_model
+from reelscribe.server.model_discovery import find_model
+from reelscribe.server.server_discovery import FoundServer, find_servers
 
 ONLY_ONE = "*"
 """In place of a model's name, this is the only model of its kind that the server serves."""

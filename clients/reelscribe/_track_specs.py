@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
     from reelscribe.run.tracks.shots import ShotOptions
     from reelscribe.run.tracks.track import Track
-    from reelscribe.server.finding import FoundServer
+    from reelscribe.server.server_discovery import FoundServer
 
 
 class TrackSpec(ABC):
@@ -85,7 +85,7 @@ class ModelSpec(TrackSpec):
 
     async def resolved(self) -> ModelSpec:
         """Find the name of the model, or check the one that was given; see `TrackSpec.resolved`."""
-        from reelscribe.server.model_names import find_model
+        from reelscribe.server.model_discovery import find_model
 
         description, _, _ = self._parts()
         return replace(self, name=await find_model(self.found[0], description, self.name))
@@ -163,9 +163,9 @@ class PictureSpec(TrackSpec):
     async def resolved(self) -> ModelSpec:
         """Find out which of the two models is served, or has the name; see `TrackSpec.resolved`."""
         from reelscribe.contract.model import ClipModelDescription
-        from reelscribe.server.model_names import kind_for_pictures
+        from reelscribe.server.model_discovery import kind_of_video_model
 
-        kind = await kind_for_pictures(self.captions.found[0], self.captions.name)
+        kind = await kind_of_video_model(self.captions.found[0], self.captions.name)
         return await (self.clips if kind is ClipModelDescription else self.captions).resolved()
 
     async def open(self, stack: AsyncExitStack) -> Track[Any]:

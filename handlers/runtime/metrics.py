@@ -1,6 +1,6 @@
 """Counters of a worker, and their way to TorchServe, which exposes them to Prometheus.
 
-clients/reelscribe/server/metrics.yaml declares every metric and says what it counts.
+clients/reelscribe/server/torchserve_metrics.yaml declares every metric and says what it counts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def metric_name(name: CounterName) -> str:
 
 
 class MetricsReporter:
-    """Reports the counters of one worker to TorchServe, with the dimensions that metrics.yaml declares."""
+    """Reports the counters of one worker to TorchServe, with the dimensions that torchserve_metrics.yaml declares."""
 
     def __init__(self, counters: Counters, metrics: TorchServeMetrics, model: str, version: str) -> None:
         """Look up the declared metrics, and log a warning that names the missing ones.

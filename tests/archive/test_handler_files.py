@@ -1,4 +1,4 @@
-"""Which files an archive carries, and how they lie in it."""
+"""An archive carries the handler at its top, and the files that it imports below."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""What the tests of commands share."""
+"""Fixtures for the tests of commands."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from reelscribe._track_specs import PictureSpec, TrackSpec
-from reelscribe.cli import runs
+from reelscribe.cli import run_commands
 from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
 from reelscribe.run.tracks.shots import ShotOptions
 
 
 @pytest.fixture
 def started(monkeypatch) -> dict[str, Any]:
-    """What the last run was started with: `run`, `cues`, and the specification of each track by its kind of options."""
+    """The arguments of the last run: `run`, `cues`, and the specification of each track by its kind of options."""
     last = {}
 
     def opened(track: TrackSpec) -> Iterator[TrackSpec]:
@@ -30,7 +30,7 @@ def started(monkeypatch) -> dict[str, Any]:
             **{NAMES[type(each.options)]: each for track in tracks for each in opened(track)},
         )
 
-    monkeypatch.setattr(runs, "run_command", run_command)
+    monkeypatch.setattr(run_commands, "run_command", run_command)
     return last
 
 

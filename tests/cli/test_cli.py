@@ -1,4 +1,4 @@
-"""What all commands share: quick help, and errors that say what to do."""
+"""All commands have quick help, and errors that say what to do."""
 
 import json
 import os

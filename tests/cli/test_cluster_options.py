@@ -9,7 +9,7 @@ ON = ("--ray", "127.0.0.1:1")
 
 
 def refusal(*words: str, command: str = "annotate") -> str:
-    """What a command says when it refuses options, on one line."""
+    """The message of a command that refuses options, on one line."""
     result = CliRunner().invoke(app, [command, "video.mp4", "--out", "out", *words])
     assert result.exit_code == 2, result.output
     return " ".join(result.output.split())

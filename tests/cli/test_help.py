@@ -75,7 +75,7 @@ def test_short_names():
 
 
 def complete(*words: str) -> list[str]:
-    """What bash offers for a command line whose last word is not finished."""
+    """The completions that bash offers for a command line whose last word is not finished."""
     script = CliRunner().invoke(app, ["completion", "bash"]).output
     python = shlex.quote(sys.executable)
     line = f"""

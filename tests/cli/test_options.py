@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
-from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
+from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.run import RunOptions
-from reelscribe.cli.options.sound import AudioOptions
+from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
 from reelscribe.run.tracks.shots import ShotOptions
@@ -20,7 +20,7 @@ RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
 
 
 def test_defaults_of_the_commands_are_those_of_the_library():
-    assert FrameOptions().caption_options(RUN, PictureOptions()) == CaptionOptions()
+    assert FrameOptions().caption_options(RUN, VideoOptions()) == CaptionOptions()
     assert AudioOptions().speech_options(RUN) == SpeechOptions()
 
 
@@ -55,7 +55,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
 
 @pytest.fixture
 def sampling(started) -> Callable[..., str]:
-    """What a command with these words would caption, in words, or what it says against them."""
+    """The frames that a command with these words would caption, described, or its message if it refuses them."""
 
     def sampling(*words: str) -> str:
         result = CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", *words])
@@ -90,8 +90,8 @@ def test_what_counts_as_a_cut_reaches_the_run(started):
 def test_deinterlacing_reaches_frames_clips_and_shots_and_is_in_their_settings(started, given):
     CliRunner().invoke(app, ["shots", "a.mp4", "-o", "out", *given])
     CliRunner().invoke(app, ["caption", "a.mp4", "-o", "out", "--model", "captioner", *given])
-    pictures = PictureOptions(deinterlace=bool(given))
-    clips = ClipOptions().clip_options(RUN, pictures, "fast")
+    video = VideoOptions(deinterlace=bool(given))
+    clips = ClipOptions().clip_options(RUN, video, "fast")
     options = [started["shots"].options, started["captions"].options, clips]
     assert [each.deinterlace for each in options] == [bool(given)] * 3
     assert clips.task("a.mp4", CLIPS, None).deinterlace == bool(given)
@@ -118,7 +118,7 @@ def test_with_json_log_an_option_that_is_wrong_is_told_as_json_too(wrong, named)
 
 @pytest.fixture
 def clips(started) -> Callable[..., str]:
-    """What the clips of a command with these words would be, in words, or what it says against them."""
+    """The clips of a command with these words, described, or its message if it refuses them."""
 
     def clips(command: str, *words: str) -> str:
         started.clear()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reelscribe.cli import app, server
+from reelscribe.cli import app, server_commands
 from support.fake_torchserve import write_key_file
 
 RUN = ["annotate", "a.mp4", "--model", "captioner", "--speech-model", "speech"]
@@ -114,7 +114,7 @@ def test_a_folder_on_the_command_line_replaces_a_server_in_the_environment(folde
 
 def test_commands_of_a_group_have_sections_too(folder, monkeypatch):
     seen = []
-    monkeypatch.setattr(server, "_started_in", lambda directory: seen.append(directory))
+    monkeypatch.setattr(server_commands, "_started_in", lambda directory: seen.append(directory))
     folder.write_text('[server]\ndirectory = "one"\n[server.logs]\ndirectory = "/two"\n')
     for command in ("status", "logs"):
         CliRunner().invoke(app, ["server", command])

@@ -12,7 +12,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
-from reelscribe.server.finding import FoundServer
+from reelscribe.server.server_discovery import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
 from support.odd_library import make_library

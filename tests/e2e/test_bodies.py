@@ -17,7 +17,7 @@ from PIL import Image
 
 from reelscribe import wire
 from reelscribe.contract.frames import InputSize
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from support.scraping import growth, scrape_server
 from support.servers import RunningServer, caption_texts
 from support.videos import read

@@ -16,16 +16,15 @@ from demo_server import handler_modules, pack_handler
 from emulated_server import HANDLER, Emulated
 from reelscribe import CaptionClient
 from reelscribe.errors import StartupError
+from reelscribe.server.config_properties import Settings, free_ports
 from reelscribe.server.instance import Instance, is_java
-from reelscribe.server.owned import server
-from reelscribe.server.owned.server import OwnedServer, owned_server
-from reelscribe.server.settings import Settings, free_ports
+from reelscribe.server.owned_server import OwnedServer, owned_server
 from support.patience import PATIENCE
 
 OWNER = """
 import asyncio, sys, threading
 from pathlib import Path
-from reelscribe.server.owned.server import owned_server
+from reelscribe.server.owned_server import owned_server
 
 async def own():
     async with owned_server([Path(sys.argv[1])]) as server:
@@ -73,7 +72,7 @@ async def test_two_owned_servers_answer_on_loopback_and_one_that_is_killed_says_
         chosen.append(chosen[0] if len(chosen) == 1 else free_ports())
         return chosen[-1]
 
-    monkeypatch.setattr(server, "free_ports", first_ports_twice)
+    monkeypatch.setattr("reelscribe.server.owned_server.free_ports", first_ports_twice)
     open_to_all = {"inference_address": "http://0.0.0.0:8080", "disable_token_authorization": "true"}
     caplog.set_level("INFO")
     async with owned_server([mar], settings=open_to_all) as first, owned_server([mar]) as second:

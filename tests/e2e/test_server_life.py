@@ -21,9 +21,9 @@ from emulated_server import HANDLER, Emulated
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.server import launcher as server
+from reelscribe.server.config_properties import free_ports
 from reelscribe.server.instance import Instance
-from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import free_ports
+from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import State, state_of
 from support.archives import SETTINGS, replace_file
 from support.certificates import pem_of, self_signed

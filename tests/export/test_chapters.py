@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reelscribe.cli.results import describe_written
+from reelscribe.cli.result_commands import describe_written
 from support.clip_records import clips_record, ffmpeg_chapters, with_clips, with_shots
 from support.exporting import TEXTS, exported, files, record, transcript_record, video
 

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from reelscribe.management.api import ServerAddresses
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
+from reelscribe.management.torchserve_api import ServerAddresses
 from support.fake_management import FakeManagement, FakeVersion
 
 

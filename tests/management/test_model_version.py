@@ -1,4 +1,4 @@
-"""What a version of a model is, as the management API describes it."""
+"""A version of a model is read from the description of the management API."""
 
 from reelscribe.management.model_version import ModelVersion
 from support.fake_management import FakeVersion

@@ -25,7 +25,7 @@ async def test_several_workers_may_compute_to_their_end_before_they_are_unregist
     async def sleep(seconds: float) -> None:
         waits.append((seconds, server.changes))
 
-    monkeypatch.setattr("reelscribe.management.client.asyncio.sleep", sleep)
+    monkeypatch.setattr("reelscribe.management.management_client.asyncio.sleep", sleep)
     await client.unregister("captioner")
     assert (900, ["POST /models"]) in waits  # and no DELETE yet
     assert server.models == {}

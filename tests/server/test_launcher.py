@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reelscribe.errors import StartupError
+from reelscribe.errors import StartupError, UsageError
 from reelscribe.server import launcher
-from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, claimed
-from reelscribe.server.launcher import check, restart, start, stop
-from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import free_ports
+from reelscribe.server.config_properties import free_ports
+from reelscribe.server.instance import INSTANCE_VARIABLE, Instance, locked
+from reelscribe.server.launcher import check, restart, server_environment, start, stop
+from reelscribe.server.start_options import StartOptions
 
 CONFIG = Path(__file__).parents[2] / "config.properties"
 FREE = {f"{name}_address": "http://127.0.0.1:1" for name in ("inference", "management", "metrics")}
@@ -110,7 +110,7 @@ def test_a_restart_that_cannot_work_stops_nothing(instance, tmp_path):
 
 
 def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
-    with claimed(instance):
+    with locked(instance):
         instance.key_file.write_text("of the first")
         for command in (start, restart):
             with pytest.raises(StartupError, match="another command starts or stops a server there"):
@@ -120,7 +120,7 @@ def test_two_commands_do_not_start_in_one_directory_at_once(instance, store):
 
 def test_a_stop_waits_until_a_start_under_way_has_given_up(instance, monkeypatch):
     with ExitStack() as start_under_way:
-        start_under_way.enter_context(claimed(instance))
+        start_under_way.enter_context(locked(instance))
         instance.key_file.touch()
         instance.logs.mkdir()
 
@@ -150,7 +150,42 @@ def test_a_stop_also_ends_what_a_start_under_way_launches_meanwhile(instance, mo
 
     monkeypatch.setattr(Instance, "processes", find_late)
     with ExitStack() as start_under_way:
-        start_under_way.enter_context(claimed(instance))
+        start_under_way.enter_context(locked(instance))
         instance.logs.mkdir()
         assert stop(instance) == [launched[2].pid]
     assert launched[2].wait() == -signal.SIGKILL
+
+
+SECRETS = {
+    "HF_TOKEN": "1",
+    "HF_HUB_TOKEN": "2",
+    "AWS_SECRET_ACCESS_KEY": "3",
+    "SSH_AUTH_SOCK": "4",
+    "LANG": "de_DE.ISO-8859-1",
+}
+USEFUL = {"PATH": "/bin", "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "1", "HF_HOME": "/hf"}
+
+
+def test_secrets_stay_outside_and_what_computing_needs_goes_in():
+    assert server_environment({**SECRETS, **USEFUL, "TS_CONFIG_FILE": "x"}) == USEFUL
+
+
+LOCALE = {"LC_ALL": "C.UTF-8"}
+PROXIES = {"https_proxy": "http://me:secret@proxy:3128", "HTTP_PROXY": "me:secret@proxy:3128"}
+ENDPOINT = {"HF_ENDPOINT": "https://me:secret@mirror/"}
+HARMLESS = {"http_proxy": "http://proxy:3128", "no_proxy": "localhost", "PYTHONPATH": "/srv/a@2:/srv/b"}
+
+
+def test_an_address_with_a_password_in_it_stays_outside_unless_it_is_named():
+    assert server_environment({**PROXIES, **ENDPOINT, **HARMLESS}) == LOCALE | HARMLESS
+    assert server_environment({**PROXIES, **HARMLESS}, PROXIES) == LOCALE | PROXIES | HARMLESS
+
+
+def test_a_secret_that_is_named_goes_in():
+    assert server_environment({**SECRETS, **USEFUL}, ["HF_TOKEN"]) == {**USEFUL, "HF_TOKEN": "1"}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("NOT_THERE", "not in the env"), ("TS_X", "in its config.properties")])
+def test_a_variable_that_cannot_be_passed_is_named(name, reason):
+    with pytest.raises(UsageError, match=f"--pass-env: {name}.*{reason}"):
+        server_environment({"TS_X": "1"}, [name])

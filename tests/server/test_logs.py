@@ -1,4 +1,4 @@
-"""What TorchServe's log says of workers, from lines as it writes them."""
+"""The history of workers is read from lines as TorchServe writes them to its log."""
 
 import gzip
 

@@ -10,7 +10,7 @@ from reelscribe.cluster.driver import ClusterRun
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.tracks.options import CaptionOptions
-from reelscribe.server.finding import FoundServer
+from reelscribe.server.server_discovery import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster
 from support.patience import PATIENCE

@@ -21,7 +21,7 @@ from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
-from reelscribe.server.settings import read_properties
+from reelscribe.server.config_properties import read_properties
 
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 

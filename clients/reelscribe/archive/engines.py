@@ -28,7 +28,7 @@ CONVERTED_FOLDER = "converted"
 
 @dataclass(frozen=True)
 class Conversion:
-    """How the weights of a model become those of an engine."""
+    """The conversion of a model's weights to those of an engine."""
 
     program: str
     """Module in handlers/ that converts. It is run with three arguments: the folder of the weights in safetensors
@@ -42,7 +42,7 @@ class Conversion:
     architectures: tuple[str, ...]
     """The architectures that can be converted."""
     replaces_weights: bool
-    """Whether the handler does not need the weights in safetensors format any more; then --bundle leaves them out."""
+    """True if the handler does not need the weights in safetensors format any more; then --bundle leaves them out."""
 
 
 CONVERSIONS = {

@@ -6,7 +6,7 @@ errors into one line and an exit status. `reelscribe --help` imports none of the
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from reelscribe import __version__
 from reelscribe.errors import missing_package
@@ -15,8 +15,16 @@ try:
     import typer
 except ModuleNotFoundError:  # reelscribe was installed without an extra
     raise SystemExit(f"reelscribe: {missing_package('typer', 'client')}") from None
-from reelscribe.cli import archive, models, results, runs, server, shell
-from reelscribe.cli.parser.commands import BareCommand, Command, group
+from typer.completion import (  # type: ignore[attr-defined]  # typer does not say that it exports them
+    completion_init,
+    get_completion_script,
+)
+
+from reelscribe.cli import archive_command, model_commands, result_commands, run_commands, server_commands
+from reelscribe.cli.parser.command import BareCommand, Command, group
+
+NAME = "reelscribe"
+"""Name of the program, whatever the name of the file was that started it."""
 
 app = group(
     """Caption and transcribe whole video libraries with TorchServe.
@@ -29,21 +37,34 @@ app = group(
     """
 )
 for command in (
-    runs.caption,
-    runs.transcribe,
-    runs.annotate,
-    runs.shots,
-    results.status,
-    results.browse,
-    results.export,
-    results.forget,
-    archive.archive,
+    run_commands.caption,
+    run_commands.transcribe,
+    run_commands.annotate,
+    run_commands.shots,
+    result_commands.status,
+    result_commands.browse,
+    result_commands.export,
+    result_commands.forget,
+    archive_command.archive,
 ):
     app.command(cls=Command)(command)
-app.add_typer(server.app, name="server")
-app.add_typer(models.app, name="models")
-for command in (shell.completion, shell.man):
-    app.command(cls=BareCommand)(command)
+app.add_typer(server_commands.app, name="server")
+app.add_typer(model_commands.app, name="models")
+
+completion_init()  # typer does this by itself only for commands with its own options for completion
+
+
+@app.command(cls=BareCommand)
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell: bash, zsh or fish.")],
+) -> None:
+    """Print a script that completes commands and options in a shell.
+
+    For bash, add this line to ~/.bashrc: eval "$(reelscribe completion bash)". For zsh, add this line to ~/.zshrc,
+    after compinit: eval "$(reelscribe completion zsh)". For fish, write the script to reelscribe.fish in
+    ~/.config/fish/completions.
+    """
+    typer.echo(get_completion_script(prog_name=NAME, complete_var=f"_{NAME.upper()}_COMPLETE", shell=shell))
 
 
 def _show_version(wanted: bool) -> None:

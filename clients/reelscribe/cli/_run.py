@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from reelscribe.cli._errors import EXIT_SOME_SOURCES_FAILED
-from reelscribe.cli._logging import log_messages
+from reelscribe.cli.messages import EXIT_SOME_SOURCES_FAILED, log_messages
 from reelscribe.cli.options.run import RunOptions, one_of
-from reelscribe.cli.results import describe_written
+from reelscribe.cli.result_commands import describe_written
 from reelscribe.errors import UsageError, printable
 
 if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains

@@ -13,7 +13,7 @@ from reelscribe.archive.cache import ArchiveCache
 from reelscribe.archive.model_store import stored_models
 
 if TYPE_CHECKING:
-    from reelscribe.server.owned.server import OwnedServer
+    from reelscribe.server.owned_server import OwnedServer
 
 CHUNK_BYTES = 2**24
 """Bytes of an archive in one message."""
@@ -103,7 +103,7 @@ class Receiver:
     @asynccontextmanager
     async def serving(self, archives: Sequence[Archive]) -> AsyncGenerator[OwnedServer, None]:
         """Serve archives on this machine alone until the block ends, or this process does."""
-        from reelscribe.server.owned.server import owned_server  # nodes that serve nothing need not have its packages
+        from reelscribe.server.owned_server import owned_server  # nodes that serve nothing need not have its packages
 
         async with AsyncExitStack() as stack:
             paths = [stack.enter_context(self._cache.use(archive.sha256)) for archive in archives]

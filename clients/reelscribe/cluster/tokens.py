@@ -15,7 +15,7 @@ import aiohttp
 from reelscribe._track_specs import TrackSpec
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
-from reelscribe.server.finding import FoundServer
+from reelscribe.server.server_discovery import FoundServer
 
 LOOK_SECONDS = 15.0
 """Seconds between two looks at whether tokens have changed."""

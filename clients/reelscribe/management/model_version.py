@@ -35,7 +35,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes requests."""
+        """Return `True` if it takes requests."""
         return self.status == "READY"
 
     @classmethod
@@ -64,9 +64,9 @@ class ModelVersion:
     version: str
     """The version, such as "1.0"."""
     archive: str
-    """What it was registered from: a file name in the model store, or an address."""
+    """The file name in the model store, or the address, that it was registered from."""
     is_default: bool
-    """Whether this version answers requests that name no version."""
+    """True if this version answers requests that name no version."""
     min_workers: int
     """Number of workers that TorchServe keeps running."""
     max_workers: int
@@ -92,7 +92,7 @@ class ModelVersion:
 
     @property
     def ready(self) -> bool:
-        """Whether it has at least one worker and at least `min_workers`, and all of them take requests."""
+        """Return `True` if it has at least one worker and at least `min_workers`, and all of them take requests."""
         return len(self.workers) >= max(1, self.min_workers) and all(worker.ready for worker in self.workers)
 
     def gpus_of(self, worker: Worker) -> tuple[int, ...]:

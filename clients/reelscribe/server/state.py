@@ -11,7 +11,7 @@ import psutil
 
 from reelscribe.client.credentials import Credentials
 from reelscribe.errors import AccessRefused, ServerError, UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion, Worker
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import WorkerHistory, best_explanation, worker_histories
@@ -54,7 +54,7 @@ class ServerState:
     state: State
     models: tuple[ModelState, ...] = ()
     error: str | None = None
-    """Why the server itself, and not one of its models, is failing or degraded; None otherwise."""
+    """The reason why the server itself, and not one of its models, is failing or degraded; None otherwise."""
 
 
 def state_of(instance: Instance) -> ServerState:

@@ -12,7 +12,7 @@ from reelscribe import wire
 from runtime.metrics import COUNTER_NAMES, Counters, MetricsReporter, metric_name
 from support.fake_context import FakeContext, parsed
 
-METRICS = Path(__file__).parents[3] / "clients" / "reelscribe" / "server" / "metrics.yaml"
+METRICS = Path(__file__).parents[3] / "clients" / "reelscribe" / "server" / "torchserve_metrics.yaml"
 
 
 class FakeMetrics:

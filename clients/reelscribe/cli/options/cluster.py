@@ -11,7 +11,7 @@ import typer
 
 from reelscribe.cli.parser.help import Heading
 from reelscribe.errors import UsageError, missing_package
-from reelscribe.server.options import MODEL_STORE, SERVER_VARIABLE
+from reelscribe.server.start_options import MODEL_STORE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reelscribe.cli.options.servers import ServerOptions
     from reelscribe.cluster.serving import Archives
     from reelscribe.cluster.session import Cluster
-    from reelscribe.server.finding import FoundServer
+    from reelscribe.server.server_discovery import FoundServer
 
 cluster_option = partial(typer.Option, rich_help_panel=Heading.CLUSTER)
 
@@ -89,7 +89,7 @@ class ClusterOptions:
 
     @property
     def serves(self) -> bool:
-        """Whether nodes serve the models by themselves."""
+        """Return `True` if nodes serve the models by themselves."""
         return self.serve or self.serve_nodes is not None
 
     def servers(self, options: ServerOptions, speech_servers: Sequence[str] | None = None) -> list[FoundServer]:

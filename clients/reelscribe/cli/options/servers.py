@@ -11,10 +11,10 @@ import typer
 
 from reelscribe.cli.options.run import speed_option
 from reelscribe.cli.parser.help import Heading
-from reelscribe.server.options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
+from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
 
 if TYPE_CHECKING:
-    from reelscribe.server.finding import FoundServer
+    from reelscribe.server.server_discovery import FoundServer
 
 server_option = partial(typer.Option, rich_help_panel=Heading.SERVER)
 
@@ -96,6 +96,6 @@ class ServerOptions:
         Raises:
             UsageError: A key file or an address cannot be used, or their numbers do not fit together.
         """
-        from reelscribe.server.finding import find_servers
+        from reelscribe.server.server_discovery import find_servers
 
         return find_servers(self.servers, self.key_files, self.management, self.directory)

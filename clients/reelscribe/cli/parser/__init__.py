@@ -1,5 +1,5 @@
-"""How commands get their options, and how they explain them.
+"""The parser of the command line: commands get their options from it, and their help.
 
-Options come from dataclasses (`flatten`), and their values from the command line, the environment and the files
-`reelscribe.toml` (`commands`, `settings_file`). `--help` and the man page show them by group (`help`, `manual`).
+Options come from dataclasses, and their values from the command line, the environment (both `command`) and the files
+`reelscribe.toml` (`settings_file`); which of them counts is in `precedence`. `--help` shows them by group (`help`).
 """

@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -40,15 +39,6 @@ NAME_COLUMNS = 28
 """Width of the column of names, with the space beside it."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """Some options, arguments or commands under one heading."""
-
-    title: Heading
-    entries: tuple[tuple[str, str], ...]
-    """Names, such as "-o, --out FOLDER", and what they mean."""
-
-
 def help_of(command: Any, context: Any) -> str:
     """Return the help of a command for the width of the terminal.
 
@@ -58,10 +48,11 @@ def help_of(command: Any, context: Any) -> str:
     """
     columns = min(shutil.get_terminal_size().columns, MOST_COLUMNS)
     lines = [*_wrapped(f"Usage: {usage_of(command, context)}", columns, hang=4), ""]
-    for paragraph in paragraphs_of(command):
+    for paragraph in _paragraphs(command):
         lines += [*_wrapped(paragraph, columns), ""]
-    for section in sections_of(command, context):
-        lines += [f"{section.title}:", *(line for entry in section.entries for line in _entry(*entry, columns)), ""]
+    for heading, entries in _sections(command, context).items():
+        if entries:
+            lines += [f"{heading}:", *(line for names, text in entries for line in _entry(names, text, columns)), ""]
     return "\n".join(lines).rstrip("\n")
 
 
@@ -74,24 +65,23 @@ def usage_of(command: Any, context: Any) -> str:
     return " ".join([context.command_path, "[OPTIONS]", *pieces])
 
 
-def paragraphs_of(command: Any) -> list[str]:
+def _paragraphs(command: Any) -> list[str]:
     """Return the paragraphs of the text that explains a command, each on one line."""
     return [" ".join(paragraph.split()) for paragraph in (command.help or "").split("\n\n")]
 
 
-def sections_of(command: Any, context: Any) -> list[Section]:
-    """Return everything that can follow the name of a command: arguments, options by group, and commands."""
-    found: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
+def _sections(command: Any, context: Any) -> dict[Heading, list[tuple[str, str]]]:
+    """Return the names and meanings of all arguments, options and commands that can follow the name of a command."""
+    sections: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
     for parameter in command.get_params(context):
         if parameter.param_type_name == "argument":
             heading, names = Heading.ARGUMENTS, _argument(parameter)
         else:
             heading, names = getattr(parameter, "rich_help_panel", None) or Heading.OTHER, _names(parameter)
-        found[Heading(heading)].append((names, _text(parameter, context)))
-    found[Heading.COMMANDS] = [
-        (name, paragraphs_of(inner)[0]) for name, inner in getattr(command, "commands", {}).items()
-    ]
-    return [Section(heading, tuple(entries)) for heading, entries in found.items() if entries]
+        sections[Heading(heading)].append((names, _text(parameter, context)))
+    for name, inner in getattr(command, "commands", {}).items():
+        sections[Heading.COMMANDS].append((name, _paragraphs(inner)[0]))
+    return sections
 
 
 def _argument(argument: Any) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from reelscribe.cli.parser.precedence import kept
+from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.errors import UsageError
 
 NAME = "reelscribe.toml"
@@ -27,18 +27,18 @@ SHARED = "shared"
 """Name of the section for all commands."""
 
 PATHS = frozenset({"FILE", "FOLDER"})
-"""What options take whose values are paths."""
+"""The metavars of options whose values are paths."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the files say about the options of one command."""
+    """The options of one command, as the files give them."""
 
     values: dict[str, Any]
     """Values by the names of parameters."""
     files: tuple[Mapping[str, Any], ...]
     """Values by the names of parameters that each file gives; what is later is nearer to the user."""
-    here: frozenset[str] = frozenset()
+    in_working_folder: frozenset[str] = frozenset()
     """Those which the file in the working folder gives; somebody else may have put it there."""
 
 
@@ -54,9 +54,8 @@ def read_settings(root: Any, words: tuple[str, ...]) -> Settings:
     """
     paths = _files()
     files = tuple(_values(_File(path), root, words) for path in paths)
-    valid = kept(files)
-    here = frozenset(files[-1]) if Path(NAME) in paths else frozenset()
-    return Settings({name: value for file in files for name, value in file.items() if name in valid}, files, here)
+    in_working_folder = frozenset(files[-1]) if Path(NAME) in paths else frozenset()
+    return Settings(effective_options(files), files, in_working_folder)
 
 
 def _files() -> list[Path]:
@@ -66,7 +65,7 @@ def _files() -> list[Path]:
 
 
 def _values(file: _File, root: Any, words: tuple[str, ...]) -> dict[str, Any]:
-    """Check a whole file, and return what it says about a command; its own section is nearer than [shared]."""
+    """Check a whole file, and return its options of a command; the section of the command is nearer than [shared]."""
     file.check(root)
     command, table = root, file.table
     for word in words:
@@ -80,8 +79,7 @@ def _values(file: _File, root: Any, words: tuple[str, ...]) -> dict[str, Any]:
         {options[key].name: file.value(options[key], value) for key, value in section.items() if key in options}
         for section in sections
     ]
-    valid = kept((), given)
-    return {name: value for section in given for name, value in section.items() if name in valid}
+    return effective_options((), given)
 
 
 class _File:

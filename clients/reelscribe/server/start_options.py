@@ -32,7 +32,7 @@ CONFIG = Path("config.properties")
 
 @dataclass(frozen=True)
 class StartOptions:
-    """How to start a TorchServe.
+    """The options of one start of a TorchServe.
 
     Raises:
         UsageError: There is a certificate without a private key, or the other way round.
@@ -45,9 +45,9 @@ class StartOptions:
     load_seconds: float = LOAD_SECONDS
     """Timeout, in seconds, for all models together to become ready."""
     model_api: bool = False
-    """Whether models can be registered and unregistered while the server runs."""
+    """True if models can be registered and unregistered while the server runs."""
     insecure: bool = False
-    """Whether the server may listen beyond loopback without TLS and tokens."""
+    """True if the server may listen beyond loopback without TLS and tokens."""
     certificate: Path | None = None
     """PEM file with the server's own certificate first, then those that signed it; None without TLS."""
     private_key: Path | None = None

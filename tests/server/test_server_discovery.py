@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.server.finding import find_managed_server, find_servers
+from reelscribe.server.server_discovery import find_managed_server, find_servers
 
 ELSEWHERE = "http://gpu-machine:8080"
 

@@ -9,8 +9,8 @@ from aiohttp import web
 from reelscribe.client.endpoint import Server
 from reelscribe.contract.model import CaptionerDescription, ModelDescription, SpeechDescription
 from reelscribe.errors import AccessRefused, ServerUnreachable, UsageError
-from reelscribe.server.finding import FoundServer, ManagedServer
-from reelscribe.server.model_names import find_model
+from reelscribe.server.model_discovery import find_model
+from reelscribe.server.server_discovery import FoundServer, ManagedServer
 from support.fake_management import FakeManagement, FakeVersion
 from support.fake_torchserve import DESCRIPTION, SPEECH, FakeTorchServe
 

@@ -1,4 +1,4 @@
-"""The options for all that is made of the pictures of a source: frames and shots."""
+"""The options for video: its frames, clips and shots."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ shot_option = partial(typer.Option, rich_help_panel=Heading.SHOTS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureOptions:
-    """The options for all that is made of pictures: what counts as a cut, and how they are decoded."""
+class VideoOptions:
+    """The options for all video: what counts as a cut, and how frames are decoded."""
 
     shot_threshold: Annotated[
         float,
@@ -117,11 +117,11 @@ class ClipOptions:
 
     @property
     def wanted(self) -> bool:
-        """Whether clips are meant: an option is given that decides something about them, not only about speed."""
+        """Return `True` if an option is given that decides something about clips, and not only about speed."""
         decides = (each.name for each in fields(self) if each.name != "clips_per_request")
         return any(getattr(self, name) is not None for name in decides)
 
-    def clip_options(self, run: RunOptions, pictures: PictureOptions, resize: Resize) -> tracks.ClipOptions:
+    def clip_options(self, run: RunOptions, video: VideoOptions, resize: Resize) -> tracks.ClipOptions:
         """Return the options of clips for a run.
 
         Raises:
@@ -132,7 +132,7 @@ class ClipOptions:
 
         cutting = ClipCutting(
             self.clips,
-            pictures.detection(),
+            video.detection(),
             ClipCutting.min_seconds if self.clip_seconds_min is None else self.clip_seconds_min,
             self.clip_seconds_max,
             self.clip_seconds,
@@ -144,9 +144,9 @@ class ClipOptions:
             prompt=None if self.prompt is None else _text_of(self.prompt),
             json_schema=None if self.json_schema is None else _json_of(self.json_schema),
             resize=resize,
-            deinterlace=pictures.deinterlace,
+            deinterlace=video.deinterlace,
             clips_per_request=self.clips_per_request,
-            decode_workers=pictures.decode_workers,
+            decode_workers=video.decode_workers,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )
@@ -245,7 +245,7 @@ class FrameOptions:
         ),
     ] = 32
 
-    def caption_options(self, run: RunOptions, pictures: PictureOptions) -> CaptionOptions:
+    def caption_options(self, run: RunOptions, video: VideoOptions) -> CaptionOptions:
         """Return the options of captions for a run.
 
         Raises:
@@ -259,12 +259,12 @@ class FrameOptions:
         every = 1 if self.all_frames else self.every
         return CaptionOptions(
             sampling=Sampling(every, self.fps, self.frames, self.keyframes, self.per_shot, self.start, self.end),
-            detection=pictures.detection(),
+            detection=video.detection(),
             resize=self.resize,
-            deinterlace=pictures.deinterlace,
+            deinterlace=video.deinterlace,
             reuse=self.reuse,
             frames_per_request=self.frames_per_request,
-            decode_workers=pictures.decode_workers,
+            decode_workers=video.decode_workers,
             stall_seconds=run.stall_seconds,
             retry_failed=run.retry_failed,
         )

@@ -1,9 +1,10 @@
-"""Reports the errors and interrupts of every command as one line on standard error and an exit status."""
+"""The messages of every command: errors as one line with an exit status, and those of reelscribe's loggers."""
 
 from __future__ import annotations
 
+import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -64,3 +65,31 @@ def exit_with(text: str, status: int, *, json_log: bool) -> typer.Exit:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+class _ShowMessages(logging.Handler):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warning = "WARNING: " if record.levelno >= logging.WARNING else ""
+        self._show(warning + record.getMessage())
+
+
+@contextmanager
+def log_messages(show: Callable[[str], None]) -> Iterator[None]:
+    """Show each message of reelscribe's loggers, of level INFO and above, while the block runs.
+
+    Args:
+        show: Called with the text of each message. Warnings and errors begin with "WARNING: ".
+    """
+    logger = logging.getLogger("reelscribe")
+    handler, level = _ShowMessages(show), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)

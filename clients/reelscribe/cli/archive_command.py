@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.errors import UsageError
-from reelscribe.server.options import MODEL_STORE
+from reelscribe.server.start_options import MODEL_STORE
 
 if TYPE_CHECKING:
     from reelscribe.archive.build import GpuWorkers

@@ -73,7 +73,7 @@ class Answer:
 
     @property
     def token_refused(self) -> bool:
-        """Whether the token was refused, which TorchServe answers with status 400."""
+        """Return `True` if the token was refused, which TorchServe answers with status 400."""
         return self.status == 400 and self.error[0] == "InvalidKeyException"
 
 

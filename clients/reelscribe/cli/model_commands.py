@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.servers import server_option
-from reelscribe.cli.parser.commands import Command, group
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.parser.command import Command, flatten, group
 from reelscribe.errors import ServerError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import DIRECTORY
+from reelscribe.server.start_options import DIRECTORY
 
 if TYPE_CHECKING:
-    from reelscribe.management.client import ManagementClient, Why
+    from reelscribe.management.management_client import ManagementClient, Why
     from reelscribe.management.model_version import ModelVersion
-    from reelscribe.server.finding import ManagedServer
+    from reelscribe.server.server_discovery import ManagedServer
 
 
 T = TypeVar("T")
@@ -62,15 +61,15 @@ class ServerChoice:
         ),
     ] = None
 
-    def find(self) -> _Managing:
+    def find(self) -> _Session:
         """Return the server with its credentials. Nothing is sent to it yet.
 
         Raises:
             UsageError: No server was started in the directory, or the key file cannot be used.
         """
-        from reelscribe.server.finding import find_managed_server
+        from reelscribe.server.server_discovery import find_managed_server
 
-        return _Managing(find_managed_server(self.management, self.key_file, self.directory))
+        return _Session(find_managed_server(self.management, self.key_file, self.directory))
 
 
 @app.command("list", cls=Command)
@@ -128,7 +127,7 @@ def register(
 
         async def request(client: ManagementClient) -> str:
             made = await client.register(archive, workers=workers, seconds=seconds, why=why)
-            return f"registered {_title(made)}: {_workers(made)}{await _where(client, made)}"
+            return f"registered {_title(made)}: {_workers(made)}{await _devices(client, made)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -145,7 +144,7 @@ def wait_for(
 
         async def request(client: ManagementClient) -> str:
             ready = await client.wait_ready(model, version, seconds=load_seconds, why=why)
-            return f"{_title(ready)}: {_workers(ready)}{await _where(client, ready)}"
+            return f"{_title(ready)}: {_workers(ready)}{await _devices(client, ready)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -173,7 +172,7 @@ def scale(
 
         async def request(client: ManagementClient) -> str:
             scaled = await client.scale(model, workers, maximum, version, wait=wait, seconds=load_seconds, why=why)
-            return f"{_title(scaled)}: {_workers(scaled)}{await _where(client, scaled)}"
+            return f"{_title(scaled)}: {_workers(scaled)}{await _devices(client, scaled)}"
 
         typer.echo(printable(managed.run(request)))
 
@@ -206,7 +205,7 @@ def unregister(
     another version the default first.
     """
     with errors_as_one_line():
-        from reelscribe.management.client import DRAIN_SECONDS
+        from reelscribe.management.management_client import DRAIN_SECONDS
 
         seconds = 0.0 if now else DRAIN_SECONDS
         removed = server.find().run(lambda client: client.unregister(model, version, drain_seconds=seconds))
@@ -216,8 +215,8 @@ def unregister(
 
 
 @dataclass(frozen=True)
-class _Managing:
-    """What the commands do with a server."""
+class _Session:
+    """A server, and the requests that the commands send to it."""
 
     server: ManagedServer
 
@@ -253,7 +252,7 @@ class _Managing:
         if self.server.instance is None or not self.server.instance.options.exists():
             return
         from reelscribe.archive.model_store import stored_models
-        from reelscribe.server.options import StartOptions
+        from reelscribe.server.start_options import StartOptions
 
         store = StartOptions.load(self.server.instance.options).model_store
         if (store / archive).is_file():
@@ -269,8 +268,8 @@ def _workers(model: ModelVersion) -> str:
     return f"{sum(worker.ready for worker in model.workers)} of {model.min_workers}{most} workers ready"
 
 
-async def _where(client: ManagementClient, model: ModelVersion) -> str:
-    """Say on which devices a version runs that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
+async def _devices(client: ManagementClient, model: ModelVersion) -> str:
+    """Name the devices of a version that is ready: without GPUs, TorchServe runs workers for GPUs on the CPU."""
     devices: list[str] = []
     if model.ready:
         with suppress(ServerError):  # it is busy, and where it runs is no reason to fail

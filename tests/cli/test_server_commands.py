@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from reelscribe.cli import app
 from reelscribe.server.instance import Instance
-from reelscribe.server.options import StartOptions
+from reelscribe.server.start_options import StartOptions
 from support.patience import PATIENCE
 
 CONFIG = Path(__file__).parents[2] / "config.properties"

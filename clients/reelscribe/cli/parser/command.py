@@ -1,20 +1,30 @@
-"""The classes of all commands and groups: whence the values of options come, and how help looks."""
+"""The classes of all commands and groups, and the decorator for commands that share options.
+
+typer reads the options of a command from the parameters of a function. So that commands which share options need not
+repeat them, a function can take groups of options: dataclasses whose fields are annotated with `typer.Option`, of which
+`flatten` makes one parameter for each field. The values come from the command line, the environment and the files
+`reelscribe.toml`.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from reelscribe.cli._errors import EXIT_USAGE, exit_with
+from reelscribe.cli.messages import EXIT_USAGE, exit_with
 from reelscribe.cli.parser.help import help_of, usage_of
-from reelscribe.cli.parser.precedence import kept
+from reelscribe.cli.parser.precedence import effective_options
 from reelscribe.cli.parser.settings_file import NAME, Settings, read_settings
 from reelscribe.errors import UsageError
-from reelscribe.server.options import KEY_FILE_VARIABLE
+from reelscribe.server.start_options import KEY_FILE_VARIABLE
 
 
 class Group(TyperGroup):
@@ -59,14 +69,14 @@ class Command(BareCommand):
 
     def _make_context(self, info_name: str | None, args: list[str], parent: Any, **extra: Any) -> Any:
         try:
-            settings = read_settings(parent.find_root().command, _words(parent, info_name))
+            settings = read_settings(parent.find_root().command, _command_path(parent, info_name))
         except UsageError as error:
             raise typer.BadParameter(str(error)) from None
         context = super().make_context(info_name, args, parent, default_map=settings.values, **extra)
         in_environment = [option.name for option in self.params if os.environ.get(str(option.envvar))]
         on_command_line = [name for name in context.params if _source(context, name) == "COMMANDLINE"]
         others = [{name: context.params[name] for name in names} for names in (in_environment, on_command_line)]
-        replaced = set().union(*settings.files, *others) - kept(settings.files, others)
+        replaced = set().union(*settings.files, *others) - effective_options(settings.files, others).keys()
         for option in self.params:
             if option.name in replaced:
                 context.params[option.name] = option.default
@@ -75,18 +85,18 @@ class Command(BareCommand):
 
 
 def _keep_key_from_others(context: Any, settings: Settings) -> None:
-    """See to it that the key of the environment goes to no server that only the file in the working folder names.
+    """Keep the key of the environment from a server that only the file in the working folder names.
 
     Raises:
         typer.BadParameter: The file names no key of the server either.
     """
     named_here = any(
-        name in settings.here and _source(context, name) == "DEFAULT_MAP" and context.params[name]
+        name in settings.in_working_folder and _source(context, name) == "DEFAULT_MAP" and context.params[name]
         for name in ("servers", "management")
     )
     if not named_here or _source(context, "key_files") != "ENVIRONMENT":
         return
-    if "key_files" not in settings.here:
+    if "key_files" not in settings.in_working_folder:
         raise typer.BadParameter(
             f"{NAME} of this folder names a server without its key-file, and the key of {KEY_FILE_VARIABLE} is not sent"
             " there, as the folder may be somebody else's; add key-file to it, or give --server"
@@ -111,7 +121,37 @@ def group(text: str) -> typer.Typer:
     )
 
 
-def _words(parent: Any, name: str | None) -> tuple[str, ...]:
+def flatten(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each field of its dataclass parameters.
+
+    Args:
+        command: A function whose parameters are dataclasses or options that typer understands. The names of all
+            resulting options must differ.
+
+    Returns:
+        A function with one parameter for each option, as typer needs it. It builds the dataclasses and calls `command`.
+    """
+    hints = get_type_hints(command)
+    shared = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        options = shared.get(parameter.name)
+        parameters += _parameters(options) if options else [parameter.replace(kind=Parameter.KEYWORD_ONLY)]
+
+    @wraps(command)
+    def flat(**values: Any) -> None:
+        built = {
+            name: options(**{field.name: values.pop(field.name) for field in fields(options)})
+            for name, options in shared.items()
+        }
+        command(**built, **values)
+
+    flat.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]  # for typer
+    flat.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return flat
+
+
+def _command_path(parent: Any, name: str | None) -> tuple[str, ...]:
     """Return the words of a command without the program's name, such as ("server", "start")."""
     words = [name or ""]
     while parent.parent is not None:
@@ -123,3 +163,15 @@ def _words(parent: Any, name: str | None) -> tuple[str, ...]:
 def _source(context: Any, name: str) -> str:
     source = context.get_parameter_source(name)
     return source.name if source else ""
+
+
+def _parameters(options: type) -> list[Parameter]:
+    annotations = get_type_hints(options, include_extras=True)
+    return [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=annotations[field.name])
+        for field in fields(options)
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    return Parameter.empty if field.default is MISSING else field.default

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.errors import UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
+from reelscribe.server.config_properties import tokens_required
 from reelscribe.server.instance import Instance
-from reelscribe.server.options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
-from reelscribe.server.settings import tokens_required
+from reelscribe.server.start_options import DIRECTORY, INFERENCE_ADDRESS, KEY_FILE_VARIABLE, SERVER_VARIABLE
 
 COPIED_KEY_FILE = Path("key_file.json")
-"""Where a copy of a server's key file is found without being named."""
+"""Path of a copy of a server's key file that is found without being named."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class FoundServer:
     server: Server
     """Inference address and key."""
     managed: ManagedServer | None = None
-    """Where its models are listed; None if that is not known."""
+    """The server whose management API lists its models; None if that is not known."""
     assumed: bool = False
-    """Whether nothing named it, and it is merely where a server usually is."""
+    """True if nothing named it, and it is merely where a server usually is."""
 
 
 def find_servers(

@@ -13,17 +13,15 @@ import psutil
 import pytest
 
 from reelscribe.errors import StartupError, UsageError
-from reelscribe.server.owned import server
-from reelscribe.server.owned.guard import guarded
-from reelscribe.server.owned.server import owned_server
-from reelscribe.server.settings import free_ports
+from reelscribe.server.config_properties import free_ports
+from reelscribe.server.owned_server import guarded, owned_server
 from support.patience import PATIENCE
 
 OWNER = """
 import asyncio, os, signal, subprocess, sys
 from pathlib import Path
 from reelscribe.server.instance import INSTANCE_VARIABLE
-from reelscribe.server.owned.guard import guarded
+from reelscribe.server.owned_server import guarded
 
 async def own(directory, end):
     async with guarded(directory):
@@ -53,7 +51,7 @@ def guards(directory: Path) -> list[psutil.Process]:
             words = process.cmdline()
         except psutil.Error:
             return False
-        return words[-1:] == [str(directory)] and "reelscribe.server.owned.guard_process" in words
+        return words[-1:] == [str(directory)] and "reelscribe.server.guard_process" in words
 
     return list(filter(guards_it, psutil.process_iter()))
 
@@ -96,7 +94,7 @@ async def test_a_guard_that_is_killed_is_replaced(tmp_path, caplog):
         (first,) = guards(directory)
         first.kill()
         assert psutil.wait_procs([first], timeout=PATIENCE)[1] == []
-        replaced = asyncio.create_task(guard.keep())
+        replaced = asyncio.create_task(guard.keep_alive())
         while not guards(directory):
             await asyncio.wait([replaced], timeout=0.1)
         replaced.cancel()
@@ -138,7 +136,7 @@ async def test_other_ports_are_tried_three_times_if_one_is_taken(mar, monkeypatc
             tried.append(1)
             return {**free_ports(), "metrics_address": f"http://127.0.0.1:{taken.getsockname()[1]}"}
 
-        monkeypatch.setattr(server, "free_ports", unlucky_ports)
+        monkeypatch.setattr("reelscribe.server.owned_server.free_ports", unlucky_ports)
         with pytest.raises(StartupError, match=r"metrics_address: port .* of 127.0.0.1 is taken"):
             async with owned_server([mar]):
                 pass

@@ -22,7 +22,7 @@ HTTP_ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_NAMES = ("grpc_inference", "grpc_management")
 """Names of the gRPC APIs, each with the settings `<name>_address` and `<name>_port`."""
 
-METRICS = Path(__file__).with_name("metrics.yaml")
+METRICS = Path(__file__).with_name("torchserve_metrics.yaml")
 """Declares all metrics, for settings that name no other file."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
@@ -62,7 +62,7 @@ def tokens_required(settings: Mapping[str, str]) -> bool:
     return settings.get("disable_token_authorization", "false").lower() != "true"
 
 
-def complete(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
+def complete_settings(settings: Mapping[str, str], config: Path, *, model_api: bool) -> Settings:
     """Add the settings that must not be left to TorchServe's defaults.
 
     Args:

@@ -17,8 +17,8 @@ from reelscribe.errors import (
     UnknownModel,
     UsageError,
 )
-from reelscribe.management.api import ServerAddresses
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
+from reelscribe.management.torchserve_api import ServerAddresses
 from support.fake_management import KEY_REFUSED, FakeManagement, refused
 from support.fake_torchserve import write_key_file
 

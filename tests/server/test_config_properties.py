@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from reelscribe.errors import StartupError
-from reelscribe.server.settings import (
+from reelscribe.server.config_properties import (
     check_addresses,
     check_tls,
-    complete,
+    complete_settings,
     exposed,
     join_all_versions,
     read_properties,
@@ -32,7 +32,7 @@ HTTPS = dict.fromkeys(("inference_address", "management_address"), "https://0.0.
 
 @pytest.mark.parametrize("name", ["config.properties", "config-single.properties"])
 def test_the_settings_of_this_repository_are_safe(name):
-    settings = complete(read_properties((ROOT / name).read_text()), ROOT / name, model_api=False)
+    settings = complete_settings(read_properties((ROOT / name).read_text()), ROOT / name, model_api=False)
     assert exposed(settings) == []
     assert risks(settings, CONFIG) == []
     assert settings["enable_model_api"] == "false"
@@ -63,7 +63,7 @@ def test_written_settings_are_ascii_and_read_back_unchanged():
 
 def test_java_options_that_need_an_escape_are_refused():
     with pytest.raises(StartupError, match="vmargs: expected ASCII without backslashes"):
-        complete({**LOOPBACK, "vmargs": "-Dx=\u00e4"}, CONFIG, model_api=False)
+        complete_settings({**LOOPBACK, "vmargs": "-Dx=\u00e4"}, CONFIG, model_api=False)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +113,17 @@ def test_https_and_a_certificate_need_each_other():
 
 def test_a_keystore_and_its_password_do_not_belong_in_the_settings():
     with pytest.raises(StartupError, match="keystore_pass: not allowed in a file that others can read"):
-        complete({**LOOPBACK, "keystore_pass": "changeit"}, CONFIG, model_api=False)
+        complete_settings({**LOOPBACK, "keystore_pass": "changeit"}, CONFIG, model_api=False)
 
 
 def test_by_default_archives_come_from_the_model_store_alone():
-    completed = complete(LOOPBACK, CONFIG, model_api=True)
+    completed = complete_settings(LOOPBACK, CONFIG, model_api=True)
     assert completed == {**completed, **LOOPBACK, "allowed_urls": "", "enable_model_api": "true"}
 
 
 def test_risky_settings_are_listed_even_on_loopback():
     changes = {"disable_token_authorization": "true", "allowed_urls": "https://.*"}
-    lines = risks(complete({**LOOPBACK, **changes}, CONFIG, model_api=True), CONFIG)
+    lines = risks(complete_settings({**LOOPBACK, **changes}, CONFIG, model_api=True), CONFIG)
     assert len(lines) == 3
 
 
@@ -131,17 +131,17 @@ def test_settings_of_ours_work_wherever_they_are_copied(tmp_path):
     for name in ("config.properties", "config-single.properties"):
         copy = tmp_path / name
         copy.write_text(CONFIG.with_name(name).read_text())
-        completed = complete(read_properties(copy.read_text()), copy, model_api=False)
+        completed = complete_settings(read_properties(copy.read_text()), copy, model_api=False)
         assert Path(completed["metrics_config"]).is_file()
 
 
 def test_the_metrics_file_is_found_beside_the_settings(tmp_path):
     (tmp_path / "metrics.yaml").touch()
     settings = {**LOOPBACK, "metrics_config": "metrics.yaml"}
-    path = complete(settings, tmp_path / "config.properties", model_api=False)["metrics_config"]
+    path = complete_settings(settings, tmp_path / "config.properties", model_api=False)["metrics_config"]
     assert path == str(tmp_path / "metrics.yaml")
     with pytest.raises(StartupError, match=r"metrics_config: expected a file, got .*other/metrics\.yaml"):
-        complete(settings, tmp_path / "other" / "config.properties", model_api=False)
+        complete_settings(settings, tmp_path / "other" / "config.properties", model_api=False)
 
 
 def test_further_versions_of_a_model_are_joined_as_the_newest_that_is_named():

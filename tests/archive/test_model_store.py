@@ -1,4 +1,4 @@
-"""Which models the archives of a model store hold."""
+"""Models and versions are read from the archives of a model store."""
 
 import json
 import zipfile

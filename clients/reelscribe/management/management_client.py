@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.trust import check_trusted_certificates
 from reelscribe.errors import ReelscribeError, ServerError, ServerUnreachable, StartupError, UnknownModel, UsageError
-from reelscribe.management.api import ANSWER_SECONDS, Api, ServerAddresses
 from reelscribe.management.model_version import LOAD_SECONDS, ModelVersion, version_sort_key
+from reelscribe.management.torchserve_api import ANSWER_SECONDS, Api, ServerAddresses
 
 REGISTER_SECONDS = 900.0
 """Timeout, in seconds, of a request that makes a server fetch and unpack an archive, weights included."""

@@ -1,4 +1,8 @@
-"""Starts a TorchServe for this process alone, and removes it when this process no longer needs it."""
+"""A TorchServe that one process starts for itself on loopback, and that ends with this process, however it ends.
+
+`owned_server` starts it, says when it has ended by itself, and removes it at the end. If this process can no longer do
+so, its guard does: a process of its own (`guard_process`), which `guarded` starts, and starts again if it is killed.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,37 @@ import os
 import re
 import secrets
 import socket
+import subprocess
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 import psutil
 
 from reelscribe.errors import StartupError
 from reelscribe.management.model_version import LOAD_SECONDS
 from reelscribe.server import launcher
-from reelscribe.server.finding import FoundServer, find_servers
+from reelscribe.server.config_properties import GRPC_NAMES, HTTP_ADDRESSES, Settings, free_ports
+from reelscribe.server.guard_process import remove
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.logs import best_explanation, last_lines
-from reelscribe.server.options import StartOptions
-from reelscribe.server.owned.guard import Guard, guarded, in_thread
-from reelscribe.server.owned.guard_process import remove
-from reelscribe.server.settings import GRPC_NAMES, HTTP_ADDRESSES, Settings, free_ports
+from reelscribe.server.server_discovery import FoundServer, find_servers
+from reelscribe.server.start_options import StartOptions
 
-CONFIG = Path(__file__).parents[1] / "config.properties"
+CONFIG = Path(__file__).with_name("config.properties")
 """The settings of owned servers, which are also those of other servers: a link in a clone, a file where installed."""
 
 PORT_TRIES = 3
-"""How often a server is started with other ports if another program takes one of them first."""
+"""Largest number of starts with other ports, if other programs take one of them first."""
+
+END_SECONDS = 10.0
+"""Timeout, in seconds, for the guard to end after its owner has removed the server."""
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +100,7 @@ async def owned_server(
             )
             await _start_on_free_ports(instance, options, {**os.environ, **(environment or {})})
             java = await in_thread(_java_on_loopback, instance)
-            ended = asyncio.create_task(_why_it_ended(instance, java, guard))
+            ended = asyncio.create_task(_wait_for_end(instance, java, guard))
             try:
                 (found,) = find_servers(directory=instance.directory)
                 yield OwnedServer(instance, found, ended)
@@ -128,8 +139,8 @@ async def _start_on_free_ports(instance: Instance, options: StartOptions, enviro
             await _start(instance, replace(options, overrides={**options.overrides, **own}), environment)
             break
         except StartupError as error:
-            if not (remaining and _taken(own)):
-                raise StartupError(_told(instance, str(error))) from None
+            if not (remaining and _ports_taken(own)):
+                raise StartupError(_explain_without_log(instance, str(error))) from None
         _log.warning("another program took a port of the server that was starting; it is started again with others")
 
 
@@ -139,7 +150,7 @@ def _own_settings() -> Settings:
     return {**free_ports(), **grpc, "disable_token_authorization": "false"}
 
 
-def _taken(own: Settings) -> bool:
+def _ports_taken(own: Settings) -> bool:
     """Return whether another program has taken one of the ports since they were chosen."""
     ports = [
         value.rpartition(":")[2] for name, value in own.items() if name in HTTP_ADDRESSES or name.endswith("_port")
@@ -188,9 +199,9 @@ def _is_loopback(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-async def _why_it_ended(instance: Instance, java: psutil.Process, guard: Guard) -> str:
+async def _wait_for_end(instance: Instance, java: psutil.Process, guard: Guard) -> str:
     """Wait until the server has ended by itself, or can no longer be guarded, and return the reason."""
-    end, guarding = asyncio.create_task(_end_of(java.pid)), asyncio.create_task(guard.keep())
+    end, guarding = asyncio.create_task(_wait_for_exit(java.pid)), asyncio.create_task(guard.keep_alive())
     try:
         await asyncio.wait([end, guarding], return_when=asyncio.FIRST_COMPLETED)
         if guarding.done():
@@ -202,7 +213,7 @@ async def _why_it_ended(instance: Instance, java: psutil.Process, guard: Guard) 
         await asyncio.wait([end, guarding])
 
 
-async def _end_of(pid: int) -> None:
+async def _wait_for_exit(pid: int) -> None:
     """Wait until a process, which need not be a child of this one, has ended."""
     try:
         fd = os.pidfd_open(pid)
@@ -218,11 +229,113 @@ async def _end_of(pid: int) -> None:
 
 
 def _explain_end(instance: Instance) -> str:
-    return _told(instance, f"TorchServe ended: {best_explanation(instance)}")
+    return _explain_without_log(instance, f"TorchServe ended: {best_explanation(instance)}")
 
 
-def _told(instance: Instance, reason: str) -> str:
+def _explain_without_log(instance: Instance, reason: str) -> str:
     """Log the end of the server's log, which is going to be removed, and return a reason that does not refer to it."""
     if lines := last_lines(instance):
         _log.warning("the last lines of the server's log:\n%s", "\n".join(lines))
     return re.sub(rf" \(see {re.escape(str(instance.logs))}[^)]*\)", "", reason)
+
+
+async def in_thread(function: Callable[..., Result], *args: object) -> Result:
+    """Call a function that blocks in a thread. If this is cancelled meanwhile, wait for the end of the call first."""
+    work = asyncio.get_running_loop().run_in_executor(None, function, *args)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise
+
+
+class Guard:
+    """A process that removes a server when this process has ended; `guarded` starts it.
+
+    Args:
+        directory: The absolute path of the server's directory, which need not exist yet.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def start(self) -> None:
+        """Start the process. When this returns, it watches.
+
+        Raises:
+            StartupError: It could not be started.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                await in_thread(_launch, theirs.fileno(), self._directory)
+            self._connection = await asyncio.open_unix_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    async def keep_alive(self) -> NoReturn:
+        """Start another process whenever the present one has ended, until this is cancelled.
+
+        Raises:
+            StartupError: It could not be started.
+        """
+        while True:
+            if self._connection:
+                await self._connection[0].read()
+                _log.warning("the guard of %s has ended before its time; another one is started", self._directory)
+                await self._close()
+            await self.start()
+
+    async def end(self) -> None:
+        """Tell the process that this one needs it no longer, and wait until it has ended."""
+        if self._connection:
+            reader, writer = self._connection
+            with suppress(OSError):  # it has ended already
+                writer.write_eof()
+            with suppress(TimeoutError):  # it was stopped, and ends as soon as it can
+                await asyncio.wait_for(reader.read(), END_SECONDS)
+            await self._close()
+
+    async def _close(self) -> None:
+        assert self._connection
+        _, writer = self._connection
+        self._connection = None
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def guarded(directory: Path) -> AsyncIterator[Guard]:
+    """Have a server removed if this process ends before the block does.
+
+    Args:
+        directory: The absolute path of the server's directory, which need not exist yet.
+
+    Raises:
+        StartupError: On entry, if the guard could not be started.
+    """
+    guard = Guard(directory)
+    await guard.start()
+    try:
+        yield guard
+    finally:
+        await guard.end()
+
+
+def _launch(fd: int, directory: Path) -> None:
+    """Return when the guard has detached itself, with all that it imports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "reelscribe.server.guard_process", str(fd), str(directory)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        pass_fds=[fd],
+        start_new_session=True,  # Ctrl-C here must not reach it
+        check=False,
+    )
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise StartupError(f"the guard of {directory} ended with status {done.returncode} at its start: {reason}")

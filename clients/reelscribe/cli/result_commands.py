@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from reelscribe.cli._errors import errors_as_one_line
+from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions

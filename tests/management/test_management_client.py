@@ -1,9 +1,9 @@
-"""What the management client reads, and how it changes a version."""
+"""The management client reads models and versions, and changes them."""
 
 import pytest
 
 from reelscribe.errors import UsageError
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import Worker
 from support.fake_management import FakeVersion
 

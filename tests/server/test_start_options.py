@@ -1,11 +1,11 @@
-"""What a server was started with is remembered for a restart."""
+"""The options of a start are kept for a restart."""
 
 from pathlib import Path
 
 import pytest
 
 from reelscribe.errors import StartupError, UsageError
-from reelscribe.server.options import StartOptions
+from reelscribe.server.start_options import StartOptions
 
 
 def test_options_are_remembered_with_whole_paths(tmp_path, monkeypatch):

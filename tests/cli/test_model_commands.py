@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
-from reelscribe.management.client import ManagementClient
+from reelscribe.management.management_client import ManagementClient
 from reelscribe.management.model_version import ModelVersion
 from support.fake_management import FakeManagement, FakeVersion
 

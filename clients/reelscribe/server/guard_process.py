@@ -1,10 +1,11 @@
-"""The guard of an owned server: ``python -m reelscribe.server.owned.guard_process FD DIRECTORY``, run by `guard.py`.
+"""The guard of an owned server: ``python -m reelscribe.server.guard_process FD DIRECTORY``, run by `owned_server`.
 
 FD is one end of a pair of sockets. Nobody writes to it, and nobody but the owner has the other end, so it ends with the
 owner, even if that is killed. Then the guard ends all processes of the server in DIRECTORY and deletes the directory.
 
-Nothing is imported that is not needed for that, as each node of a cluster has such a process, which does nothing all
-day. All of it is imported before the server starts, as the package may be gone when the guard is needed.
+It is a module of its own because the process must be small: each node of a cluster has one, which does nothing all day.
+So nothing is imported that is not needed, neither asyncio nor the client. All of it is imported before the server
+starts, as the package may be gone when the guard is needed.
 """
 
 from __future__ import annotations

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reelscribe.cli._errors import EXIT_FAILED, errors_as_one_line
-from reelscribe.cli._logging import log_messages
+from reelscribe.cli.messages import EXIT_FAILED, errors_as_one_line, log_messages
 from reelscribe.cli.options.run import one_of
-from reelscribe.cli.parser.commands import Command, group
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.parser.command import Command, flatten, group
 from reelscribe.errors import UsageError, printable
 from reelscribe.management.model_version import LOAD_SECONDS
-from reelscribe.server.options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
+from reelscribe.server.start_options import CONFIG, DIRECTORY, MODEL_STORE, StartOptions
 
 if TYPE_CHECKING:
     from reelscribe.server.instance import Instance
@@ -141,7 +139,7 @@ def start_server(
             launcher.check(instance, options)
             return
         launcher.start(instance, options)
-        typer.echo(_where(instance))
+        typer.echo(_addresses_and_keys(instance))
 
 
 @app.command("restart", cls=Command)
@@ -164,7 +162,7 @@ def restart_server(
         if no_tls:
             last = replace(last, certificate=None, private_key=None)
         launcher.restart(instance, given.applied_to(last))
-        typer.echo(_where(instance))
+        typer.echo(_addresses_and_keys(instance))
 
 
 @app.command("stop", cls=Command)
@@ -256,7 +254,7 @@ def _started_in(directory: Path) -> Instance:
     return Instance(directory)
 
 
-def _where(instance: Instance) -> str:
+def _addresses_and_keys(instance: Instance) -> str:
     keys = f"keys in {instance.key_file}" if instance.key_file.exists() else "no keys required"
     return f"serving at {instance.address('inference_address')}, {keys}"
 

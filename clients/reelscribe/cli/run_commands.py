@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli._run import run_command
+from reelscribe.cli.messages import errors_as_one_line
+from reelscribe.cli.options.audio import AudioOptions
 from reelscribe.cli.options.cluster import ClusterOptions
-from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOptions
 from reelscribe.cli.options.run import Cues, RunOptions
 from reelscribe.cli.options.servers import (
     CaptionModel,
@@ -18,8 +18,8 @@ from reelscribe.cli.options.servers import (
     TranscribingModel,
     server_option,
 )
-from reelscribe.cli.options.sound import AudioOptions
-from reelscribe.cli.parser.flatten import flatten
+from reelscribe.cli.options.video import ClipOptions, FrameOptions, VideoOptions
+from reelscribe.cli.parser.command import flatten
 from reelscribe.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def caption(
     run: RunOptions,
     frames: FrameOptions,
     clips: ClipOptions,
-    pictures: PictureOptions,
+    video: VideoOptions,
     servers: ServerOptions,
     cluster: ClusterOptions,
     model: CaptionModel = None,
@@ -50,8 +50,8 @@ def caption(
         from reelscribe._track_specs import ModelSpec, PictureSpec
 
         found, in_flight = cluster.servers(servers), servers.requests_in_flight
-        of_clips = ModelSpec(clips.clip_options(run, pictures, frames.resize), found, model, in_flight)
-        of_frames = ModelSpec(frames.caption_options(run, pictures), found, model, in_flight)
+        of_clips = ModelSpec(clips.clip_options(run, video, frames.resize), found, model, in_flight)
+        of_frames = ModelSpec(frames.caption_options(run, video), found, model, in_flight)
         track = of_clips if clips.wanted else PictureSpec(of_frames, of_clips)
         run_command(run, cluster, None, [track], frames.thumbnails)
 
@@ -82,7 +82,7 @@ def annotate(
     run: RunOptions,
     frames: FrameOptions,
     clips: ClipOptions,
-    pictures: PictureOptions,
+    video: VideoOptions,
     audio: AudioOptions,
     servers: ServerOptions,
     cluster: ClusterOptions,
@@ -109,9 +109,9 @@ def annotate(
     """
     with errors_as_one_line(json_log=run.json_log):
         from reelscribe._track_specs import ModelSpec
-        from reelscribe.server.finding import find_servers
+        from reelscribe.server.server_discovery import find_servers
 
-        caption_options, speech_options = frames.caption_options(run, pictures), audio.speech_options(run)
+        caption_options, speech_options = frames.caption_options(run, video), audio.speech_options(run)
         caption_servers = cluster.servers(servers, speech_server)
         if speech_key_file and not speech_server:
             raise UsageError("--speech-key-file: expected --speech-server with it, as --key-file is for --server")
@@ -121,7 +121,7 @@ def annotate(
         in_flight = servers.requests_in_flight
         tracks: list[TrackSpec] = [ModelSpec(speech_options, speech_servers, speech_model, in_flight)]
         if clips.wanted or clip_model:
-            clip_options = clips.clip_options(run, pictures, frames.resize)
+            clip_options = clips.clip_options(run, video, frames.resize)
             tracks.insert(0, ModelSpec(clip_options, caption_servers, clip_model, in_flight))
         if model or not (clips.wanted or clip_model):
             tracks.insert(0, ModelSpec(caption_options, caption_servers, model, in_flight))
@@ -129,7 +129,7 @@ def annotate(
 
 
 @flatten
-def shots(run: RunOptions, pictures: PictureOptions, cluster: ClusterOptions) -> None:
+def shots(run: RunOptions, video: VideoOptions, cluster: ClusterOptions) -> None:
     """Find the shots of videos, without a server; write one JSON line for each source to OUT/annotations.jsonl.
 
     Earlier results, Ctrl-C and exit statuses are as for `reelscribe caption`.
@@ -139,6 +139,6 @@ def shots(run: RunOptions, pictures: PictureOptions, cluster: ClusterOptions) ->
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(
-            pictures.detection(), pictures.deinterlace, pictures.decode_workers, run.stall_seconds, run.retry_failed
+            video.detection(), video.deinterlace, video.decode_workers, run.stall_seconds, run.retry_failed
         )
         run_command(run, cluster, None, [ShotSpec(options)])

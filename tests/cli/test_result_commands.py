@@ -1,4 +1,4 @@
-"""`reelscribe forget`: what it says, and what it refuses."""
+"""`reelscribe forget` lists sources or refuses, and `reelscribe export` names the files that it wrote."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from reelscribe.cli import app
+from reelscribe.cli.result_commands import describe_written
 from reelscribe.contract.source import Source
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
@@ -53,3 +54,19 @@ def test_nothing_to_forget_is_a_usage_error(out, words, reason):
     assert result.exit_code == 2
     assert reason in result.stderr
     assert known(out) == ["/v/a.mp4", "/v/b.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], "wrote nothing"),
+        (["captions.csv"], "wrote out/captions.csv"),
+        (["vtt/a/1.vtt", "html/index.html"], "wrote out/vtt/a/1.vtt, out/html/index.html"),
+        (
+            ["vtt/a/1.vtt", "vtt/2.vtt", "captions.csv", "words.csv"],
+            "wrote 2 .vtt files below out/vtt, out/captions.csv, out/words.csv",
+        ),
+    ],
+)
+def test_an_export_says_in_one_line_what_it_wrote(names, said):
+    assert describe_written([Path("out", name) for name in names], Path("out")) == said

@@ -18,8 +18,8 @@ from reelscribe.contract.model import (
     SpeechDescription,
 )
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, brief
-from reelscribe.server.finding import FoundServer, ManagedServer
-from reelscribe.server.options import DIRECTORY
+from reelscribe.server.server_discovery import FoundServer, ManagedServer
+from reelscribe.server.start_options import DIRECTORY
 
 USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
     CaptionerDescription: ("captioner", "blip2", "blip", "git"),
@@ -30,7 +30,7 @@ USUAL_NAMES: dict[type[ModelDescription], tuple[str, ...]] = {
 
 _Kind = type[ModelDescription] | RequestRefused | None
 
-_WORDS: dict[type[ModelDescription], tuple[str, str]] = {
+_NAME_AND_OPTION: dict[type[ModelDescription], tuple[str, str]] = {
     CaptionerDescription: ("captioner", "--model NAME"),
     SpeechDescription: ("speech model", "--model NAME, or in `annotate` with --speech-model NAME"),
     ClipModelDescription: ("clip model", "--model NAME, or in `annotate` with --clip-model NAME"),
@@ -58,8 +58,8 @@ async def find_model(found: FoundServer, kind: type[ModelDescription], name: str
     return name
 
 
-async def kind_for_pictures(found: FoundServer, name: str | None) -> type[ModelDescription]:
-    """Find out what to make of pictures: captions of frames, or descriptions of clips.
+async def kind_of_video_model(found: FoundServer, name: str | None) -> type[ModelDescription]:
+    """Find the kind of the model for video: one that captions frames, or one that describes clips.
 
     Args:
         found: The server.
@@ -94,7 +94,7 @@ async def _check_name(found: FoundServer, name: str) -> None:
 
 async def _find(found: FoundServer, kind: type[ModelDescription]) -> tuple[str | None, str]:
     """Return the name of the only model of a kind; None if there is none, and then why."""
-    server, what, option = found.server, *_WORDS[kind]
+    server, what, option = found.server, *_NAME_AND_OPTION[kind]
     listed = await _listed(found.managed) if found.managed else None
     names = USUAL_NAMES[kind] if listed is None else listed
     try:
@@ -136,7 +136,7 @@ async def _kinds(server: Server, names: Sequence[str]) -> list[tuple[str, _Kind]
 
 
 async def _kind(server: Server, name: str, session: aiohttp.ClientSession) -> _Kind:
-    """Return what kind of model has a name, or why it does not tell; None if it is missing or none of reelscribe's."""
+    """Return the kind of a model, or the refusal to describe it; None if it is missing or none of reelscribe's."""
     endpoint = Endpoint(server, name, session, _read_any, request_seconds=None)
     try:
         return type(await _describe(endpoint))
