@@ -21,12 +21,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
-from demo_server import CAPTIONER, SPEECH
 from lib.report import Spread
 from pipeline.pair import StagePair, join_pair
 from pipeline.remote import RemoteSecondStage, serve_second_stage
 from runtime.heap import keep_freed_memory
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
+from servers.torchserve import CAPTIONER, SPEECH
 from speech_handler import SpeechHandler
 from transcripts.settings import SpeechSettings
 from worker.handler import LoadedModel, ModelHandler

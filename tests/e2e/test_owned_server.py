@@ -12,14 +12,14 @@ import numpy as np
 import psutil
 import pytest
 
-from demo_server import handler_modules, pack_handler
-from emulated_server import HANDLER, Emulated
 from reelscribe import CaptionClient
 from reelscribe.errors import StartupError
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.owned import server
 from reelscribe.server.owned.server import OwnedServer, owned_server
 from reelscribe.server.settings import Settings, free_ports
+from servers.emulated import HANDLER, Emulated
+from servers.torchserve import handler_modules, pack_handler
 from support.patience import PATIENCE
 
 OWNER = """

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.sound.audio import Audio, AudioTask
 from reelscribe.errors import StartupError
 from support.tiny_models import save_wav2vec2
+from synthetic.phrases import SAMPLE_RATE, random_utterance
 from transcripts.chunks import Chunk
 from transcripts.ctranslate2_conversion import convert
 from transcripts.models import load_speech_model
