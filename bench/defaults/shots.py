@@ -2,9 +2,9 @@
 
     scripts/bench defaults/shots [--videos 4] [--set tuning|held-out] [--photos FOLDER] [--footage FILE ...]
 
-demo/synthetic/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing. The threshold
-was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a folder instead
-of textures, 17 or more.
+demo/synthetic/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing.
+The threshold was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a
+folder instead of textures, 17 or more.
 
 The first table shows for each kind how many cuts there are, how many were found at the very frame (recall), and how
 many of those found are cuts (precision). The second shows what becomes of dissolves and of fades through black, which

@@ -29,8 +29,8 @@ import psutil
 
 from fakes.servers import serve_emulated_speech
 from lib.command import command_parser, run_command
+from lib.delays import Stalls, pinging
 from lib.loop_pool import LoopOptions
-from lib.pings import pinging
 from lib.report import Spread
 from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
@@ -61,10 +61,11 @@ class Figures:
     worker_cpu: float
 
 
-async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechOptions) -> Summary:
-    """Transcribe a folder with the whole client."""
-    async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
-        return await BulkRun([TranscriptTrack(client, options)], out).run([str(folder)])
+async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechOptions) -> tuple[Summary, Stalls]:
+    """Transcribe a folder with the whole client, and measure the stalls of its event loop."""
+    server = Server(serving.url, serving.token)
+    async with SpeechClient([server], serving.model) as client, Stalls.measured() as stalls:
+        return await BulkRun([TranscriptTrack(client, options)], out).run([str(folder)]), stalls
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:
@@ -72,17 +73,16 @@ def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figure
     options = SpeechOptions(audio_workers=processes) if processes else LoopOptions()
     with pinging(serving.url) as pings:
         before, began = _cpu_seconds(serving), time.monotonic()
-        summary = asyncio.run(transcribe(serving, folder, out, options))
+        summary, stalls = asyncio.run(transcribe(serving, folder, out, options))
         seconds = time.monotonic() - began
         cpu = [now - then for now, then in zip(_cpu_seconds(serving), before, strict=True)]
-    snapshot = summary.snapshot
     assert summary.failed == summary.replaced_processes == 0, str(summary)
     return Figures(
         seconds,
-        snapshot.audio_seconds / seconds,
+        summary.snapshot.audio_seconds / seconds,
         float(np.percentile(pings, 99)),
-        snapshot.stall_longest_ms,
-        snapshot.stall_p99_ms,
+        stalls.longest_ms,
+        stalls.p99_ms,
         *cpu,
     )
 

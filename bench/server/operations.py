@@ -34,7 +34,7 @@ import numpy as np
 import psutil
 
 from lib.command import command_parser, run_command
-from lib.pings import pinging
+from lib.delays import pinging
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server

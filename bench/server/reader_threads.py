@@ -39,7 +39,7 @@ from PIL import Image
 
 from fakes.servers import serve_variants
 from lib.command import add_json_option, command_parser, run_command
-from lib.pings import pinging
+from lib.delays import pinging
 from lib.report import Report, Spread, publish
 from lib.speech_files import FLAC, Format, speech
 from reelscribe import wire

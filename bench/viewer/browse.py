@@ -20,7 +20,6 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,8 +30,8 @@ from urllib.parse import urlencode
 
 import psutil
 
-from lib.command import add_json_option, command_parser, killed_at_end, run_command
-from lib.report import Report, publish
+from lib.command import command_parser, killed_at_end, run_command
+from lib.report import Report, publish_measured
 from reelscribe.browse.index.building import build
 
 VOCABULARY = 30_000
@@ -241,10 +240,7 @@ def main() -> None:
     parser.add_argument("--sources", type=int, default=100_000, help="number of sources of the library")
     parser.add_argument("--words", type=int, default=200, help="number of words of a source, about")
     parser.add_argument("--requests", type=int, default=200, help="number of requests of each kind")
-    add_json_option(parser)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        publish(measure(arguments, Path(folder)), arguments.json)
+    publish_measured(parser, measure)
 
 
 if __name__ == "__main__":

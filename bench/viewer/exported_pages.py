@@ -20,15 +20,14 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import cast
 
 from playwright.sync_api import Browser, sync_playwright
 
-from lib.command import add_json_option, command_parser, run_command
-from lib.report import Report, Spread, publish
+from lib.command import command_parser, run_command
+from lib.report import Report, Spread, publish_measured
 from reelscribe.thumbnails.pictures import to_webp
 from reelscribe.thumbnails.store import ThumbnailStore
 from synthetic.video_files import texture
@@ -113,10 +112,7 @@ def main() -> None:
     parser.add_argument("--sources", type=int, default=2000, help="number of sources")
     parser.add_argument("--words", type=int, default=2000, help="number of words of a source, about")
     parser.add_argument("--searches", type=int, default=20, help="number of times that each page is opened")
-    add_json_option(parser)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        publish(measure(arguments, Path(folder)), arguments.json)
+    publish_measured(parser, measure)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from reelscribe.decode.video import OpenVideo
 from synthetic.event_clips import CHANGES, random_event_clip
 from training.clip_captioner.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "demo"
+DEMO = Path(__file__).parents[2] / "demo"
 
 
 @pytest.mark.parametrize("aspect", [16 / 9, 4 / 3, 3 / 4])
@@ -71,17 +71,8 @@ def test_the_clip_model_is_right_about_clips_it_was_not_trained_with_and_uses_th
 
 def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_path):
     # In a process of its own, as it starts another one that draws.
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "training.clip_captioner.train",
-        "--steps",
-        "2",
-        "--out",
-        str(tmp_path),
-    ]
+    options = ["--steps", "2", "--out", str(tmp_path)]
+    command = [sys.executable, "-W", "ignore", "-m", "training.clip_captioner.train", *options]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
     events, texts, _ = evaluate(str(tmp_path), 2)
     assert not any(clip.caption == text for clip, text in zip(events, texts, strict=True))

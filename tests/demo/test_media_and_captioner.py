@@ -18,7 +18,7 @@ from synthetic.phrases import recording
 from synthetic.scenes import BACKGROUNDS, all_captions, draw, random_scene
 from training.captioner.evaluate import evaluate
 
-DEMO = Path(__file__).parents[1] / "demo"
+DEMO = Path(__file__).parents[2] / "demo"
 
 
 @pytest.mark.parametrize("aspect", [16 / 9, 4 / 3, 3 / 4])

@@ -1,24 +1,62 @@
-"""How long a server takes to answer a small request, measured by a process of its own.
+"""Delays that users would feel: of a server that answers small requests, and of an event loop (stalls).
 
-    python bench/lib/pings.py http://127.0.0.1:8080/ping
+    python bench/lib/delays.py http://127.0.0.1:8080/ping
 
-Prints the milliseconds of each answer, one a line, until it is ended. It sends the token in the environment variable
-PINGS_TOKEN, if that is set. Without a token, it measures how long a refusal takes.
+The requests are sent by a process of its own, which is this program. It prints the milliseconds of each answer, one a
+line, until it is ended. It sends the token in the environment variable PINGS_TOKEN, if that is set. Without a token, it
+measures how long a refusal takes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from urllib.parse import urlsplit
 
 INTERVAL_SECONDS = 0.05
+"""Time from one request, or one look at the event loop, to the next."""
+
+
+class Stalls:
+    """Stalls of an event loop: delays in which every request waits."""
+
+    def __init__(self) -> None:
+        self._milliseconds: list[int] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def measured(cls) -> AsyncIterator[Stalls]:
+        """Measure every INTERVAL_SECONDS by how much the event loop is late, until the block ends."""
+        stalls = cls()
+        watch = asyncio.create_task(stalls._watch())
+        try:
+            yield stalls
+        finally:
+            watch.cancel()
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest stall, in whole milliseconds."""
+        return max(self._milliseconds, default=0)
+
+    @property
+    def p99_ms(self) -> int:
+        """The 99th percentile of the stalls, in whole milliseconds."""
+        ordered = sorted(self._milliseconds)
+        return ordered[len(ordered) * 99 // 100] if ordered else 0
+
+    async def _watch(self) -> None:
+        while True:
+            due = time.monotonic() + INTERVAL_SECONDS
+            await asyncio.sleep(INTERVAL_SECONDS)
+            self._milliseconds.append(int((time.monotonic() - due) * 1000))
 
 
 @contextmanager
