@@ -4,8 +4,8 @@
                              [--ways blog-prebatch ours-fast ...] [--json FILE]
 
 Every way runs the demo captioner on one thread of the CPU, and captions every frame of the same noisy, textured videos
-(H.264, detail of all scales, panned, with grain: demo/libraries.py). Each round runs all ways once, one after the
-other, each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
+(H.264, detail of all scales, panned, with grain: demo/synthetic/video_files.py). Each round runs all ways once, one
+after the other, each client in a process of its own. Before the rounds, each way runs once to warm up. The ways:
 
 blog-sync, blog-stream, blog-prebatch: the blog "Video captioning in bulk using Hugging Face + torchserve": its three
     clients (blog_clients.py in bench/peers/captions) and its handler (blog_handler.py) on TorchServe. Frames are sent

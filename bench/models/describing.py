@@ -5,9 +5,9 @@
 
 Every way runs the demo clip model on one thread of the CPU (with more, the ways without a server could use both cores
 for it in turns), and describes the same H.264 files of 4 s, 25 frames a
-second and one clip each: drawn events with grain, of which the truth is known (demo/libraries.py). Each round runs all
-ways once, one after the other, each client in a process of its own. Before the rounds, each way runs once to warm up.
-The ways:
+second and one clip each: drawn events with grain, of which the truth is known (demo/synthetic/video_files.py). Each
+round runs all ways once, one after the other, each client in a process of its own. Before the rounds, each way runs
+once to warm up. The ways:
 
 ours: `reelscribe caption --clips windows --clip-seconds 4` on TorchServe.
 ours-shots: the same with `--clips shots`, the default. It looks for cuts, which no other way does.
