@@ -97,7 +97,9 @@ def train(
         optimizer,
         lambda i: min(1, (i + 1) / WARM_UP_STEPS) * (0.5 + 0.5 * math.cos(math.pi * min(1, i / steps))) + 1e-3,
     )
-    batches: Iterable[Any] = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, prefetch_factor=8)
+    batches: Iterable[Any] = torch.utils.data.DataLoader(
+        dataset, batch_size=None, num_workers=1, prefetch_factor=min(8, steps)
+    )
     start, shown = time.monotonic(), dict[str, float]()
     for step, batch in enumerate(batches):
         answer_loss, auxiliary_loss, figures = network(batch)

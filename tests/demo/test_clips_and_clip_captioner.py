@@ -71,7 +71,7 @@ def test_the_clip_model_is_right_about_clips_it_was_not_trained_with_and_uses_th
 
 def test_training_starts_from_nothing_and_saves_what_the_evaluation_loads(tmp_path):
     # In a process of its own, as it starts another one that draws.
-    options = ["--steps", "2", "--out", str(tmp_path)]
+    options = ["--steps", "1", "--out", str(tmp_path)]
     command = [sys.executable, "-W", "ignore", "-m", "training.clip_captioner.train", *options]
     subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True)
     events, texts, _ = evaluate(str(tmp_path), 2)
