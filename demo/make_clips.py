@@ -18,7 +18,7 @@ from pathlib import Path
 
 import av
 
-from events import EventClip, random_event_clip
+from synthetic.event_clips import EventClip, random_event_clip
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from pathlib import Path
 import av
 import numpy as np
 
-from phrases import SAMPLE_RATE, Recording, recording
-from scenes import Scene, draw, random_scene
-from speech_synthesis import speak
+from synthetic.espeak import speak
+from synthetic.phrases import SAMPLE_RATE, Recording, recording
+from synthetic.scenes import Scene, draw, random_scene
 
 DRIFT = (0.0006, 0.0004)
 """How far objects move from one frame to the next, in frame heights. It is too little to change a caption."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image
 
-from scenes import Scene, draw, random_scene
+from synthetic.scenes import Scene, draw, random_scene
 
 ROTATE_RIGHT = 6
 """EXIF orientation of an image that is to be shown rotated clockwise by 90 degrees, as cameras store portraits."""

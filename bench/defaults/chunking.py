@@ -29,10 +29,10 @@ import numpy as np
 
 from lib.command import command_parser, run_command
 from lib.report import Spread
-from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import SampleArray
 from reelscribe.decode.audio import Audio, AudioTask, is_silent
+from synthetic.phrases import SAMPLE_RATE, random_utterance
 
 LIMITS = (10, 30)
 SEARCHES = (0, 1, 2, 3, 5)

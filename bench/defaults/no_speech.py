@@ -2,7 +2,7 @@
 
     scripts/bench defaults/no_speech [--minutes 10] [--phrases 120] [--thresholds 0 0.4]
 
-The first table has the number of words that the handler makes of each sound of demo/sounds.py, for each
+The first table has the number of words that the handler makes of each sound of demo/synthetic/non_speech.py, for each
 `text_probability_threshold`; 0 drops no text. Every sound has a level of -20 dB, and is cut as the client does.
 
 The second table has single phrases, half of them in voices that training never used: in how many of them every word is
@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 import transformers
 
-from demo_server import SPEECH
 from lib.command import command_parser, run_command
 from lib.local_speech import LocalSpeech, utterances
 from lib.recordings import Recording, short_recordings
 from reelscribe.results.batches import SavedAudioBatch
 from reelscribe.run.tracks.options import SpeechOptions
-from sounds import SOUNDS
+from servers.torchserve import SPEECH
+from synthetic.non_speech import SOUNDS
 
 SEED = 20_261_124
 

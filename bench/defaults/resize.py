@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from lib.command import command_parser, run_command
 from lib.report import Spread
-from libraries import panned_frames, write_video
 from reelscribe.contract.frames import FrameArray, InputSize, Resize
 from reelscribe.decode.video import Video, VideoTask
+from synthetic.video_files import panned_frames, write_video
 
 SIZE = InputSize(224, 224)
 CLIPS = ((1920, 1080, 60), (640, 360, 240))

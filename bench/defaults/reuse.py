@@ -24,13 +24,13 @@ import torch
 from numpy.typing import NDArray
 
 from captions.captioner import Captioner, CaptionSettings
-from demo_server import CAPTIONER, ROOT
 from lib.command import command_parser, run_command
 from reelscribe.contract.frames import FrameArray
 from reelscribe.decode import reuse
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
-from scenes import draw, random_scene
+from servers.torchserve import CAPTIONER, ROOT
+from synthetic.scenes import draw, random_scene
 
 LEVELS = (2, 4, 6, 8, 12, 24)
 DRIFTS = (0.2, 0.3, 0.5, float("inf"))

@@ -2,9 +2,9 @@
 
     scripts/bench defaults/shots [--videos 4] [--set tuning|held-out] [--photos FOLDER] [--footage FILE ...]
 
-demo/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing. The threshold
-was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a folder instead
-of textures, 17 or more.
+demo/synthetic/shot_scenes.py makes the videos: kinds that each have one difficulty, in two sets that share nothing.
+The threshold was chosen with "tuning"; "held-out" says what it is worth. With --photos, shots show the pictures of a
+folder instead of textures, 17 or more.
 
 The first table shows for each kind how many cuts there are, how many were found at the very frame (recall), and how
 many of those found are cuts (precision). The second shows what becomes of dissolves and of fades through black, which
@@ -26,11 +26,11 @@ import av
 from PIL import Image
 
 from lib.command import command_parser, run_command
-from libraries import write_video
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode.shots import CutDetector, ShotDetection
 from reelscribe.decode.video import Video, VideoTask
-from shot_scenes import GRADUAL, KINDS, SceneSet, scene_of, write_scene
+from synthetic.shot_scenes import GRADUAL, KINDS, SceneSet, scene_of, write_scene
+from synthetic.video_files import write_video
 
 SIZES = ((640, 360), (1280, 720), (1920, 1080))
 COST_FRAMES = 100

@@ -1,7 +1,7 @@
 """A TorchServe handler that reads requests as the caption handler does, but whose model only sleeps.
 
-Unlike demo/emulated_handler.py, which is about devices and workers, it is a `ModelHandler` with device batches, as the
-caption handler is. The model captions `frames_per_second`, a setting under `handler:` in the YAML.
+Unlike demo/servers/emulated_handler.py, which is about devices and workers, it is a `ModelHandler` with device batches,
+as the caption handler is. The model captions `frames_per_second`, a setting under `handler:` in the YAML.
 """
 
 from __future__ import annotations

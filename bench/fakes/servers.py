@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from demo_server import CONFIG, Serving, handler_modules, pack_handler, serve
+from servers.torchserve import CONFIG, Serving, handler_modules, pack_handler, serve
 
 FAKES = Path(__file__).parent
 

@@ -18,8 +18,6 @@ from pathlib import Path
 import decord
 import numpy as np
 
-from demo_server import Serving
-from emulated_server import FRAME
 from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
@@ -35,6 +33,8 @@ from reelscribe.errors import RequestRefused
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
+from servers.emulated import FRAME
+from servers.torchserve import Serving
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
 FRAMES_PER_REQUEST = 32

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import av
 
-from phrases import SAMPLE_RATE, random_utterance, recording
 from reelscribe.contract.speech import SampleArray
+from synthetic.phrases import SAMPLE_RATE, random_utterance, recording
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,18 @@
-"""Runs variants in turn, and reports their figures as tables of medians with their spread, also to a JSON file."""
+"""Runs variants in turn, and reports their figures as tables of medians with their spread, also to a JSON file.
+
+As a program, it joins the JSON files of several commands into one file of bench/results/; scripts/bench runs it.
+
+    python -m lib.report FOLDER bench/results/2026-11-21.json
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +21,8 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+
+from lib.command import add_json_option, run_command
 
 PACKAGES = (
     "av",
@@ -118,8 +127,51 @@ def publish(reports: Iterable[Report], json_file: Path | None) -> None:
         json_file.write_text(json.dumps({**value, "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
 
 
+def publish_measured(
+    parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace, Path], list[Report]]
+) -> None:
+    """Parse the command line, call `measure` with its options and an empty folder, and publish the tables.
+
+    Args:
+        parser: Has the options of the command; `--json` is added.
+        measure: Makes the tables. The folder is deleted afterwards.
+    """
+    add_json_option(parser)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        publish(measure(arguments, Path(folder)), arguments.json)
+
+
 def _processor() -> str:
     """The processor's name as Linux has it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def collect(folder: Path) -> dict[str, object]:
+    """The machine, and the command and tables of each JSON file of a folder, in the order of their names."""
+    results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    machines = [result.pop("machine") for result in results]
+    for machine in machines:
+        if {**machine, "date": ""} != {**machines[0], "date": ""}:  # a run may go on after midnight
+            raise SystemExit(
+                f"expected results of one machine, got {machines[0]} and {machine}; run all of them on one"
+            )
+    return {"machine": machines[0], "results": results}
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="holds the JSON files")
+    parser.add_argument("file", type=Path, help="the file to write")
+    arguments = parser.parse_args()
+    arguments.file.parent.mkdir(parents=True, exist_ok=True)
+    partial = arguments.file.with_suffix(".partial")
+    partial.write_text(json.dumps(collect(arguments.folder), indent=1) + "\n")
+    print(f"wrote {partial.replace(arguments.file)}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -14,8 +14,8 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from libraries import FRAMES_PER_SECOND, empty_box, texture
-from phrases import SAMPLE_RATE, recording
+from synthetic.phrases import SAMPLE_RATE, recording
+from synthetic.video_files import FRAMES_PER_SECOND, empty_box, texture
 
 WIDTH, HEIGHT = 160, 90
 NOISE = 0.003

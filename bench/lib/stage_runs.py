@@ -21,11 +21,11 @@ from transformers.utils.logging import disable_progress_bar
 
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
-from demo_server import CAPTIONER, SPEECH
 from lib.report import Spread
 from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_pair import StagePair, join_pair
 from runtime.second_stage import LocalSecondStage, SecondStage, StageFunction, TensorTree
+from servers.torchserve import CAPTIONER, SPEECH
 from speech_handler import SpeechHandler
 from transcripts.speech_model import SpeechSettings
 from worker.handler import LoadedModel, ModelHandler, keep_freed_memory

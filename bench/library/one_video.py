@@ -17,14 +17,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from demo_server import CONFIG
-from emulated_server import serve_emulated
 from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, publish, take_turns
-from libraries import repeat_video, write_video
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.tracks.options import CaptionOptions
+from servers.emulated import serve_emulated
+from servers.torchserve import CONFIG
+from synthetic.video_files import repeat_video, write_video
 
 FRAMES_PER_SECOND = 30
 CLIP_FRAMES = 150

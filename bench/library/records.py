@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import hashlib
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -25,8 +24,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from lib.command import add_json_option, command_parser, run_command
-from lib.report import Report, publish
+from lib.command import command_parser, run_command
+from lib.report import Report, publish_measured
 from reelscribe.contract.outcomes import Caption, SourceError
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
@@ -190,10 +189,7 @@ def main() -> None:
     parser = command_parser(__doc__)
     parser.add_argument("--sources", type=int, default=50_000, help="number of sources of the library")
     parser.add_argument("--keep", type=Path, help="copy the output folder to this new folder")
-    add_json_option(parser)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        publish(measure(arguments, Path(folder)), arguments.json)
+    publish_measured(parser, measure)
 
 
 if __name__ == "__main__":

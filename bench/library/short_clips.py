@@ -26,15 +26,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from demo_server import CAPTIONER, CONFIG, HANDLERS, Serving
-from emulated_server import Emulated, serve_all_emulated
 from lib.command import add_json_option, command_parser, run_command
 from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, Spread, publish, take_turns
-from libraries import drawn_frames, panned_frames, write_library, write_short_library
 from reelscribe.archive import build as archive
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.tracks.options import CaptionOptions
+from servers.emulated import Emulated, serve_all_emulated
+from servers.torchserve import CAPTIONER, CONFIG, HANDLERS, Serving
+from synthetic.video_files import drawn_frames, panned_frames, write_library, write_short_library
 
 DEMO, EMULATED = "demo", "emulated"
 WORKERS = 2

@@ -40,13 +40,13 @@ from numpy.typing import NDArray
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.report import Report, Spread, publish, take_turns
-from libraries import FRAMES_PER_SECOND, repeat_video, texture
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span
 from reelscribe.decode.clips import ClipCutting, ClipTask, ClipVideo
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
+from synthetic.video_files import FRAMES_PER_SECOND, repeat_video, texture
 
 SIDE = 224
 ENCODERS = {

@@ -31,7 +31,6 @@ from aiohttp import web
 
 from lib.command import add_json_option, command_parser, run_command
 from lib.report import Report, Spread, publish, take_turns
-from libraries import write_library
 from reelscribe import wire
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
@@ -39,6 +38,7 @@ from reelscribe.contract.frames import FrameCaption, InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
+from synthetic.video_files import write_library
 
 MODEL = "captioner"
 DESCRIPTION = CaptionerDescription(

@@ -26,8 +26,8 @@ from typing import Any
 import av
 import numpy as np
 
-from demo_server import CAPTIONER, CONFIG, HANDLERS, ROOT, SPEECH, Serving, serve
 from reelscribe.archive import build as archive
+from servers.torchserve import CAPTIONER, CONFIG, HANDLERS, ROOT, SPEECH, Serving, serve
 
 SIZES = ((320, 180), (480, 270), (960, 540))
 FRAMES_PER_SECOND = 25

@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-from demo_server import LOAD_SECONDS, Serving
+from servers.torchserve import LOAD_SECONDS, Serving
 
 
 @dataclass(frozen=True)

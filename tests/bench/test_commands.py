@@ -13,7 +13,6 @@ import pytest
 from reelscribe.server.instance import Instance
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(path for folder in ("", "defaults/", "library/") for path in ROOT.glob(f"bench/{folder}*.py"))
 
 HELP = """
 import runpy, sys
@@ -29,6 +28,12 @@ for command in sys.argv[1:]:
 """A program that prints the help of commands. One process imports torch once, which takes most of their time."""
 
 
+def commands() -> list[Path]:
+    """The programs that `scripts/bench` runs, as it lists them."""
+    done = subprocess.run([ROOT / "scripts" / "bench", "?"], capture_output=True, text=True)
+    return [ROOT / "bench" / f"{name}.py" for name in done.stderr.splitlines()[1:]]
+
+
 def python(*words: object) -> subprocess.CompletedProcess[str]:
     """Run Python where it finds what `scripts/bench` lets commands find."""
     folders = ["bench", "handlers", "demo"]
@@ -41,8 +46,8 @@ def python(*words: object) -> subprocess.CompletedProcess[str]:
 def test_a_name_that_is_none_is_refused_with_the_names_of_all_commands(run_bench):
     done = run_bench("captoning")
     assert done.returncode == 2
-    assert "expected the name of a command, got captoning" in done.stderr
-    assert {"captioning", "defaults/resize"} <= set(done.stderr.split())
+    assert "expected the name of a benchmark, got captoning" in done.stderr
+    assert {"models/captioning", "defaults/resize"} <= set(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -63,14 +68,21 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(run_bench, word
 
 
 def test_every_command_starts():
-    assert len(COMMANDS) >= 15
-    done = python("-c", HELP, *COMMANDS)
+    programs = commands()
+    assert len(programs) >= 15
+    done = python("-c", HELP, *programs)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("usage: ") == len(COMMANDS)
+    assert done.stdout.count("usage: ") == len(programs)
 
 
-def test_a_command_in_a_folder_is_started_by_its_path(run_bench):
-    done = run_bench("defaults/resize", "--help")
+def test_no_two_commands_have_one_name():
+    names = [program.stem for program in commands()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["defaults/resize", "resize"])
+def test_a_command_is_started_by_its_name_with_and_without_its_folder(run_bench, name):
+    done = run_bench(name, "--help")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "usage: " in done.stdout
 

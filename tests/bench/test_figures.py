@@ -53,7 +53,7 @@ def test_ours_reads_the_wanted_frames_and_ffmpeg_skips_some_of_them(run_bench, t
 
 def test_threads_that_read_are_compared_with_none_on_one_server(tables_of):
     words = ["--bodies", "stills", "--joined", 2, "--threads", 0, 2, "--requests", 6, "--rounds", 1]
-    (table,) = tables_of("reading", *words)
+    (table,) = tables_of("reader_threads", *words)
     assert [row[0] for row in table["rows"]] == ["own 0", "own 2"]
     assert all(row[1]["values"][0] > 0 for row in table["rows"])
     assert table["rows"][0][2]["values"] == [1.0]
@@ -80,7 +80,7 @@ def test_every_variant_of_every_model_runs(tables_of):
 
 
 def test_a_driver_of_nodes_that_sleep_does_all_sources_and_then_finds_them_done(tables_of):
-    (table,) = tables_of("cluster", "--nodes", 3, "--sources", 100, "--seconds-per-source", 0)
+    (table,) = tables_of("driver", "--nodes", 3, "--sources", 100, "--seconds-per-source", 0)
     assert table["title"].endswith("3 nodes that sleep, 100 sources")
     idle, new, done = (dict(zip(table["columns"], row, strict=True)) for row in table["rows"])
     assert all(int(run["sources/s"]) > 0 for run in (idle, new, done))
@@ -109,7 +109,7 @@ def test_a_table_that_is_missing_is_named(run_bench, tmp_path):
 def collect(folder: Path, file: Path) -> subprocess.CompletedProcess[str]:
     """Joins results as scripts/bench does."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
-    command = [sys.executable, "-m", "lib.collect", str(folder), str(file)]
+    command = [sys.executable, "-m", "lib.report", str(folder), str(file)]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 

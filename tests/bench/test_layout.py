@@ -1,6 +1,7 @@
 """Who may import whom: tests do not import benchmarks, nobody patches sys.path, and no two files share a name."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BENCH, DEMO, HANDLERS, TESTS = (ROOT / name for name in ("bench", "demo", "handlers", "tests"))
-COMMANDS = sorted([*BENCH.glob("*.py"), *BENCH.glob("defaults/*.py"), *BENCH.glob("library/*.py")])
+PARTS = ("fakes", "lib", "peers")
+"""The folders of what benchmarks use; all others have the benchmarks themselves, by subject."""
+
+COMMANDS = sorted(path for path in BENCH.rglob("*.py") if path.relative_to(BENCH).parts[0] not in PARTS)
 
 
 def modules(*folders: Path) -> set[str]:
@@ -27,7 +31,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def test_tests_import_no_benchmark():
-    benchmarks = modules(BENCH, BENCH / "defaults", BENCH / "library")
+    benchmarks = modules(BENCH, *{path.parent for path in COMMANDS})
     assert {"captioning", "lib", "peers", "fakes", "resize"} <= benchmarks
     importing = {path.name: set(imports(path)) & benchmarks for path in TESTS.rglob("*.py")}
     assert {name: names for name, names in importing.items() if names} == {}
@@ -53,8 +57,9 @@ def test_nobody_patches_the_search_path_for_modules():
 
 
 def test_no_module_shadows_another():
-    """scripts/bench puts all of these folders on the path, and pytest the last three."""
-    folders = [modules(BENCH, BENCH / "defaults", BENCH / "library"), modules(DEMO), modules(HANDLERS), {"support"}]
+    """scripts/bench puts the first three on the path, pytest the last three, and Python the folder of a program."""
+    folders = [modules(BENCH), modules(DEMO), modules(HANDLERS), {"support"}]
+    folders += [modules(folder) for folder in {path.parent for path in COMMANDS} - {BENCH}]
     assert sum(map(len, folders)) == len(set().union(*folders))
 
 
@@ -63,4 +68,4 @@ def test_a_command_says_which_question_it_answers(path):
     docstring = ast.get_docstring(ast.parse(path.read_text()))
     question, *lines = docstring.splitlines()
     assert question.endswith("?")
-    assert any(f"scripts/bench {path.relative_to(BENCH).with_suffix('')}" in line for line in lines)
+    assert any(re.search(rf"scripts/bench (\w+/)?{path.stem}\b", line) for line in lines)

@@ -12,10 +12,10 @@ import pytest
 from reelscribe.contract.chunking import Cutting
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import MediaError, UsageError
-from speech_synthesis import speak
 from support.audio import CHUNK, RATE, read, tone, wav, write, write_pieces
 from support.memory import peak_memory
 from support.videos import write as write_video
+from synthetic.espeak import speak
 
 
 def speech(seconds: float) -> tuple[np.ndarray, int]:

@@ -6,10 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from phrases import random_utterance
 from reelscribe.decode.audio import AudioTask, is_silent
 from reelscribe.errors import UsageError
 from support.audio import CHUNK, RATE, read, tone, write
+from synthetic.phrases import random_utterance
 
 
 @pytest.fixture(scope="module")

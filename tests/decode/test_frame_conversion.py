@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from libraries import write_video
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import VideoInfo
 from reelscribe.decode.frame_conversion import FrameScaler
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
 from support.videos import read, read_with_av, write_pictures
+from synthetic.video_files import write_video
 
 MODES = ["exact", "fast"]
 

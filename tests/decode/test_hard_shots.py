@@ -2,8 +2,8 @@
 
 import pytest
 
-from shot_scenes import KINDS, scene_of, write_scene
 from support.shots import cuts_of
+from synthetic.shot_scenes import KINDS, scene_of, write_scene
 
 VIDEOS = 1
 """Videos of each kind; `scripts/bench defaults/shots` looks at more."""

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libraries import write_video
 from reelscribe._files import OpenSource
 from reelscribe.contract.clips import ClipBudget
 from reelscribe.contract.frames import InputSize
@@ -30,6 +29,7 @@ from reelscribe.errors import DecoderDied, MediaError
 from support.decoding import MISBEHAVING, run_worker
 from support.patience import PATIENCE
 from support.videos import write
+from synthetic.video_files import write_video
 
 BUDGET = ClipBudget(16, min_pixels=16 * 16, max_pixels=32 * 16, total_pixels=8 * 32 * 16, whole_clip=True)
 SLOT_BYTES, SLOTS = 4 * 32 * 16 * 3, 64

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from demo_server import HANDLERS, ROOT, handler_modules, pack_handler, serve
-from emulated_server import HANDLER, Emulated
 from reelscribe.archive import build as archive
 from reelscribe.contract.frames import PixelBudget
+from servers.emulated import HANDLER, Emulated
+from servers.torchserve import HANDLERS, ROOT, handler_modules, pack_handler, serve
 from support.servers import RunningServer, serve_demo_models
 
 EMULATED = {

@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from compare_with_truth import sources_with_transcripts, word_error_rate
-from demo_server import ROOT
-from phrases import SAMPLE_RATE, recording
 from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
 from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
+from servers.torchserve import ROOT
 from support.audio import write
 from support.servers import read_records, record_of, run_with_curl, wait_until
+from synthetic.phrases import SAMPLE_RATE, recording
 
 TALK_OPTIONS = ("--word-times", "--chunks-per-request", "1")
 

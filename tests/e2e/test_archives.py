@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from demo_server import ROOT
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
+from servers.torchserve import ROOT
 from support.servers import RunningServer, caption_texts
 
 

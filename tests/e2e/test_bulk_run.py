@@ -13,10 +13,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from demo_server import CONFIG
-from emulated_server import Emulated, serve_all_emulated
 from reelscribe import BulkRun, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
 from reelscribe.cli import app
+from servers.emulated import Emulated, serve_all_emulated
+from servers.torchserve import CONFIG
 from support.odd_library import write
 from support.patience import PATIENCE
 from support.servers import RunningServer, read_records, record_of, saved_frames, wait_until

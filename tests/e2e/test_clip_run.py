@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from compare_with_truth import clips_with_descriptions
-from demo_server import CONFIG, HANDLERS, ROOT, serve
-from events import random_event_clip
-from libraries import empty_box
 from reelscribe.archive import build as archive
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
+from servers.torchserve import CONFIG, HANDLERS, ROOT, serve
 from support.patience import PATIENCE
 from support.servers import RunningServer, read_records, run_with_curl, wait_until
+from synthetic.event_clips import random_event_clip
+from synthetic.video_files import empty_box
 
 CLIPS = ROOT / "demo" / "clips"
 SMALL_REQUESTS = ("--clips", "shots", "--clips-per-request", "2")

@@ -14,8 +14,6 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
 
-from demo_server import CONFIG
-from emulated_server import serve_emulated
 from reelscribe import (
     BulkRun,
     CaptionClient,
@@ -28,6 +26,8 @@ from reelscribe import (
 )
 from reelscribe.cli import app
 from reelscribe.errors import AccessRefused, ModelConflict, ServerError, UnknownModel
+from servers.emulated import serve_emulated
+from servers.torchserve import CONFIG
 from support.archives import SETTINGS, change_settings, replace_file
 from support.odd_library import write
 from support.patience import PATIENCE

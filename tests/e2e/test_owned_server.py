@@ -12,13 +12,13 @@ import numpy as np
 import psutil
 import pytest
 
-from demo_server import handler_modules, pack_handler
-from emulated_server import HANDLER, Emulated
 from reelscribe import CaptionClient
 from reelscribe.errors import StartupError
 from reelscribe.server.config_properties import Settings, free_ports
 from reelscribe.server.instance import Instance, is_java
 from reelscribe.server.owned_server import OwnedServer, owned_server
+from servers.emulated import HANDLER, Emulated
+from servers.torchserve import handler_modules, pack_handler
 from support.patience import PATIENCE
 
 OWNER = """

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ray_nodes import RayCluster, ray_cluster
 from reelscribe.cli import app
+from servers.ray_cluster import RayCluster, ray_cluster
 from support.odd_runs import (
     MISBEHAVING,
     SOME_FAILED,

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from demo_server import CONFIG
-from emulated_server import serve_emulated
+from servers.emulated import serve_emulated
+from servers.torchserve import CONFIG
 from support import raw_http
 from support.attacks import (
     FLOODS,

@@ -6,13 +6,13 @@ import pickle
 import numpy as np
 import pytest
 
-from demo_server import CONFIG, ROOT
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import AccessRefused, ModelApiOff, StartupError
 from reelscribe.management.management_client import ManagementClient
 from reelscribe.server import launcher
 from reelscribe.server.start_options import StartOptions
+from servers.torchserve import CONFIG, ROOT
 from support.servers import caption_texts
 
 FRAME = np.full((120, 160, 3), (40, 70, 220), np.uint8)  # blue

@@ -16,8 +16,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from typer.testing import CliRunner, Result
 
-from demo_server import CONFIG, HANDLERS, handler_modules, pack_handler
-from emulated_server import HANDLER, Emulated
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.server import launcher as server
@@ -25,6 +23,8 @@ from reelscribe.server.config_properties import free_ports
 from reelscribe.server.instance import Instance
 from reelscribe.server.start_options import StartOptions
 from reelscribe.server.state import State, state_of
+from servers.emulated import HANDLER, Emulated
+from servers.torchserve import CONFIG, HANDLERS, handler_modules, pack_handler
 from support.archives import SETTINGS, replace_file
 from support.certificates import pem_of, self_signed
 from support.patience import PATIENCE

@@ -16,11 +16,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from demo_server import CONFIG, HANDLERS, serve
 from reelscribe import wire
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import StartupError
+from servers.torchserve import CONFIG, HANDLERS, serve
 from support.archives import change_settings
 from support.patience import PATIENCE
 from support.scraping import Figures, growth, scrape_server

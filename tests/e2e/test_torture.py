@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from demo_server import CONFIG
 from reelscribe.server import launcher
 from reelscribe.server.start_options import StartOptions
+from servers.torchserve import CONFIG
 from support.odd_runs import SOME_FAILED, annotate, complete, kill_a_worker, library_without_hangs, lives, log_of
 from support.patience import PATIENCE
 from support.servers import RunningServer, record_of, serve_demo_models

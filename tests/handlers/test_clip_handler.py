@@ -12,15 +12,15 @@ import torch
 from PIL import Image
 
 import clip_handler
-from clip_captioner.model import JSON_PROMPT
 from clips.describer import ClipSettings, Describer
-from events import EventClip, random_event_clip
 from reelscribe import wire
 from reelscribe.contract.clips import Clip, ClipBudget
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_qwen2_5_vl
+from synthetic.event_clips import EventClip, random_event_clip
+from training.clip_captioner.model import JSON_PROMPT
 
 CPU = torch.device("cpu")
 SIZE = (160, 96)

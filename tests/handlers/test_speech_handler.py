@@ -10,13 +10,13 @@ import soundfile
 import yaml
 
 import speech_handler
-from phrases import SAMPLE_RATE, Utterance, random_utterance, recording
 from reelscribe import wire
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import ChunkTranscript
 from reelscribe.errors import StartupError
 from support.fake_context import FakeContext, parsed
 from support.tiny_models import save_wav2vec2
+from synthetic.phrases import SAMPLE_RATE, Utterance, random_utterance, recording
 from transcripts.speech_model import SpeechSettings
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 import psutil
 
-from demo_server import Serving
+from servers.torchserve import Serving
 from support.raw_http import call_grpc, connect, reset_streams, send, status, statuses
 
 BODY = pickle.dumps(np.full((12, 16, 3), (40, 70, 220), np.uint8)).decode("latin1")

@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-from scenes import draw, random_scene
+from synthetic.scenes import draw, random_scene
 
 TRUNCATIONS = 10
 

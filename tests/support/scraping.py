@@ -5,7 +5,7 @@ import re
 import urllib.request
 from collections import Counter
 
-from demo_server import Serving
+from servers.torchserve import Serving
 from support.patience import PATIENCE
 
 Figures = Counter[tuple[str, str]]

@@ -15,13 +15,13 @@ from pathlib import Path
 import aiohttp
 from typer.testing import CliRunner, Result
 
-from demo_server import CONFIG, HANDLERS, ROOT, Serving, serve
 from reelscribe import CaptionClient, Server
 from reelscribe.archive import build as archive
 from reelscribe.cli import app
 from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.server.config_properties import read_properties
+from servers.torchserve import CONFIG, HANDLERS, ROOT, Serving, serve
 
 WAYS_OF_CHOOSING = {"--every", "--fps", "--frames", "--keyframes", "--all-frames"}
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import get_args
+from unittest.mock import patch
 
 from lib.command import command_parser
 from peers.outcome import Recorder
-from peers.own_requests import size_sent, through_network
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
+from reelscribe.contract import shared_memory
 from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
+from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
@@ -43,6 +45,24 @@ class RecordedClient(CaptionClient):
         captions = await super().caption(frames, permit)
         self._recorder.answered(len(captions))
         return captions
+
+
+@contextmanager
+def through_network() -> Iterator[None]:
+    """Let clients send frames, as if every server were on another machine."""
+    with patch.object(shared_memory, "machine", lambda: ""):
+        yield
+
+
+def size_sent(body: Sequence[wire.Segment], memories: Sequence[SharedMemory]) -> int:
+    """Return how many bytes a client sends for a body to a server on this machine.
+
+    Args:
+        body: The packed request.
+        memories: The shared memory that servers on this machine can read.
+    """
+    reference = shared_memory.refer(body, memories) if shared_memory.machine() else None
+    return wire.size_of(list(body)) if reference is None else len(reference)
 
 
 async def caption(

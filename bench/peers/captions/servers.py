@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from demo_server import CAPTIONER, CONFIG, pack_handler, serve, serve_demo
 from peers.services import Service, serve_module
+from servers.torchserve import CAPTIONER, CONFIG, pack_handler, serve, serve_demo
 
 HERE = Path(__file__).parent
 WEIGHTS = ("--weights", str(CAPTIONER))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lib.command import command_parser
+from lib.delays import Stalls
+from peers.captions.our_client import size_sent
 from peers.outcome import Recorder
-from peers.own_requests import size_sent
 from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
@@ -24,7 +25,7 @@ from reelscribe.contract.outcomes import DescribedClip
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun, Summary
+from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.clips import ClipTrack
 from reelscribe.run.tracks.options import ClipOptions
 
@@ -50,8 +51,8 @@ class RecordedClient(ClipClient):
 
 async def describe(
     server: Server, options: ClipOptions, paths: list[str], out: Path, recorder: Recorder
-) -> tuple[list[str], Summary]:
-    """Return the descriptions of all files, in order; the ledger and the records go to `out`."""
+) -> tuple[list[str], int]:
+    """Return the descriptions of all files, in order, and the longest stall of the event loop in milliseconds."""
     texts: dict[str, list[str]] = {}
 
     def keep(record: Record) -> None:
@@ -59,9 +60,9 @@ async def describe(
         described = record.description_result.results()
         texts[record.source.path] = [clip.text for clip in described if isinstance(clip, DescribedClip)]
 
-    async with RecordedClient([server], "clips", recorder) as client:
-        summary = await BulkRun([ClipTrack(client, options)], out, on_record=keep).run(paths)
-    return [text for path in paths for text in texts[path]], summary
+    async with RecordedClient([server], "clips", recorder) as client, Stalls.measured() as stalls:
+        await BulkRun([ClipTrack(client, options)], out, on_record=keep).run(paths)
+    return [text for path in paths for text in texts[path]], stalls.longest_ms
 
 
 def main() -> None:
@@ -77,8 +78,10 @@ def main() -> None:
     server = Server(options.url, Credentials(options.key_file))
     with tempfile.TemporaryDirectory() as out:
         recorder = Recorder()
-        texts, summary = asyncio.run(describe(server, ClipOptions(cutting), options.sources, Path(out), recorder))
-        recorder.print_outcome(texts, summary.snapshot.stall_longest_ms)
+        texts, longest_stall_ms = asyncio.run(
+            describe(server, ClipOptions(cutting), options.sources, Path(out), recorder)
+        )
+        recorder.print_outcome(texts, longest_stall_ms)
 
 
 if __name__ == "__main__":

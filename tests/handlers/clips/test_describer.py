@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
 from clips.describer import ClipSettings, Describer
-from events import random_event_clip
 from reelscribe.contract.clips import Clip
 from runtime.generation import generate
 from support.tiny_models import save_qwen2_5_vl
+from synthetic.event_clips import random_event_clip
 
 CPU = torch.device("cpu")
 SHAPES = [(8, 3, 5), (8, 3, 5), (5, 4, 3), (1, 3, 5), (2, 2, 2)]

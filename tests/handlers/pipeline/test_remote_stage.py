@@ -14,7 +14,6 @@ import speech_handler
 from caption_handler import CaptionHandler
 from captions.captioner import CaptionSettings
 from captions.families.blip2 import Blip2FirstStage, Blip2SecondStage
-from phrases import SAMPLE_RATE
 from pipeline.remote_stage import RemoteSecondStage, serve_second_stage
 from pipeline.stage_link import StageLink
 from pipeline.stage_pair import join_pair
@@ -31,6 +30,7 @@ from support.patience import PATIENCE
 from support.stage_processes import Stages, running
 from support.tiny_models import save_blip, save_wav2vec2
 from support.videos import read
+from synthetic.phrases import SAMPLE_RATE
 from transcripts.speech_model import SpeechSettings
 from transcripts.whisper.torch_engine import WhisperFirstStage, WhisperSecondStage
 

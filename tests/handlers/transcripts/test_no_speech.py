@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import ChunkTranscript, SampleArray, TranscriptionOptions
-from sounds import SOUNDS
+from synthetic.non_speech import SOUNDS
+from synthetic.phrases import SAMPLE_RATE, random_utterance
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 

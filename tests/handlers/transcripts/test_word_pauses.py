@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from phrases import SAMPLE_RATE, recording
 from reelscribe.contract.chunking import Chunker, Cutting
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
+from synthetic.phrases import SAMPLE_RATE, recording
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.model import WhisperModel
 from transcripts.word_pauses import fit_words

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from phrases import SAMPLE_RATE, random_utterance
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.audio import Audio, AudioTask
 from reelscribe.errors import StartupError
 from speech_handler import load_speech_model
 from support.tiny_models import save_wav2vec2
+from synthetic.phrases import SAMPLE_RATE, random_utterance
 from transcripts.speech_model import Chunk, SpeechSettings
 from transcripts.whisper.ctranslate2_conversion import convert
 from transcripts.whisper.ctranslate2_engine import ENCODER_FILE

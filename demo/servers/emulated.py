@@ -1,0 +1,88 @@
+"""Serves captioners on emulated devices of a chosen speed, so that results do not depend on the machine's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from reelscribe.contract.frames import InputSize, PixelBudget
+from servers.torchserve import Serving, handler_modules, pack_handler, serve
+
+FRAME = InputSize(224, 224)
+HANDLER = Path(__file__).with_name("emulated_handler.py")
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A captioner on emulated devices, which sleep as long as a device of the given speed would compute."""
+
+    frames_per_second: float
+    """Speed of each device."""
+    workers: int = 1
+    """Number of workers that share each device."""
+    devices: int = 1
+    batch_size: int = 1
+    """Largest number of requests that TorchServe passes to one call of the handler; it waits 1 ms for them."""
+    frame: InputSize | PixelBudget = FRAME
+    """Input size of the model."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the content of the archive's YAML file."""
+        workers = self.workers * self.devices
+        return {
+            "minWorkers": workers,
+            "maxWorkers": workers,
+            "batchSize": self.batch_size,
+            "maxBatchDelay": 1,
+            "handler": {
+                "frames_per_second": self.frames_per_second,
+                "devices": self.devices,
+                "frame": asdict(self.frame),
+            },
+        }
+
+
+@contextmanager
+def serve_emulated(
+    directory: Path,
+    config: Path,
+    *,
+    frames_per_second: float,
+    workers: int = 1,
+    frame: InputSize | PixelBudget = FRAME,
+    **overrides: str,
+) -> Iterator[Serving]:
+    """Serve a captioner with one emulated device as the model `emulated`.
+
+    Args:
+        directory: As for `serve`.
+        config: As for `serve`.
+        frames_per_second: As for `Emulated`.
+        workers: As for `Emulated`.
+        frame: As for `Emulated`.
+        overrides: As for `serve`.
+    """
+    model = Emulated(frames_per_second, workers, frame=frame)
+    with serve_all_emulated(directory, config, {"emulated": model}, **overrides) as servings:
+        yield servings["emulated"]
+
+
+@contextmanager
+def serve_all_emulated(
+    directory: Path, config: Path, models: Mapping[str, Emulated], **overrides: str
+) -> Iterator[dict[str, Serving]]:
+    """Serve several emulated captioners on one server.
+
+    Args:
+        directory: As for `serve`.
+        config: As for `serve`.
+        models: The captioners by name. Each has its own devices.
+        overrides: As for `serve`.
+    """
+    for name, model in models.items():
+        pack_handler(HANDLER, name, directory / "store", settings=model.settings(), modules=handler_modules())
+    with serve(directory, next(iter(models)), config, **overrides) as serving:
+        yield {name: replace(serving, model=name) for name in models}
