@@ -56,12 +56,12 @@ class Speech:
     word_starts: list[int]
 
     def is_in_phrase(self, at: int) -> bool:
-        """Whether sample `at` is in a phrase."""
+        """Return whether sample `at` is in a phrase."""
         k = bisect_right(self.phrases, (at, len(self.samples))) - 1
         return k >= 0 and at < self.phrases[k][1]
 
     def is_in_word(self, at: int) -> bool:
-        """Whether sample `at` is in the middle of a word."""
+        """Return whether sample `at` is in the middle of a word."""
         k = bisect_right(self.word_starts, at)
         nearest = min(abs(at - start) for start in self.word_starts[max(0, k - 1) : k + 1])
         return self.is_in_phrase(at) and nearest > BOUNDARY_SECONDS * SAMPLE_RATE

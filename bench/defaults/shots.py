@@ -38,7 +38,7 @@ COST_ROUNDS = 5
 
 
 class Counts(NamedTuple):
-    """What was found in the videos of a kind."""
+    """The cuts that were found in the videos of a kind."""
 
     cuts: int
     """Cuts that there are."""

@@ -30,7 +30,7 @@ class EmulatedSettings(ModelSettings):
     speed: float = 2000
     """Seconds of audio transcribed in a second."""
     compute_in_read_threads: bool = False
-    """Whether device batches wait for their turn among the requests to read, as in one pool for everything."""
+    """True if device batches wait for their turn among the requests to read, as in one pool for everything."""
 
 
 class EmulatedModel:

@@ -1,4 +1,4 @@
-"""What all commands of bench/ share when they start and end: exit status, signals, and the option --json."""
+"""The start and the end that all commands of bench/ share: exit status, signals, and the option --json."""
 
 from __future__ import annotations
 

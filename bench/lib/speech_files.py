@@ -35,7 +35,7 @@ class Format:
     channels: int
     bit_rate: int | None = None
     video: bool = False
-    """Whether there is a video stream, too."""
+    """True if there is a video stream, too."""
 
 
 MP4 = Format("mp4", "aac", 48_000, 2, 128_000, video=True)

@@ -39,7 +39,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Work:
-    """What all ways do."""
+    """The work that all ways do."""
 
     sources: Sequence[Path]
     items: int

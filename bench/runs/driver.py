@@ -50,7 +50,7 @@ RUNS = ("idle", "new", "done")
 
 
 class Moment(NamedTuple):
-    """What the driver has used until a moment."""
+    """The resources that the driver has used until a moment."""
 
     seconds: float
     cpu_seconds: float
@@ -61,7 +61,7 @@ class Moment(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is measured of a run."""
+    """The figures of a run."""
 
     sources: int
     first: Moment

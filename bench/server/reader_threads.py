@@ -64,7 +64,7 @@ class Kind:
     settings: dict[str, Any]
     """Its settings: the speed of the device."""
     unit: str
-    """What is counted for each second."""
+    """The unit that is counted for each second."""
     title: str
     bodies: Callable[[], list[Body]]
     """Makes some bodies, which are sent in turns."""

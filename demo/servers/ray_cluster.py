@@ -36,7 +36,7 @@ MARK = "REELSCRIBE_TEST_CLUSTER"
 """Environment variable of all processes of one cluster, those of TorchServe included."""
 
 WORK = ("ray::NodeActor", "-m reelscribe.", "/bin/java ", "model_service_worker")
-"""What the command lines of processes contain that nodes start for a run, and those of Ray do not."""
+"""Parts of the command lines of processes that nodes start for a run; those of Ray itself have none of them."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RayCluster:
         node.send(signal.SIGSTOP)
 
     def work(self) -> list[psutil.Process]:
-        """What runs on the nodes besides Ray itself: actors, decode processes and servers with their workers."""
+        """Return what runs on the nodes besides Ray itself: actors, decode processes and servers with their workers."""
         return [process for process in psutil.process_iter() if self._is_work(process)]
 
     def servers(self) -> list[psutil.Process]:

@@ -30,7 +30,7 @@ CHANGES = (
     "appears",
     "disappears",
 )
-"""What an object can do."""
+"""The changes that an object can go through."""
 
 SPANS = ((0.1, 0.4), (0.6, 0.9))
 """When the first and the second object change: start and end as fractions (0 to 1) of the clip."""
@@ -56,7 +56,7 @@ class Event:
 
     @property
     def caption(self) -> str:
-        """What happens, in words."""
+        """The event in words."""
         return f"{self.noun} {self.change}"
 
     def at(self, progress: float, aspect: float) -> Object | None:
@@ -153,7 +153,7 @@ def _random_event(rng: random.Random, palette: list[str], aspect: float) -> Even
 
 
 def _touch(clip: EventClip) -> bool:
-    """Whether the objects come too close to each other at any moment, or would if both could always be seen."""
+    """Return whether the objects come too close to each other at any moment, or would if both could always be seen."""
     for k in range(21):
         a, b = (o or event.object for event, o in zip(clip.events, clip.states(k / 20), strict=True))
         if math.hypot(a.x - b.x, a.y - b.y) < 1.2 * (a.radius + b.radius):

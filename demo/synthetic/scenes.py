@@ -63,7 +63,7 @@ class Scene:
 
     background: str
     objects: tuple[Object, ...]
-    """Of two objects, the first is large and the second small."""
+    """The first of two objects is large, and the second small."""
     aspect: float
     """Width / height of the frame."""
     relation: str = ""

@@ -381,7 +381,7 @@ KINDS: dict[str, Callable[[Maker], Scene]] = {
     "similar shots": similar,
     "grain": grainy,
 }
-"""What makes cuts hard to find, by name."""
+"""The difficulties that make cuts hard to find, by name."""
 
 
 def dissolve(maker: Maker, frames: int) -> Scene:

@@ -1,4 +1,4 @@
-"""What the training of the demo captioner and that of the demo clip model have in common."""
+"""The training loop of the demo captioner and of the demo clip model, and its command line."""
 
 from __future__ import annotations
 

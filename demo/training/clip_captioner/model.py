@@ -80,7 +80,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
 """The settings of Qwen's own processors, by the name of the file in a checkpoint."""
 
 FAMILY = Qwen3VL(ProcessorSettings(*(PROCESSORS[name] for name in sorted(PROCESSORS, reverse=True))))
-"""What the handler knows of such a model."""
+"""The part of the handler that knows such models."""
 PATCHING = FAMILY.patching
 
 _SPECIAL = (
