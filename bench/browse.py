@@ -33,7 +33,7 @@ import psutil
 
 from lib.command import add_json_option, command_parser, killed_at_end, run_command
 from lib.report import Report, publish
-from reelscribe.browse.index.building import build
+from reelscribe.viewer.index.building import build
 
 VOCABULARY = 30_000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from reelscribe.browse.index.lines import SourceRow, source_id
-from reelscribe.browse.index.queries import find_sources, find_texts, rows_in_order, source_row
-from reelscribe.browse.index.source_index import SourceIndex
-from reelscribe.browse.index.words import parse_query
-from reelscribe.browse.serve import serving
-from reelscribe.browse.views.search import SearchPage
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
-from reelscribe.pages.views import Site
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.viewer.browse.serve import serving
+from reelscribe.viewer.content.search_page import SearchPage
+from reelscribe.viewer.index.queries import find_sources, find_texts, rows_in_order, source_row
+from reelscribe.viewer.index.source_index import SourceIndex
+from reelscribe.viewer.index.source_row import SourceRow, source_id
+from reelscribe.viewer.index.word_rules import parse_query
+from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery
+from reelscribe.viewer.pages.views import Site
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from reelscribe.export.formats import export
-from reelscribe.export.html.options import SiteOptions
 from reelscribe.thumbnails.pictures import to_webp
 from reelscribe.thumbnails.store import ThumbnailStore
+from reelscribe.viewer.site import SiteOptions
 from support.exporting import annotations, record, video
 
 MEDIA = Path(__file__).parents[2] / "demo" / "media"

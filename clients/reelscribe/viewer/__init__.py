@@ -1,0 +1,1 @@
+"""Everything that looks at results: the pages of `reelscribe browse`, the same pages as files, and notebooks."""
