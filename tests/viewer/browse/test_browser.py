@@ -25,7 +25,7 @@ from support.exporting import record
 from support.fake_torchserve import SPEECH, FakeTorchServe
 from support.patience import PATIENCE
 
-MEDIA = Path(__file__).parents[2] / "demo" / "media"
+MEDIA = Path(__file__).parents[3] / "demo" / "media"
 
 STOP_SECONDS = 4.25
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script> a red circle"

@@ -12,7 +12,7 @@ import pytest
 
 from reelscribe.errors import OutputError
 from reelscribe.viewer.browse.cache_folder import cache_folder
-from reelscribe.viewer.index import tables
+from reelscribe.viewer.index import databases
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.media.media_files import MediaFiles
 from reelscribe.viewer.media.source_previews import Previews
@@ -55,7 +55,7 @@ def test_a_cache_with_a_link_is_left_as_it_is(cache, victim, name):
     assert os.listdir(victim.parent) == [victim.name]
 
 
-@pytest.mark.parametrize("name", [tables.JOURNAL_NAME, tables.LIBRARY_NAME, tables.texts_name(0)])
+@pytest.mark.parametrize("name", [databases.JOURNAL_NAME, databases.LIBRARY_NAME, databases.texts_name(0)])
 def test_an_index_with_files_that_have_other_names_is_built_anew(cache, tmp_path, name):
     os.link(cache / "index" / name, tmp_path / "other")
     before = (tmp_path / "other").read_bytes()
@@ -66,8 +66,8 @@ def test_an_index_with_files_that_have_other_names_is_built_anew(cache, tmp_path
 
 
 def test_the_journal_is_not_opened_through_a_link(cache, victim):
-    (cache / "index" / tables.JOURNAL_NAME).unlink()
-    (cache / "index" / tables.JOURNAL_NAME).symlink_to(victim)
+    (cache / "index" / databases.JOURNAL_NAME).unlink()
+    (cache / "index" / databases.JOURNAL_NAME).symlink_to(victim)
     write_annotations(cache.parent, *RECORDS[:2])
     with open_index(cache.parent) as index:
         assert names(index) == ["0.mp4", "1.mp4"]
@@ -83,7 +83,7 @@ def test_the_journal_is_not_opened_through_a_link(cache, victim):
     ],
 )
 def test_an_index_with_more_than_its_tables_is_built_anew(cache, statement):
-    library = cache / "index" / tables.LIBRARY_NAME
+    library = cache / "index" / databases.LIBRARY_NAME
     with closing(sqlite3.connect(library)) as database, database:
         database.execute(statement)
     write_annotations(cache.parent, *RECORDS[:4])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reelscribe.results.folder import forget
-from reelscribe.viewer.index import source_index, tables
+from reelscribe.viewer.index import databases, source_index
 from reelscribe.viewer.index.building import build
 from support.browsing import caption, count_hits, found, names, open_index, segments, write_annotations
 from support.exporting import record
@@ -78,7 +78,7 @@ def test_an_index_of_another_version_or_a_damaged_one_is_built_anew(tmp_path, da
     write_annotations(tmp_path, *MANY[:5])
     with open_index(tmp_path):
         pass
-    library = tmp_path / ".browse" / "index" / tables.LIBRARY_NAME
+    library = tmp_path / ".browse" / "index" / databases.LIBRARY_NAME
     if damage == "version":
         with sqlite3.connect(library) as database:
             database.execute("PRAGMA user_version = 0")
@@ -174,7 +174,7 @@ async def test_a_ledger_alone_is_enough_and_what_is_forgotten_vanishes(tmp_path)
         await forget(out, [str(tmp_path / "first.mp4")])
         index.refresh()
         assert names(index) == ["second.mp4"]
-        assert (out / ".browse/index" / tables.JOURNAL_NAME).stat().st_size == 0  # annotations.jsonl has it now
+        assert (out / ".browse/index" / databases.JOURNAL_NAME).stat().st_size == 0  # annotations.jsonl has it now
 
 
 async def test_an_edited_file_is_corrected_by_the_ledger(tmp_path):

@@ -13,7 +13,7 @@ from reelscribe.errors import OutputError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.viewer.browse.serve import serving
 from reelscribe.viewer.content.search_page import SearchPage
-from reelscribe.viewer.index import building, source_index, tables
+from reelscribe.viewer.index import building, databases, source_index
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.pages.parameters import SearchQuery
 from support.browsing import caption, count_hits, found, names, open_index, segments, write_annotations
@@ -100,7 +100,7 @@ def test_damage_that_a_search_finds_is_mended(tmp_path, pictures):
     write_annotations(tmp_path, *MANY)
     with open_index(tmp_path):
         pass
-    damage(tmp_path, tables.texts_name(0))
+    damage(tmp_path, databases.texts_name(0))
     with open_index(tmp_path) as index:
         with pytest.raises(OutputError, match="being built anew"):
             count_hits(index, "common")
@@ -137,7 +137,7 @@ async def out(tmp_path) -> Path:
 
 
 async def test_a_damaged_row_of_the_ledger_costs_its_own_source(out):
-    journal = out / ".browse" / "index" / tables.JOURNAL_NAME
+    journal = out / ".browse" / "index" / databases.JOURNAL_NAME
     with open_index(out) as index:
         assert names(index) == ["first.mp4", "third.mp4"]
         (notice,) = index.notices
@@ -149,7 +149,7 @@ async def test_a_damaged_row_of_the_ledger_costs_its_own_source(out):
 
 
 async def test_what_cannot_be_indexed_is_not_kept_either(out, monkeypatch):
-    journal = out / ".browse" / "index" / tables.JOURNAL_NAME
+    journal = out / ".browse" / "index" / databases.JOURNAL_NAME
     failing(monkeypatch, "replace_sources", sqlite3.OperationalError("database or disk is full"))
     with open_index(out) as index:
         assert "database or disk is full" in " ".join(index.notices)

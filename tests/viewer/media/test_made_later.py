@@ -28,7 +28,7 @@ def pictures(path, *times):
 @pytest.fixture(autouse=True)
 def modules_of_tests(monkeypatch):
     """Children find `support.bad_child`."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
 
 
 @pytest.fixture

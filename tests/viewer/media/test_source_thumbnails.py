@@ -7,10 +7,10 @@ from threading import Event
 
 import aiohttp
 import pytest
-from reelscribe.browse.views import pictures as pictures_module
 
 from reelscribe.errors import DecoderDied, MediaError
 from reelscribe.viewer.index.source_row import read_line, source_id
+from reelscribe.viewer.media import source_thumbnails
 from reelscribe.viewer.media.media_files import MediaFiles
 from reelscribe.viewer.media.source_thumbnails import Pictures
 from support.browsing import browsing, record_of_file, write_annotations
@@ -38,7 +38,7 @@ def decoded(monkeypatch):
         names.append(os.path.basename(os.path.realpath(path)))
         yield 1.0, b"x" * 60
 
-    monkeypatch.setattr(pictures_module, "make_thumbnails", make)
+    monkeypatch.setattr(source_thumbnails, "make_thumbnails", make)
     return names
 
 
@@ -56,14 +56,14 @@ def test_only_a_file_that_cannot_be_decoded_is_given_up(tmp_path, pictures, monk
         yield
 
     row = row_of(video(tmp_path / "a.mp4", "ab" * 32))
-    monkeypatch.setattr(pictures_module, "make_thumbnails", make)
+    monkeypatch.setattr(source_thumbnails, "make_thumbnails", make)
     assert pictures.webp(row, 1.0) is None
-    monkeypatch.setattr(pictures_module, "make_thumbnails", lambda path, **_: iter([(1.0, b"late")]))
+    monkeypatch.setattr(source_thumbnails, "make_thumbnails", lambda path, **_: iter([(1.0, b"late")]))
     assert pictures.webp(row, 1.0) == made
 
 
 def test_where_there_is_no_room_the_oldest_thumbnails_go(tmp_path, monkeypatch, decoded):
-    monkeypatch.setattr(pictures_module, "MOST_MADE_BYTES", 256 * 150)
+    monkeypatch.setattr(source_thumbnails, "MOST_MADE_BYTES", 256 * 150)
     pictures = Pictures(tmp_path, tmp_path / "cache", MediaFiles(tmp_path))
     (tmp_path / "cache").mkdir()
     rows = [row_of(video(tmp_path / f"{k}.mp4", "ab" + f"{k:062}")) for k in range(3)]
@@ -83,7 +83,7 @@ async def test_thumbnails_that_nobody_waits_for_any_more_are_not_made(tmp_path, 
         ended.wait(PATIENCE)
         yield 1.0, b"x"
 
-    monkeypatch.setattr(pictures_module, "make_thumbnails", make)
+    monkeypatch.setattr(source_thumbnails, "make_thumbnails", make)
     files = [tmp_path / f"{k}.mp4" for k in range(12)]
     write_annotations(tmp_path / "out", *(video(file, f"{k:064}") for k, file in enumerate(files)))
     addresses = [f"thumbnail/{source_id(os.fsencode(file))}/1000.webp" for file in files]

@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from reelscribe.viewer.pages.chart import MOST_POINTS, rate_chart
-from reelscribe.viewer.pages.timeline import LEAST_WIDTH, MOST_PICTURES, film_strip, picture_starts, timeline_bars
+from reelscribe.viewer.pages.drawings import (
+    LEAST_WIDTH,
+    MOST_PICTURES,
+    MOST_POINTS,
+    film_strip,
+    picture_starts,
+    rate_chart,
+    timeline_bars,
+)
 from reelscribe.viewer.pages.views import Line, Rate, Track
 from support.example_views import SOURCE
 

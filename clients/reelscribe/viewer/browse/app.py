@@ -1,4 +1,4 @@
-"""The web application of `reelscribe browse`: what it answers, to whom, and with which headers."""
+"""The web application of `reelscribe browse`: its addresses, its answers, and whom it answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from hmac import compare_digest
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reelscribe.errors import OutputError, UsageError
-from reelscribe.viewer.browse.ranges import MediaResponse, wait_for_end
-from reelscribe.viewer.browse.server_links import ServerLinks
-from reelscribe.viewer.content.hit_lists import csv_lines, json_lines
 from reelscribe.viewer.content.library_page import LibraryPage
 from reelscribe.viewer.content.run_page import RunFollower, RunPage
-from reelscribe.viewer.content.search_page import SearchPage, TextHit
+from reelscribe.viewer.content.search_page import SearchPage, TextHit, csv_lines, json_lines
 from reelscribe.viewer.content.source_page import SourcePage
 from reelscribe.viewer.index.queries import source_row
 from reelscribe.viewer.index.source_index import SourceIndex
@@ -42,6 +41,7 @@ T = TypeVar("T")
 _THREADS, _SLOW_THREADS = 4, 6
 _THUMBNAILS_AT_ONCE = 4  # the other slow threads make lists of hits
 _ID = re.compile("[0-9a-f]{16}")
+_RANGE = re.compile("bytes=([0-9]{1,18})-([0-9]{0,18})|bytes=-[0-9]{1,18}")
 _STATIC_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 HEADERS = {
@@ -112,6 +112,82 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("Nothing can be changed here.", 405, {"Allow": "GET, HEAD"})
         return None
+
+
+class ServerLinks:
+    """The addresses that the server of `reelscribe browse` answers; see `reelscribe.viewer.pages.links.Links`."""
+
+    served = True
+
+    def library(self, query: LibraryQuery) -> str:
+        """Return the address of the library, which is the root."""
+        return _address("", query.parameters())
+
+    def search(self, query: SearchQuery, form: Literal["html", "csv", "json"] = "html") -> str:
+        """Return the address of the search as a page, or as a list of hits."""
+        return _address("search" if form == "html" else f"search.{form}", query.parameters())
+
+    def source(self, source: str, seconds: float | None = None) -> str:
+        """Return the address of the page of a source; the server needs the time to choose the section with it."""
+        return f"source/{source}" + ("" if seconds is None else f"?t={seconds:.3f}#t={seconds:.3f}")
+
+    def run(self) -> str:
+        """Return the address of the page of the run."""
+        return "run"
+
+    def thumbnail(self, source: str, seconds: float) -> str:
+        """Return the address of a thumbnail."""
+        return f"thumbnail/{source}/{round(seconds * 1000)}.webp"
+
+    def media(self, source: str) -> str:
+        """Return the address of the bytes of a source."""
+        return f"media/{source}"
+
+    def preview(self, source: str) -> str:
+        """Return the address of the preview of a source."""
+        return f"preview/{source}.webm"
+
+    def static(self, name: str) -> str:
+        """Return the address of a style sheet or script."""
+        return f"static/{name}"
+
+
+class OpenFileResponse(FileResponse):
+    """The bytes of an open file, or the range of them that a player asks for. It closes the file."""
+
+    chunk_size = 2**18
+
+    def __init__(self, media: OpenMedia, filename: str | None = None) -> None:
+        """Prepare the answer.
+
+        Args:
+            media: The open file.
+            filename: The name under which a browser saves it; None for media, which it plays.
+        """
+        self._descriptor = media.descriptor
+        super().__init__(
+            f"/proc/self/fd/{media.descriptor}",  # the very file that is open, whatever its name leads to by now
+            headers=None if filename else {"Cache-Control": "private, no-cache"},
+            media_type=media.type,
+            filename=filename,
+            stat_result=os.fstat(media.descriptor),
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of ASGI."""
+        if not _is_one_range(Headers(scope=scope).get("range", "")):
+            # HTTP lets a server ignore other ranges; Starlette would send several of them, and refuse odd ones.
+            scope = {**scope, "headers": [header for header in scope["headers"] if header[0] != b"range"]}
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self._descriptor)
+
+
+def _is_one_range(header: str) -> bool:
+    """Return whether a header `Range` asks for one range of bytes."""
+    match = _RANGE.fullmatch(header.strip())
+    return bool(match) and not (match[2] and int(match[2]) < int(match[1]))
 
 
 class Browser:
@@ -244,17 +320,14 @@ class Browser:
                 for line in lines_of(self._search.all_hits(query)):
                     file.write(line.encode("utf-8", "replace"))
                 file.flush()
-                return OpenMedia(os.dup(file.fileno()), file.tell(), media_type)
+                return OpenMedia(os.dup(file.fileno()), media_type)
 
         try:
-            response = MediaResponse(await self._in_slow_thread(made), "", self._threads)
+            return OpenFileResponse(await self._in_slow_thread(made), request.url.path.rpartition("/")[2])
         except UsageError as error:
             return PlainTextResponse(str(error), 400)
         except OSError as error:
             raise OutputError(f"{self._cache} cannot be written to ({error.strerror})") from None
-        name = request.url.path.rpartition("/")[2]
-        response.headers.update({"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"})
-        return response
 
     async def _answer_thumbnail(self, request: Request) -> Response:
         match = re.fullmatch(r"([0-9]{1,9})\.webp", request.path_params["name"])
@@ -286,13 +359,13 @@ class Browser:
             media = await self._in_thread(self._previews.find, row) or await self._made_preview(request, row)
         except MediaRefused as error:
             return PlainTextResponse(f"{error}.", 404)
-        return MediaResponse(media, request.headers.get("range", ""), self._threads)
+        return OpenFileResponse(media)
 
     async def _made_preview(self, request: Request, row: SourceRow) -> OpenMedia:
         """Make the preview of a source, for as long as the client of a request waits for it."""
         assert self._previews
         cancelled = Event()
-        gone = asyncio.create_task(wait_for_end(request.receive))
+        gone = asyncio.create_task(_wait_for_disconnect(request.receive))
         gone.add_done_callback(lambda _: cancelled.set())
         try:
             loop = asyncio.get_running_loop()
@@ -308,7 +381,7 @@ class Browser:
             media = await self._in_thread(self._files.open, row)
         except MediaRefused as error:
             return PlainTextResponse(f"{error}.", 404)
-        return MediaResponse(media, request.headers.get("range", ""), self._threads)
+        return OpenFileResponse(media)
 
     async def _row(self, id_: str) -> SourceRow | None:
         return await self._in_thread(self._find_row, id_) if _ID.fullmatch(id_) else None
@@ -334,3 +407,13 @@ def _not_found() -> Response:
 
 def _seconds(text: str) -> float:
     return float(text) if re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{1,9})?", text) else 0.0
+
+
+def _address(path: str, parameters: list[tuple[str, str]]) -> str:
+    return f"{path}?{urlencode(parameters, errors='replace')}" if parameters else path
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client of a request has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,13 +1,17 @@
-"""What the search shows: the texts that have the words of a query, with the words marked."""
+"""The page of the search, with the words of a query marked in texts that have them, and lists of hits as files."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from reelscribe.errors import UsageError
+from reelscribe.results.cells import cell
 from reelscribe.viewer.content.library_page import card_of
 from reelscribe.viewer.index.index_reader import Reader, RecordChanged
 from reelscribe.viewer.index.queries import (
@@ -32,9 +36,13 @@ HITS_A_PAGE = 50
 MOST_NAMED = 6
 """Largest number of sources that are listed because of their names, folders or tags; the library has all of them."""
 
+MOST_LISTED_CHARACTERS = 10_000
+"""Longest text in a list of hits for other programs; "…" stands for the rest of a longer one."""
+
 _MOST_CHARACTERS = 600
 _BEFORE = 200
 _SEARCHED_CHARACTERS = 200_000
+_LIST_COLUMNS = ("source", "kind", "start", "end", "text")
 _NO_WORD = 'Type at least one word, "a phrase in quotes" or the beginning of a word with a star, as in circ*.'
 
 
@@ -178,3 +186,30 @@ def _item(texts: Texts | None, kind: TextKind, position: int) -> Text | Clip | N
         return None
     items: Sequence[Text | Clip] = getattr(texts, kind)
     return items[position] if position < len(items) else None
+
+
+def csv_lines(hits: Iterable[TextHit]) -> Iterator[str]:
+    """Yield the lines of a CSV file, of which the first one has the names of the columns."""
+    yield _csv_line(_LIST_COLUMNS)
+    for hit in hits:
+        yield _csv_line(_listed(hit))
+
+
+def json_lines(hits: Iterable[TextHit]) -> Iterator[str]:
+    """Yield the lines of a JSON file: a list with an object for each hit."""
+    before = "["
+    for hit in hits:
+        yield f"{before}\n {json.dumps(dict(zip(_LIST_COLUMNS, _listed(hit), strict=True)), ensure_ascii=False)}"
+        before = ","
+    yield "\n]\n" if before == "," else "[]\n"
+
+
+def _listed(hit: TextHit) -> tuple[str, str, float, float, str]:
+    text = hit.text if len(hit.text) <= MOST_LISTED_CHARACTERS else f"{hit.text[:MOST_LISTED_CHARACTERS]}…"
+    return hit.row.path, hit.kind, hit.start, hit.end, text
+
+
+def _csv_line(values: Iterable[str | float]) -> str:
+    line = io.StringIO()
+    csv.writer(line).writerow(map(cell, values))
+    return line.getvalue()

@@ -50,7 +50,6 @@ class OpenMedia:
     """A source that is open for reading."""
 
     descriptor: int
-    size: int
     type: str
     """Its media type, such as "video/mp4"."""
 
@@ -76,8 +75,7 @@ class MediaFiles:
         media_type = _TYPES.get(Path(row.path).suffix.lower())
         if media_type is None:
             raise MediaRefused(f"{row.path}: no browser plays files of this suffix")
-        descriptor, status = self._open(row)
-        return OpenMedia(descriptor, status.st_size, media_type)
+        return OpenMedia(self._open(row), media_type)
 
     @contextmanager
     def checked_path(self, row: SourceRow) -> Iterator[Path]:
@@ -88,7 +86,7 @@ class MediaFiles:
         Raises:
             MediaRefused: It is gone, or is not the file that the run has read.
         """
-        descriptor, _ = self._open(row)
+        descriptor = self._open(row)
         try:
             yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         finally:
@@ -97,13 +95,13 @@ class MediaFiles:
     def check(self, row: SourceRow) -> str:
         """Return why the file of a source cannot be read, as a sentence; empty if it can."""
         try:
-            descriptor, _ = self._open(row)
+            descriptor = self._open(row)
         except MediaRefused as error:
             return f"{error}."
         os.close(descriptor)
         return ""
 
-    def _open(self, row: SourceRow) -> tuple[int, os.stat_result]:
+    def _open(self, row: SourceRow) -> int:
         try:
             path = path_bytes(row.path)
             # O_NONBLOCK: opening a pipe would wait for its other end.
@@ -119,7 +117,7 @@ class MediaFiles:
         except BaseException:
             os.close(descriptor)
             raise
-        return descriptor, status
+        return descriptor
 
     def _check(self, row: SourceRow, path: bytes, status: os.stat_result, *, is_linked: bool) -> None:
         """Raise MediaRefused for what is not the file that the run has read."""

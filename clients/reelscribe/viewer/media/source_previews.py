@@ -59,7 +59,7 @@ class Previews:
         except OSError as error:
             raise MediaRefused(f"{row.path}: its preview cannot be read: {error.strerror}") from None
         os.utime(descriptor)
-        return OpenMedia(descriptor, os.fstat(descriptor).st_size, "video/webm")
+        return OpenMedia(descriptor, "video/webm")
 
     def make(self, row: SourceRow, cancelled: Event) -> OpenMedia:
         """Make the preview of a source, unless it is there by now, and return it, open for reading.

@@ -10,10 +10,9 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reelscribe.errors import CONTROL_CHARACTERS, REORDERING_CHARACTERS
-from reelscribe.viewer.pages.chart import rate_chart
+from reelscribe.viewer.pages.drawings import film_strip, picture_starts, rate_chart, timeline_bars
 from reelscribe.viewer.pages.links import Links
 from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery
-from reelscribe.viewer.pages.timeline import film_strip, picture_starts, timeline_bars
 from reelscribe.viewer.pages.views import Card, LibraryView, RunView, SearchView, SourceView
 
 STATIC = Path(__file__).parent / "static"
