@@ -1,4 +1,4 @@
-"""What notebooks show of a source: a strip of thumbnails with text, as HTML that stands alone.
+"""The display of a source in notebooks: a strip of thumbnails with text, as HTML that stands alone.
 
 All text is escaped, pictures are data: URLs, and nothing is loaded from anywhere.
 """

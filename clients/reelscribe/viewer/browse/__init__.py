@@ -1,1 +1,1 @@
-"""A local web page over the results of a run: an index for search, what each page shows, and the server."""
+"""The server of `reelscribe browse`: its web application, its cache folder, and the thread that refreshes the index."""

@@ -1,4 +1,4 @@
-"""What the library shows: a page of the sources that fit a query, and how many there are of each kind."""
+"""The page of the library: the sources that fit a query, and the number of sources of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page of the run shows: the figures of `reelscribe status`, the speed over time, and the failures."""
+"""The page of the run: the figures of `reelscribe status`, the speed over time, and the failures."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class RunFollower:
         self._looked = 0.0
         self._lock = Lock()
         self.status: RunStatus | None = None
-        """How the run is, or how the last one ended; None if there is none, or the ledger cannot be read. Each look
-        replaces it, so who needs it twice keeps it."""
+        """The state of the run, or of the last one; None if there is none, or the ledger cannot be read. Each update
+        replaces it, so a reader that needs it twice keeps it."""
         self.problem = ""
-        """Why the ledger cannot be read, in whole sentences; empty if it can, or if there is none."""
+        """The reason why the ledger cannot be read, in whole sentences; empty if it can, or if there is none."""
 
     @property
     def sentence(self) -> str:
@@ -58,7 +58,7 @@ class RunFollower:
 
     @property
     def retry(self) -> str:
-        """How sources that failed are tried again."""
+        """The command that tries again the sources that failed, or how to get it."""
         status = self.status
         return status.retry if status else _RETRY
 

@@ -1,4 +1,4 @@
-"""What the page of a source shows: how it is played, its tracks as lines in time, and what made them."""
+"""The page of a source: how it is played, its tracks as lines in time, and what made them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """What a build has read."""
+    """The result of a build."""
 
     shards: int
     docs: int
@@ -56,7 +56,7 @@ class Built:
     bad_lines: int
     """Number of lines that are not records."""
     example: str
-    """Which line that was and why, for the first one; empty if there is none."""
+    """The first such line, and why it is no record; empty if there is none."""
     next_doc: int
     """The number of the next source in the last shard."""
 
@@ -78,7 +78,7 @@ class Line:
     content: bytes | None
     """None if it is too long to be read."""
     ended: bool = True
-    """Whether it has its end; the last line of a file that is being written may not."""
+    """True if it has its end; the last line of a file that is being written may not."""
 
     def read(self, doc: int) -> IndexedLine:
         """Read it as a line of annotations.jsonl. Raises BadLine if it is not a record.

@@ -1,4 +1,4 @@
-"""What tells whether annotations.jsonl, its lines, or records of the ledger have changed since they were indexed."""
+"""Finds what has changed since it was indexed: annotations.jsonl, its lines, and records of the ledger."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ComparedLines:
     """A file of records compared with the index."""
 
     kept: dict[int, int] = field(default_factory=dict)
-    """Where the lines of known sources begin, by the numbers of the sources."""
+    """The positions of the lines of known sources, by the numbers of the sources."""
     new: list[int] = field(default_factory=list)
-    """Where all other lines begin."""
+    """The positions of all other lines."""
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:

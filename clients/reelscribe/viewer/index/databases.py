@@ -61,10 +61,10 @@ _HASH_BYTES = 2**24
 
 @dataclass(frozen=True)
 class IndexState:
-    """What the index was made of."""
+    """The state of an index, which it keeps in itself."""
 
     stamp: tuple[int, ...]
-    """What tells whether annotations.jsonl has changed; empty for no file."""
+    """The stamp of annotations.jsonl when it was read, from `stamp_of`; empty for no file."""
     shards: int
     next_doc: int
     """Number of the next source."""
@@ -72,7 +72,7 @@ class IndexState:
     """Number of sources whose texts are in the index, with those that are there no more."""
     bad_lines: int
     example: str
-    """Where the first line is that is not a record, and why; empty if there is none."""
+    """The first line that is not a record, and why it is none; empty if there is none."""
 
 
 def texts_name(shard: int) -> str:

@@ -1,4 +1,4 @@
-"""What a thread reads of an index: its databases, and the lines of records that they refer to."""
+"""An index as a thread reads it: its databases, and the lines of records that they refer to."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class IndexWriter:
             OSError, sqlite3.Error: It cannot be opened.
         """
         self.state = state
-        """What the index was made of, as `add_texts` and the caller keep it."""
+        """The state of the index, which `add_texts` and the caller keep up to date."""
         with ExitStack() as stack:
             self._journal = open_journal(folder, write=True)
             stack.callback(os.close, self._journal)
@@ -49,7 +49,7 @@ class IndexWriter:
 
     @property
     def is_there(self) -> bool:
-        """Whether the index still has its name, by which readers open it."""
+        """True while the index has its name, by which readers open it."""
         try:
             return os.path.samestat(self._path.stat(), self._file)
         except FileNotFoundError:

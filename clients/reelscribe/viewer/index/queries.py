@@ -1,4 +1,4 @@
-"""What is asked of an index: which sources fit the filters of the library, and which texts have certain words."""
+"""Queries of an index: the sources that fit the filters of the library, and the texts that have certain words."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DURATIONS = ("0-60", "60-600", "600-3600", "3600-")
 
 @dataclass
 class ValueCounts:
-    """How many sources have each value of the filters."""
+    """The number of sources that have each value of the filters."""
 
     sources: int = 0
     states: Counter[str] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class FoundTexts:
     numbers: Sequence[int]
     """Their numbers, in the order of the sources in the index, and of kind and time in a source."""
     more: bool
-    """Whether there are more."""
+    """True if there are more."""
     build: Build
     """The build of the index in which these are their numbers."""
 

@@ -128,7 +128,7 @@ class Audio(msgspec.Struct):
 
 
 class SourcePart(msgspec.Struct):
-    """What a record says of the file."""
+    """The file of a record."""
 
     path: str
     absolute_path: str
@@ -145,7 +145,7 @@ class Error(msgspec.Struct):
 
 
 class SavedRecord(msgspec.Struct):
-    """What the page of a source shows of its record."""
+    """A record, as far as the page of its source shows it."""
 
     source: SourcePart
     error: Error | None = None

@@ -66,12 +66,12 @@ class SourceIndex:
         self._build = Build(0)
         self._finished: dict[bytes, int] = {}
         self._unreadable: dict[bytes, str] = {}
-        """Why the ledger's records of some sources are left out, by the paths of the sources."""
+        """The reasons why the ledger's records of some sources are left out, by the paths of the sources."""
         self._ledger_stamp: tuple[int, ...] = ()
         self._problems: dict[str, str] = {}
         self._wanted, self._ended = Event(), Event()
         self._damaged = False
-        """Whether the index cannot be read any more, and is built anew by the next refresh."""
+        """True if the index cannot be read any more, and is built anew by the next refresh."""
         self.generation = 0
         """Grows whenever sources have changed."""
 
@@ -161,7 +161,7 @@ class SourceIndex:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True after `stop` was called."""
         return self._ended.is_set()
 
     @contextmanager

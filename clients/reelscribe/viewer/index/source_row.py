@@ -87,27 +87,27 @@ class BadLine(Exception):
 
 
 class SourceRow(NamedTuple):
-    """What the index keeps of a source, in the order of the columns of its table."""
+    """The row of a source in the index, in the order of the columns of its table."""
 
     doc: int
     """Its number in the index of texts."""
     id: str
     file: int
-    """Which file has its record; see `reelscribe.viewer.index.databases`."""
+    """The file that has its record: ANNOTATIONS or JOURNAL of `reelscribe.viewer.index.databases`."""
     start: int
-    """Where its line begins in that file, in bytes."""
+    """The position of its line in that file, in bytes."""
     size: int
     """Length of the line in bytes."""
     digest: bytes
     """Digest of the line, by which it is known again."""
     fingerprint: bytes
-    """What the ledger can tell of it without reading its results, as `fingerprint` returns it."""
+    """A digest of the facts that the ledger knows of it without reading its results, from `fingerprint`."""
     path: str
     sha256: str | None
     bytes: int | None
     missing: int
     video: int
-    """Whether it was opened as a video."""
+    """1 if it was opened as a video, otherwise 0."""
     seconds: float | None
     state: str
     error_type: str

@@ -1,4 +1,4 @@
-"""What a word is, for the index, for queries, and for what is marked in a hit.
+"""The rules for words, which hold for the index, for queries, and for the marks in hits.
 
 Letters, digits and the marks that belong to them make a word. Case and the accents of Latin, Greek and Cyrillic
 letters do not matter. In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each
@@ -50,7 +50,7 @@ class Term:
     words: tuple[str, ...]
     """Its words as the index has them, at least one."""
     prefix: bool = False
-    """Whether the last of them is only the beginning of a word."""
+    """True if the last of them is only the beginning of a word."""
 
     def begins(self, spans: Sequence[Span]) -> bool:
         """Return whether words of a text begin with this term."""

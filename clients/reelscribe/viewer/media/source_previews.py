@@ -40,9 +40,9 @@ class Previews:
             rest.unlink(missing_ok=True)
         self._lock, self._ended = Lock(), Event()
         self._asked: set[Event] = set()
-        """What ends the making of previews that are asked for."""
+        """Events that end the making of previews, one for each request that waits."""
         self._failed: dict[str, str] = {}
-        """Why sources have no preview, by their digests."""
+        """The reasons why sources have no preview, by the names of their files."""
 
     def find(self, row: SourceRow) -> OpenMedia | None:
         """Return the preview of a source, open for reading; None if it has not been made. This waits for nobody.

@@ -1,6 +1,6 @@
-"""Pages on which people look at results: what each page shows, and how that becomes HTML.
+"""Pages on which people look at results: the values that they show, and the HTML that is made of them.
 
-Nothing here reads records, opens a database or listens: `views` are plain values that others fill in, `queries` are
-what users ask, `links` says where things are, and `render` makes text of them. So the same pages come from a server and
-lie in exported folders.
+Nothing here reads records, opens a database or listens: `views` are plain values that others fill in, `parameters` are
+the queries of users, `links` are the addresses, `drawings` are numbers for SVG, and `render` makes text of them. So the
+same pages come from a server and lie in exported folders.
 """

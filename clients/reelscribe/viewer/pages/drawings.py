@@ -28,10 +28,10 @@ class Bar:
     """A line of a track on the timeline."""
 
     left: float
-    """From 0 to 100."""
+    """The left edge, from 0 to 100."""
     width: float
     failed: bool
-    """Whether the line is a failure."""
+    """True if the line is a failure."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Picture:
     seconds: float
     """The time of the thumbnail."""
     left: float
-    """From 0 to 100."""
+    """The left edge, from 0 to 100."""
     width: float
 
 

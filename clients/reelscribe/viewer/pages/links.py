@@ -1,4 +1,4 @@
-"""Where pages, media and thumbnails are: the one thing in which a server and exported files differ."""
+"""The addresses of pages, media and thumbnails: the one thing in which a server and exported files differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Links(Protocol):
 
     @property
     def served(self) -> bool:
-        """Whether a server answers, which filters, sorts, searches and knows of a run; files can do none of it."""
+        """True if a server answers, which filters, sorts, searches and knows of a run; files can do none of it."""
 
     def library(self, query: LibraryQuery) -> str:
         """Return the address of the library.

@@ -1,4 +1,4 @@
-"""What a user asks of the library and of the search: the parameters of their addresses, in both directions."""
+"""Queries of users as parameters of addresses, in both directions: those of the library, and those of the search."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MOST_PAGE = 10**9
 
 @dataclass(frozen=True)
 class LibraryQuery:
-    """Which sources the library shows, in which order. Each field is a parameter of the address; "" means all."""
+    """A choice of sources and their order. Each field is a parameter of the address; "" means all."""
 
     q: str = ""
-    """What a source is found by: parts of its folder, its name and its tags, with spaces between them, in any order."""
+    """Parts of the folder, the name and the tags of a source, with spaces between them, in any order."""
     folder: str = ""
     """Path of the folder that has it, or that is above it, below the folder of all sources, such as "2024/beach"."""
     state: str = ""
@@ -88,7 +88,7 @@ class LibraryQuery:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """What is searched. Each field is a parameter of the address."""
+    """A search. Each field is a parameter of the address."""
 
     q: str = ""
     """Words that must all occur; "phrases in quotes", and beginnings of words, as in stop*."""

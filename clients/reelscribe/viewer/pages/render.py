@@ -37,7 +37,7 @@ LABELS = {
     "shortest": "Shortest first",
     "failures": "Most failures first",
 }
-"""What users read for kinds of tracks and orders of the library."""
+"""The names of kinds of tracks and of orders of the library, as users read them."""
 
 # HTML can have neither surrogates nor what is no character.
 _UNSHOWN = re.compile(f"[{CONTROL_CHARACTERS}{REORDERING_CHARACTERS}\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
@@ -148,7 +148,7 @@ class RelativeLinks:
 
     @property
     def served(self) -> bool:
-        """Whether a server answers."""
+        """True if a server answers."""
         return self._links.served
 
     def library(self, query: LibraryQuery | None = None) -> str:

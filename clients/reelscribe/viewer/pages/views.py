@@ -1,4 +1,4 @@
-"""All that each page shows, as plain values. Texts are raw: the renderer escapes, isolates and shortens them.
+"""The content of each page, as plain values. Texts are raw: the renderer escapes, isolates and shortens them.
 
 Times are presentation times in seconds, as in records; a source is named by its id, 16 hexadecimal digits.
 """
@@ -11,18 +11,18 @@ from typing import Literal
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery, TextKind
 
 State = Literal["ok", "error"]
-"""How a source is: done or failed."""
+"""The states of a source: done or failed."""
 
 TrackKind = Literal["captions", "clips", "shots", "transcript"]
 """Kinds of tracks on the timeline."""
 
 Player = Literal["video", "audio", "preview", "none"]
-"""How a source is played: its own bytes as video or audio, its preview, or not at all."""
+"""The ways to play a source: its own bytes as video or audio, its preview, or not at all."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What all pages of a folder of results have in common."""
+    """The parts that all pages of a folder of results have in common."""
 
     folder: str
     """Path of the folder, as the user gave it."""
@@ -39,7 +39,7 @@ class Choice:
     value: str
     """Its value in the address."""
     label: str
-    """What the user reads."""
+    """Its name, as users read it."""
     count: int | None = None
     """Number of sources that have it in the whole folder; None if it is not counted."""
 
@@ -69,7 +69,7 @@ class Card:
     """Duration; None if it is not known."""
     state: State
     missing: bool = False
-    """Whether it was gone from the disk when the last run ended."""
+    """True if it was gone from the disk when the last run ended."""
     error_type: str = ""
     """Such as "MediaError"; empty if it has not failed."""
     error: str = ""
@@ -119,7 +119,7 @@ class Part:
 
     text: str
     marked: bool = False
-    """Whether it is what was searched."""
+    """True if it is a word or phrase that was searched."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Hit:
     thumbnail: float | None = None
     """Time of the nearest thumbnail; None if there is none."""
     missing: bool = False
-    """Whether the source was gone from the disk when the last run ended."""
+    """True if the source was gone from the disk when the last run ended."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class SearchView:
     total: int = 0
     """Number of hits."""
     more: bool = False
-    """Whether there are more than `total`, and counting ended there."""
+    """True if there are more than `total`, and counting ended there."""
     pages: int = 1
     """Number of pages, at least 1."""
     named: tuple[Card, ...] = ()
@@ -159,7 +159,7 @@ class SearchView:
     named_total: int = 0
     """Number of such sources."""
     problem: str = ""
-    """Why the query cannot be searched, in a whole sentence; empty if it can, and for the empty query."""
+    """The reason why the query cannot be searched, as a sentence; empty if it can, and for the empty query."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Line:
     """Its text; for a shot usually empty; for a failure the reason."""
     flags: tuple[str, ...] = ()
     failed: bool = False
-    """Whether there is no annotation, and `text` says why."""
+    """True if there is no annotation, and `text` says why."""
     words: tuple[Word, ...] = ()
     """The words of `text`, where their times are known."""
 
@@ -213,25 +213,25 @@ class Section:
     start: float
     end: float
     shown: bool
-    """Whether its lines are those on the page."""
+    """True if its lines are those on the page."""
 
 
 @dataclass(frozen=True)
 class Playback:
-    """How a source can be played."""
+    """The way in which a source is played."""
 
     player: Player
     reason: str = ""
-    """Where it is not its own bytes: why, and what to do, in whole sentences; otherwise empty."""
+    """The reason why it is not its own bytes, and what to do, in whole sentences; empty if it is."""
     type: str = ""
     """Media type of what is played, such as "video/mp4"; may be empty."""
     or_preview: bool = False
-    """Whether a browser that cannot play the video itself gets its preview instead."""
+    """True if a browser that cannot play the video itself gets its preview instead."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What made one kind of annotations."""
+    """The model and the settings that made one kind of annotations."""
 
     kind: TrackKind
     model: str
@@ -287,12 +287,12 @@ class Rate:
 
 @dataclass(frozen=True)
 class Share:
-    """How busy one side of a run is."""
+    """The share of time in which one side of a run is busy."""
 
     label: str
     """Such as "Decoding" or "Inference"."""
     share: float
-    """From 0 to 1."""
+    """The share, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class FailureGroup:
     """Type of the error, as in `LibraryQuery.error`."""
     count: int
     meaning: str = ""
-    """What the type means, in a sentence."""
+    """The meaning of the type, in a sentence."""
     examples: tuple[FailureExample, ...] = ()
 
 
@@ -336,7 +336,7 @@ class RunView:
 
     site: Site
     state: str
-    """How it is, as `reelscribe status` says it."""
+    """Its state, as `reelscribe status` prints it."""
     goes_on: bool
     done: int
     """Number of sources that are done, of the whole job."""
@@ -349,7 +349,7 @@ class RunView:
     time_left: str = ""
     """Such as "25 ± 4 min"; empty if it is not known."""
     bottleneck: str = ""
-    """What limits the speed, in words."""
+    """The bottleneck, in words."""
     as_of: str = ""
     """The time of the figures."""
     figures: tuple[Figure, ...] = ()

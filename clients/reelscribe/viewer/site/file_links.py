@@ -22,7 +22,7 @@ class FileLinks:
         self.media_of: dict[str, str] = {}
         """The address of the file of each source that can be played, by the id of the source."""
         self.sections_of: dict[str, Sequence[float]] = {}
-        """When the sections of each source begin that has several pages, by its id."""
+        """The times at which the sections of a source begin that has several pages, by its id."""
         self.static_names: set[str] = set()
         """The names of the style sheets and scripts to which pages refer."""
 

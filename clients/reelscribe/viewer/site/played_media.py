@@ -1,4 +1,4 @@
-"""What the players of exported pages open: the sources where they are, copies of them, or nothing."""
+"""The files that players of exported pages open: the sources where they are, copies of them, or none."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class IndexedPage(NamedTuple):
     address: str
     """Its address, as seen from the root."""
     thumbnails: str
-    """Where the thumbnails of its source are, as seen from the root."""
+    """The folder of the thumbnails of its source, as seen from the root."""
     name: str
-    """What its source is called where it is found: its path below the folder of all sources."""
+    """The name of its source in hits: its path below the folder of all sources."""
     missing: bool
-    """Whether the file of the source was gone when the run ended."""
+    """True if the file of the source was gone when the run ended."""
 
 
 class SearchIndex:

@@ -1,4 +1,4 @@
-"""What exported pages show of the paths of the machine on which they were made: only how sources lie to each other."""
+"""Hides the paths of the machine from exported pages, which show only how sources lie to each other."""
 
 from __future__ import annotations
 
