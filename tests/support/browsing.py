@@ -89,9 +89,9 @@ def count_hits(index: SourceIndex, query: str) -> int:
         return len(find_texts(reader, parse_query(query), TEXT_KINDS).numbers)
 
 
-def found(index: SourceIndex, query: str, pictures, **changes) -> list[str]:
+def found(index: SourceIndex, query: str, thumbnails, **changes) -> list[str]:
     """The texts that a query finds, with [brackets] around what is marked."""
-    view = SearchPage(index, pictures).view(Site("out"), SearchQuery(query, **changes))
+    view = SearchPage(index, thumbnails).view(Site("out"), SearchQuery(query, **changes))
     return ["".join(f"[{part.text}]" if part.marked else part.text for part in hit.parts) for hit in view.hits]
 
 

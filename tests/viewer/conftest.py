@@ -1,9 +1,9 @@
 import pytest
 
 from reelscribe.viewer.media.media_files import MediaFiles
-from reelscribe.viewer.media.source_thumbnails import Pictures
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    return Pictures(tmp_path, tmp_path, MediaFiles(tmp_path))
+def thumbnails(tmp_path):
+    return SourceThumbnails(tmp_path, tmp_path, MediaFiles(tmp_path))

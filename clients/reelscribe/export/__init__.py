@@ -2,6 +2,6 @@
 
 `formats.export` is the entry. It reads annotations.jsonl line by line (reader.py). For each source it writes
 subtitles (cues.py, subtitles.py), transcripts (texts.py) and chapters (chapters.py) under a name of its own (names.py),
-and adds rows to the tables (tables.py). Pages for a browser have a package of their own (html/), which reads the file
+and adds rows to the tables (tables.py). Pages for a browser are in `reelscribe.viewer.site`, which reads the file
 itself.
 """

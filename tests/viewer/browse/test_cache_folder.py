@@ -15,7 +15,7 @@ from reelscribe.viewer.browse.cache_folder import cache_folder
 from reelscribe.viewer.index import databases
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.media.media_files import MediaFiles
-from reelscribe.viewer.media.source_previews import Previews
+from reelscribe.viewer.media.source_previews import SourcePreviews
 from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
 from support.exporting import record
 from support.patience import PATIENCE
@@ -50,7 +50,7 @@ def test_a_cache_with_a_link_is_left_as_it_is(cache, victim, name):
     with cache_folder(cache.parent) as used:
         assert used.folder != cache
         assert "symbolic link" in used.notice
-        Previews(used.folder, MediaFiles(cache.parent), most_bytes=0)
+        SourcePreviews(used.folder, MediaFiles(cache.parent), most_bytes=0)
     assert victim.read_text() == "precious"
     assert os.listdir(victim.parent) == [victim.name]
 
@@ -99,7 +99,7 @@ def test_previews_delete_only_what_has_their_names(tmp_path):
     others = {"holiday.webm", "film.partial", f"{'a' * 64}.webm.partial.txt"}
     for name in (*others, f"{'a' * 64}.webm.partial"):
         (folder / name).write_text("content")
-    Previews(tmp_path, MediaFiles(tmp_path))
+    SourcePreviews(tmp_path, MediaFiles(tmp_path))
     assert set(os.listdir(folder)) == others
 
 

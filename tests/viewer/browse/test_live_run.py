@@ -139,7 +139,7 @@ async def test_pages_go_on_and_tell_it_when_the_run_cannot_be_followed(tmp_path,
     write_annotations(tmp_path, record("a.mp4"))
     async with aiohttp.ClientSession() as client:
         with serving(tmp_path) as server:
-            monkeypatch.setattr(RunFollower, "look", lambda _: 1 / 0)
+            monkeypatch.setattr(RunFollower, "update", lambda _: 1 / 0)
             thread = threading.Thread(target=server.run)
             thread.start()
             try:

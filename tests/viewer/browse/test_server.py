@@ -16,6 +16,7 @@ from yarl import URL
 from reelscribe.viewer.index.source_row import source_id
 from support.browsing import browsing, record_of_file, segments, write_annotations
 from support.exporting import record
+from support.patience import PATIENCE
 
 MEDIA = bytes(range(256)) * 4000
 
@@ -251,6 +252,40 @@ async def test_two_hundred_slow_clients_do_not_stop_others(client, address, libr
                 assert response.status == 200
         async with client.get(f"http://{parts.netloc}{media}") as response:
             assert await response.read() == MEDIA
+
+
+def is_open(path) -> bool:
+    """Whether this process, in which the server runs, has a file open."""
+    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return str(path) in (os.readlink(link) for link in links if os.path.islink(link))
+
+
+async def test_a_file_is_closed_however_its_answer_ends(client, address, library):
+    path = library / "plays.mp4"
+    parts = urlsplit(f"{address}media/{id_of(path)}")
+    for wanted in ("bytes=0-", "bytes=1-0", f"bytes={len(MEDIA)}-"):
+        async with client.get(parts.geturl(), headers={"Range": wanted}) as response:
+            await response.read()
+    await client.head(parts.geturl())
+    for _ in range(10):  # these read nothing, and leave
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+    async with asyncio.timeout(PATIENCE):
+        while is_open(path):  # noqa: ASYNC110 - nothing tells when the server has closed a file
+            await asyncio.sleep(0.05)
+
+
+async def test_the_answer_breaks_off_if_its_file_becomes_shorter(client, tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(bytes(2**26))  # more than is buffered on the way
+    write_annotations(tmp_path / "out", record_of_file(path))
+    with browsing(tmp_path / "out") as address:
+        async with client.get(f"{address}media/{id_of(path)}") as response:
+            os.truncate(path, 2**20)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
 
 
 async def test_a_folder_that_cannot_be_written_to_is_shown_all_the_same(client, tmp_path):

@@ -33,9 +33,9 @@ def index(tmp_path):
 
 
 @pytest.fixture
-def library(index, pictures):
+def library(index, thumbnails):
     """Return a function that returns what the library shows of a query."""
-    page = LibraryPage(index, pictures)
+    page = LibraryPage(index, thumbnails)
     return lambda **query: page.view(SITE, LibraryQuery(**query))
 
 
@@ -92,35 +92,35 @@ def test_all_ways_to_choose_sources_go_together(library):
     assert shown(library(folder="2023/Strand", q="zurich")) == []
 
 
-def test_two_files_of_one_name_are_told_apart_on_each_page(index, library, pictures, tmp_path):
+def test_two_files_of_one_name_are_told_apart_on_each_page(index, library, thumbnails, tmp_path):
     cards = library(q="img_0001").cards
     assert [(card.name, card.folder) for card in cards] == [
         ("IMG_0001.MOV", "2023-old"),
         ("IMG_0001.MOV", "2023/Strand"),
         ("IMG_0001.MOV", "2023/Zürich"),
     ]
-    hits = SearchPage(index, pictures).view(SITE, SearchQuery("a")).hits
+    hits = SearchPage(index, thumbnails).view(SITE, SearchQuery("a")).hits
     assert sorted(hit.path for hit in hits) == sorted(PATHS)
-    failures = RunPage(RunFollower(tmp_path), index, LibraryPage(index, pictures)).view(SITE).failures
+    failures = RunPage(RunFollower(tmp_path), index, LibraryPage(index, thumbnails)).view(SITE).failures
     assert [example.path for group in failures for example in group.examples] == ["2023/Strand/raw/C0002.MP4"]
 
 
-def test_a_search_finds_names_too(index, pictures):
-    view = SearchPage(index, pictures).view(SITE, SearchQuery('"img_0001" zur*'))
+def test_a_search_finds_names_too(index, thumbnails):
+    view = SearchPage(index, thumbnails).view(SITE, SearchQuery('"img_0001" zur*'))
     assert ([card.path for card in view.named], view.named_total, view.total) == (["2023/Zürich/IMG_0001.MOV"], 1, 0)
 
 
-def test_of_very_many_folders_the_first_are_listed_and_the_others_counted(tmp_path, pictures):
+def test_of_very_many_folders_the_first_are_listed_and_the_others_counted(tmp_path, thumbnails):
     write_annotations(tmp_path, *(record(f"/v/{k:04}/a.mp4", "x") for k in range(1000)))
     with open_index(tmp_path) as index:
-        view = LibraryPage(index, pictures).view(SITE, LibraryQuery())
+        view = LibraryPage(index, thumbnails).view(SITE, LibraryQuery())
     assert (len(view.folders), view.folders_hidden, view.folders[0].label) == (300, 700, "0000")
 
 
 @pytest.mark.parametrize(("paths", "folders"), [(["/a.mp4", "/b/c.mp4"], ["b"]), (["/x/a.mp4"], []), ([], [])])
-def test_the_folder_of_all_sources_may_be_any(tmp_path, pictures, paths, folders):
+def test_the_folder_of_all_sources_may_be_any(tmp_path, thumbnails, paths, folders):
     write_annotations(tmp_path, *(record(path, "x") for path in paths))
     with open_index(tmp_path) as index:
-        view = LibraryPage(index, pictures).view(SITE, LibraryQuery())
+        view = LibraryPage(index, thumbnails).view(SITE, LibraryQuery())
     assert [choice.label for choice in view.folders] == folders
     assert [card.path for card in view.cards] == [path.rpartition("/x/")[2].lstrip("/") for path in paths]

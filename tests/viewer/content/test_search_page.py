@@ -7,7 +7,7 @@ import pytest
 from reelscribe.viewer.content.search_page import SearchPage
 from reelscribe.viewer.index.queries import MOST_HITS
 from reelscribe.viewer.index.word_rules import found_spans, parse_query
-from reelscribe.viewer.media.source_thumbnails import picture_of_line
+from reelscribe.viewer.media.source_thumbnails import line_thumbnail_time
 from reelscribe.viewer.pages.parameters import SearchQuery
 from reelscribe.viewer.pages.views import Site
 from support.browsing import found, open_index, segments, write_annotations
@@ -65,47 +65,47 @@ def index(tmp_path_factory):
         ("red* ^circle -- {words}: x", []),
     ],
 )
-def test_words_phrases_and_prefixes_are_found_and_marked(index, pictures, query, texts):
-    assert found(index, query, pictures) == texts
+def test_words_phrases_and_prefixes_are_found_and_marked(index, thumbnails, query, texts):
+    assert found(index, query, thumbnails) == texts
 
 
 @pytest.mark.parametrize("query", ["", " ", '"', '"" * - ()', "\0", "*", "…"])
-def test_a_query_without_words_finds_nothing_and_says_why(index, pictures, query):
-    view = SearchPage(index, pictures).view(Site("out"), SearchQuery(query))
+def test_a_query_without_words_finds_nothing_and_says_why(index, thumbnails, query):
+    view = SearchPage(index, thumbnails).view(Site("out"), SearchQuery(query))
     assert view.hits == ()
     assert bool(view.problem) == bool(query)
 
 
-def test_a_prefix_of_one_letter_and_a_query_of_many_words_are_refused_in_words(index, pictures):
-    problems = [SearchPage(index, pictures).view(Site("out"), SearchQuery(q)).problem for q in ("a*", "x " * 33)]
+def test_a_prefix_of_one_letter_and_a_query_of_many_words_are_refused_in_words(index, thumbnails):
+    problems = [SearchPage(index, thumbnails).view(Site("out"), SearchQuery(q)).problem for q in ("a*", "x " * 33)]
     assert problems[0] == "A beginning of a word needs at least 2 characters before the star."
     assert "up to 32 words" in problems[1]
 
 
-def test_kinds_are_searched_together_or_alone(tmp_path, pictures):
+def test_kinds_are_searched_together_or_alone(tmp_path, thumbnails):
     clip = {"start_seconds": 0.0, "end_seconds": 4.0, "text": "word of a clip", "flags": []}
     write_annotations(tmp_path, record("a.mp4", "word", "word", "other", segments=segments("said word"), clips=[clip]))
     with open_index(tmp_path) as index:
-        assert found(index, "word", pictures) == ["[word]", "[word]", "[word] of a clip", "said [word]"]
-        assert found(index, "word", pictures, kinds=("clips",)) == ["[word] of a clip"]
-        assert found(index, "word", pictures, kinds=("captions", "transcript")) == ["[word]", "[word]", "said [word]"]
+        assert found(index, "word", thumbnails) == ["[word]", "[word]", "[word] of a clip", "said [word]"]
+        assert found(index, "word", thumbnails, kinds=("clips",)) == ["[word] of a clip"]
+        assert found(index, "word", thumbnails, kinds=("captions", "transcript")) == ["[word]", "[word]", "said [word]"]
 
 
-def test_hits_are_ordered_by_source_and_time_and_counting_ends_somewhere(tmp_path, pictures):
+def test_hits_are_ordered_by_source_and_time_and_counting_ends_somewhere(tmp_path, thumbnails):
     number = MOST_HITS // 100 + 1
     write_annotations(tmp_path, *(record(f"{k:03}.mp4", segments=segments(*["word"] * 100)) for k in range(number)))
     with open_index(tmp_path) as index:
-        page = SearchPage(index, pictures)
+        page = SearchPage(index, thumbnails)
         view = page.view(Site("out"), SearchQuery("word", page=3))
         assert (view.total, view.more, view.pages) == (MOST_HITS, True, MOST_HITS // 50)
         assert [(hit.path, hit.start) for hit in view.hits] == [("001.mp4", float(k)) for k in range(50)]
         assert page.view(Site("out"), SearchQuery("word", page=10**9)).query.page == view.pages
 
 
-def test_a_hit_in_a_long_text_shows_the_stretch_around_it(tmp_path, pictures):
+def test_a_hit_in_a_long_text_shows_the_stretch_around_it(tmp_path, thumbnails):
     write_annotations(tmp_path, record("a.mp4", "blah " * 5000 + "needle " + "blah " * 5000))
     with open_index(tmp_path) as index:
-        (text,) = found(index, "needle", pictures)
+        (text,) = found(index, "needle", thumbnails)
     assert "[needle]" in text
     assert text.startswith("…")
     assert text.endswith("…")
@@ -121,6 +121,6 @@ def test_finds_of_many_words_come_one_after_another():
 
 def test_a_hit_has_a_thumbnail_of_its_own_time_if_there_is_one():
     times = [2.0, 6.0, 10.0]
-    assert [picture_of_line(times, start, start + 4) for start in (4.0, 2.0, 0.0)] == [6.0, 2.0, 2.0]
-    assert picture_of_line(times, 6.5, 8.0) == 6.0
-    assert picture_of_line([], 1.0, 2.0) is None
+    assert [line_thumbnail_time(times, start, start + 4) for start in (4.0, 2.0, 0.0)] == [6.0, 2.0, 2.0]
+    assert line_thumbnail_time(times, 6.5, 8.0) == 6.0
+    assert line_thumbnail_time([], 1.0, 2.0) is None

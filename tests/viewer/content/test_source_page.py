@@ -13,7 +13,7 @@ from support.exporting import record, video
 
 
 @pytest.fixture
-def view_of(tmp_path, pictures):
+def view_of(tmp_path, thumbnails):
     """Return a function that returns the page of the only source of a folder at a time."""
     with open_index(tmp_path) as index:
 
@@ -22,7 +22,7 @@ def view_of(tmp_path, pictures):
             index.refresh()
             with index.reader() as reader:
                 ((id_,),) = reader.library.execute("SELECT id FROM sources")
-            return SourcePage(tmp_path, index, pictures, MediaFiles(tmp_path)).view(Site("out"), id_, seconds, "")
+            return SourcePage(tmp_path, index, thumbnails, MediaFiles(tmp_path)).view(Site("out"), id_, seconds, "")
 
         yield view
 

@@ -38,15 +38,15 @@ def test_an_index_is_used_again_and_takes_only_what_is_new(tmp_path, monkeypatch
         assert len(index.docs) == 300
 
 
-def test_an_open_index_follows_the_file(tmp_path, pictures):
+def test_an_open_index_follows_the_file(tmp_path, thumbnails):
     write_annotations(tmp_path, *MANY[:2])
     with open_index(tmp_path) as index:
         assert not index.refresh()
         write_annotations(tmp_path, record("new.mp4", "first"), *MANY[1:2])
         assert index.refresh()
         assert names(index) == ["0001.mp4", "new.mp4"]
-        assert found(index, "first", pictures) == ["[first]"]
-        assert found(index, "word1", pictures) == ["[word1]"]  # at another place in the file
+        assert found(index, "first", thumbnails) == ["[first]"]
+        assert found(index, "word1", thumbnails) == ["[word1]"]  # at another place in the file
         (tmp_path / "annotations.jsonl").unlink()
         assert index.refresh()
         assert names(index) == []
@@ -139,17 +139,17 @@ ODD_TEXTS = {
 }
 
 
-def test_odd_texts_are_indexed_and_found(tmp_path, pictures):
+def test_odd_texts_are_indexed_and_found(tmp_path, thumbnails):
     odd = record("ok.mp4", *ODD_TEXTS.values())
     odd["source"]["absolute_path"] = "/library/..\\udcff/../../etc/pass\twd"
     write_annotations(tmp_path, odd)
     with open_index(tmp_path) as index:
         for word in ODD_TEXTS:
-            (text,) = found(index, word, pictures)
+            (text,) = found(index, word, thumbnails)
             assert len(text) < 2000
 
 
-async def test_sources_that_a_run_has_finished_are_shown_while_it_lasts(tmp_path, pictures):
+async def test_sources_that_a_run_has_finished_are_shown_while_it_lasts(tmp_path, thumbnails):
     out = tmp_path / "out"
     await run(out, "first.mp4")
     with open_index(out) as index:

@@ -55,7 +55,7 @@ def damage(out: Path, name: str) -> None:
     "error", [OSError(28, "No space left on device"), BrokenExecutor("killed"), sqlite3.OperationalError("disk I/O")]
 )
 @pytest.mark.parametrize("step", ["build", "IndexWriter"])
-def test_a_build_that_fails_is_told_and_tried_again(tmp_path, monkeypatch, pictures, error, step):
+def test_a_build_that_fails_is_told_and_tried_again(tmp_path, monkeypatch, thumbnails, error, step):
     write_annotations(tmp_path, *MANY[:2])
     with open_index(tmp_path) as index:
         write_annotations(tmp_path, *MANY)
@@ -63,7 +63,7 @@ def test_a_build_that_fails_is_told_and_tried_again(tmp_path, monkeypatch, pictu
         index.refresh()
         (notice,) = index.notices
         assert notice.startswith("The index cannot be brought up to date with annotations.jsonl: ")
-        assert found(index, "word1", pictures) == ["[word1]"]  # as before
+        assert found(index, "word1", thumbnails) == ["[word1]"]  # as before
         index.refresh()
         assert (index.notices, len(index.docs), count_hits(index, "common")) == ((), 40, 40)
 
@@ -96,7 +96,7 @@ def test_a_database_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
         pass
 
 
-def test_damage_that_a_search_finds_is_mended(tmp_path, pictures):
+def test_damage_that_a_search_finds_is_mended(tmp_path, thumbnails):
     write_annotations(tmp_path, *MANY)
     with open_index(tmp_path):
         pass
@@ -109,10 +109,10 @@ def test_damage_that_a_search_finds_is_mended(tmp_path, pictures):
         assert (index.notices, count_hits(index, "common")) == ((), 40)
 
 
-def test_hits_are_those_of_the_index_that_is_there_when_they_are_listed(tmp_path, pictures):
+def test_hits_are_those_of_the_index_that_is_there_when_they_are_listed(tmp_path, thumbnails):
     write_annotations(tmp_path, *MANY[:2])
     with open_index(tmp_path) as index:
-        page = SearchPage(index, pictures)
+        page = SearchPage(index, thumbnails)
         hits = page.all_hits(SearchQuery("common"))
         first = next(hits)
         write_annotations(tmp_path, *(record(f"other{k}.mp4", segments=segments("something else")) for k in range(40)))

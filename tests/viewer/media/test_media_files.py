@@ -8,7 +8,7 @@ import pytest
 
 from reelscribe.viewer.media import source_previews
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused
-from reelscribe.viewer.media.source_previews import Previews
+from reelscribe.viewer.media.source_previews import SourcePreviews
 from support.browsing import caption, open_index, record_of_file, row_of, write_annotations
 from support.videos import write
 
@@ -99,7 +99,7 @@ async def row(library, tmp_path):
 
 
 async def test_a_preview_is_found_while_another_one_is_being_made(row, tmp_path, monkeypatch):
-    made = Previews(tmp_path, MediaFiles(tmp_path / "out"))
+    made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"))
     assert made.find(row) is None
     os.close(made.make(row, Event()).descriptor)
     other, begun, ends = row._replace(sha256="0" * 64), Event(), Event()
@@ -120,7 +120,7 @@ async def test_a_preview_is_found_while_another_one_is_being_made(row, tmp_path,
 
 
 async def test_a_preview_that_nobody_waits_for_is_not_made_until_somebody_does(row, tmp_path):
-    made = Previews(tmp_path, MediaFiles(tmp_path / "out"))
+    made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"))
     gone = Event()
     gone.set()
     with pytest.raises(MediaRefused, match="nobody waits"):
@@ -129,7 +129,7 @@ async def test_a_preview_that_nobody_waits_for_is_not_made_until_somebody_does(r
 
 
 async def test_the_previews_that_were_not_asked_for_the_longest_go_first(row, tmp_path):
-    made = Previews(tmp_path, MediaFiles(tmp_path / "out"), most_bytes=2**30 + 150)
+    made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"), most_bytes=2**30 + 150)
     for name, age in (("old", 300), ("new", 100), ("mine", 900)):
         path = tmp_path / "previews" / (f"{name}.webm" if name == "mine" else f"{name[0].encode().hex() * 32}.webm")
         path.write_bytes(bytes(100))
@@ -141,6 +141,6 @@ async def test_the_previews_that_were_not_asked_for_the_longest_go_first(row, tm
 
 @pytest.mark.parametrize("digest", [None, "", "../../x", "A" * 64])
 async def test_a_record_without_a_digest_has_no_preview(row, tmp_path, digest):
-    made = Previews(tmp_path, MediaFiles(tmp_path / "out"))
+    made = SourcePreviews(tmp_path, MediaFiles(tmp_path / "out"))
     with pytest.raises(MediaRefused, match="no SHA-256"):
         made.find(row._replace(sha256=digest))

@@ -12,7 +12,7 @@ from reelscribe.errors import DecoderDied, MediaError
 from reelscribe.viewer.index.source_row import read_line, source_id
 from reelscribe.viewer.media import source_thumbnails
 from reelscribe.viewer.media.media_files import MediaFiles
-from reelscribe.viewer.media.source_thumbnails import Pictures
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails
 from support.browsing import browsing, record_of_file, write_annotations
 from support.patience import PATIENCE
 
@@ -64,13 +64,13 @@ def test_only_a_file_that_cannot_be_decoded_is_given_up(tmp_path, pictures, monk
 
 def test_where_there_is_no_room_the_oldest_thumbnails_go(tmp_path, monkeypatch, decoded):
     monkeypatch.setattr(source_thumbnails, "MOST_MADE_BYTES", 256 * 150)
-    pictures = Pictures(tmp_path, tmp_path / "cache", MediaFiles(tmp_path))
+    pictures = SourceThumbnails(tmp_path, tmp_path / "cache", MediaFiles(tmp_path))
     (tmp_path / "cache").mkdir()
     rows = [row_of(video(tmp_path / f"{k}.mp4", "ab" + f"{k:062}")) for k in range(3)]
     for row in rows:
         assert pictures.webp(row, 1.0) == b"x" * 60
         os.utime(tmp_path / "cache/thumbnails/ab" / row.sha256, (row.doc, len(decoded)))
-    assert [pictures.known_webp(row, 1.0) is not None for row in rows] == [False, True, True]
+    assert [pictures.existing_webp(row, 1.0) is not None for row in rows] == [False, True, True]
 
 
 async def test_thumbnails_that_nobody_waits_for_any_more_are_not_made(tmp_path, monkeypatch):

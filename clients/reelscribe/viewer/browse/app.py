@@ -30,8 +30,8 @@ from reelscribe.viewer.index.queries import source_row
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.index.source_row import SourceRow
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused, OpenMedia
-from reelscribe.viewer.media.source_previews import Previews
-from reelscribe.viewer.media.source_thumbnails import Pictures
+from reelscribe.viewer.media.source_previews import SourcePreviews
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails
 from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import STATIC, Renderer
 from reelscribe.viewer.pages.views import Site
@@ -187,7 +187,10 @@ class OpenFileResponse(FileResponse):
 def _is_one_range(header: str) -> bool:
     """Return whether a header `Range` asks for one range of bytes."""
     match = _RANGE.fullmatch(header.strip())
-    return bool(match) and not (match[2] and int(match[2]) < int(match[1]))
+    if match is None:
+        return False
+    first, last = match.groups()
+    return not last or int(first) <= int(last)
 
 
 class Browser:
@@ -215,11 +218,11 @@ class Browser:
         """
         self._out, self._index, self._run, self._notices = out, index, run, notices
         self._cache, self._files = cache, MediaFiles(out)
-        self._pictures = Pictures(out, cache, self._files)
-        self._previews = Previews(cache, self._files) if transcode else None
-        self._library = LibraryPage(index, self._pictures)
-        self._search = SearchPage(index, self._pictures)
-        self._source = SourcePage(out, index, self._pictures, self._files, previews=transcode)
+        self._thumbnails = SourceThumbnails(out, cache, self._files)
+        self._previews = SourcePreviews(cache, self._files) if transcode else None
+        self._library = LibraryPage(index, self._thumbnails)
+        self._search = SearchPage(index, self._thumbnails)
+        self._source = SourcePage(out, index, self._thumbnails, self._files, previews=transcode)
         self._run_page = RunPage(run, index, self._library)
         self._renderer = Renderer(ServerLinks())
         self._static = {file.name: file.read_bytes() for file in STATIC.iterdir()}
@@ -255,7 +258,7 @@ class Browser:
 
     def close(self) -> None:
         """End the threads, and what they make."""
-        for made in (self._pictures, self._previews):
+        for made in (self._thumbnails, self._previews):
             if made:
                 made.close()
         for threads in (self._preview_thread, self._slow_threads, self._threads):
@@ -335,12 +338,12 @@ class Browser:
         if not match or row is None:
             return _not_found()
         wanted = row, int(match[1]) / 1000
-        webp = await self._in_thread(self._pictures.known_webp, *wanted)
+        webp = await self._in_thread(self._thumbnails.existing_webp, *wanted)
         if not webp:
             async with self._places:
                 # Those who have left, such as for the next page, must not be waited for.
                 if not await request.is_disconnected():
-                    webp = await self._in_slow_thread(self._pictures.webp, *wanted)
+                    webp = await self._in_slow_thread(self._thumbnails.webp, *wanted)
         return Response(webp, 200, {"Cache-Control": "private, max-age=600"}, "image/webp") if webp else _not_found()
 
     async def _answer_static(self, request: Request) -> Response:

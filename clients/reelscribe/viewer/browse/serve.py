@@ -71,7 +71,7 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
         except (OSError, sqlite3.Error) as error:
             raise OutputError(f"{out}: the results cannot be read, or not be indexed: {error}") from None
         run = RunFollower(out)
-        run.look()
+        run.update()
         stack.enter_context(_kept_up_to_date(cache, index, run))
         notices = (cache.notice,) if cache.notice else ()
         browser = Browser(out, index, run, cache.folder, transcode=transcode, notices=notices)
@@ -112,7 +112,7 @@ def _kept_up_to_date(cache: Cache, index: SourceIndex, run: RunFollower) -> Iter
     def refresh() -> None:
         while not index.stopped:
             began = time.monotonic()
-            index.attempt("run", "The state of the run cannot be read", run.look)
+            index.attempt("run", "The state of the run cannot be read", run.update)
             if index.attempt("cache", f"{cache.folder} was deleted, and cannot be made again", cache.restore):
                 index.refresh()
             index.wait(max(_REFRESH_SECONDS, (time.monotonic() - began) / _REFRESH_SHARE))

@@ -18,7 +18,7 @@ from reelscribe.viewer.index.queries import (
 )
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.index.source_row import SourceRow
-from reelscribe.viewer.media.source_thumbnails import Pictures
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails
 from reelscribe.viewer.pages.parameters import LibraryQuery
 from reelscribe.viewer.pages.views import Card, Choice, Counts, LibraryView, Site
 
@@ -36,8 +36,8 @@ _DURATION_LABELS = ("under 1 minute", "1 to 10 minutes", "10 to 60 minutes", "an
 class LibraryPage:
     """Makes pages of the library. Any thread may use it."""
 
-    def __init__(self, index: SourceIndex, pictures: Pictures) -> None:
-        self._index, self._pictures = index, pictures
+    def __init__(self, index: SourceIndex, thumbnails: SourceThumbnails) -> None:
+        self._index, self._thumbnails = index, thumbnails
         # What is found holds until sources change, so it is kept by the generation of the index.
         self._found = lru_cache(maxsize=16)(self._find)
         self._folders = lru_cache(maxsize=16)(self._count_folders)
@@ -63,7 +63,7 @@ class LibraryPage:
         return LibraryView(
             site,
             query,
-            cards=tuple(card_of(row, self._pictures.of_card(row), common) for row in rows),
+            cards=tuple(card_of(row, self._thumbnails.card_time(row), common) for row in rows),
             total=len(docs),
             all_sources=values.sources,
             pages=pages,

@@ -25,21 +25,21 @@ MOST_RATES = 600
 
 _EXAMPLES = 5
 _MOST_REASONS = 20
-_LOOK_SECONDS = 1.0
+_UPDATE_SECONDS = 1.0
 _RATE_SECONDS = 5.0
 _NO_RUN = "No run has saved anything in this folder."
 _RETRY = "Run the same command again with --retry-failed."
 
 
 class RunFollower:
-    """Follows the run that writes to a folder. One thread calls `look`; any thread may read meanwhile."""
+    """Follows the run that writes to a folder. One thread calls `update`; any thread may read meanwhile."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._rates: list[Rate] = []
         self._apart = _RATE_SECONDS
         self._last: tuple[int, float, float] | None = None
-        self._looked = 0.0
+        self._updated = 0.0
         self._lock = Lock()
         self.status: RunStatus | None = None
         """The state of the run, or of the last one; None if there is none, or the ledger cannot be read. Each update
@@ -68,12 +68,12 @@ class RunFollower:
         with self._lock:
             return tuple(self._rates)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read the state of the run, unless that was done less than a second ago."""
         now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
+        if now - self._updated < _UPDATE_SECONDS:
             return
-        self._looked = now
+        self._updated = now
         try:
             saved = earlier_run_state(self._out)
             status = RunStatus.from_run_state(saved, locked=writer_of(self._out) == "run") if saved else None

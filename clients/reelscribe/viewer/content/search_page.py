@@ -26,7 +26,7 @@ from reelscribe.viewer.index.saved_record import Clip, Text, Texts, UnreadableRe
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.index.source_row import SourceRow, split_number
 from reelscribe.viewer.index.word_rules import Term, found_spans, parse_query
-from reelscribe.viewer.media.source_thumbnails import Pictures, picture_of_line
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails, line_thumbnail_time
 from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery, TextKind
 from reelscribe.viewer.pages.views import Hit, Part, SearchView, Site
 
@@ -61,8 +61,8 @@ class TextHit(NamedTuple):
 class SearchPage:
     """Makes pages of hits. Any thread may use it."""
 
-    def __init__(self, index: SourceIndex, pictures: Pictures) -> None:
-        self._index, self._pictures = index, pictures
+    def __init__(self, index: SourceIndex, thumbnails: SourceThumbnails) -> None:
+        self._index, self._thumbnails = index, thumbnails
         self._found = lru_cache(maxsize=16)(self._find)
         self._named = lru_cache(maxsize=16)(self._find_named)
 
@@ -123,7 +123,7 @@ class SearchPage:
         times: dict[str, list[float]] = {}
         for row, kind, start, end, text in _texts(reader, numbers):
             if row.id not in times:
-                times[row.id] = self._pictures.times(row)
+                times[row.id] = self._thumbnails.times(row)
             yield Hit(
                 source=row.id,
                 path=card_of(row, None, common_folder).path,
@@ -131,7 +131,7 @@ class SearchPage:
                 start=start,
                 end=end,
                 parts=tuple(marked_parts(text, terms)),
-                thumbnail=picture_of_line(times[row.id], start, end),
+                thumbnail=line_thumbnail_time(times[row.id], start, end),
                 missing=bool(row.missing),
             )
 

@@ -20,7 +20,7 @@ from reelscribe.viewer.index.saved_record import SavedCaption, SavedRecord, Segm
 from reelscribe.viewer.index.source_index import SourceIndex
 from reelscribe.viewer.index.source_row import SourceRow
 from reelscribe.viewer.media.media_files import MediaFiles, playback
-from reelscribe.viewer.media.source_thumbnails import Pictures, time_of_card
+from reelscribe.viewer.media.source_thumbnails import SourceThumbnails, card_thumbnail_time
 from reelscribe.viewer.pages.views import (
     Fact,
     Line,
@@ -47,9 +47,9 @@ class SourcePage:
     """Makes pages of sources. Any thread may use it."""
 
     def __init__(
-        self, out: Path, index: SourceIndex, pictures: Pictures, files: MediaFiles, *, previews: bool = False
+        self, out: Path, index: SourceIndex, thumbnails: SourceThumbnails, files: MediaFiles, *, previews: bool = False
     ) -> None:
-        self._out, self._index, self._pictures, self._files, self._previews = out, index, pictures, files, previews
+        self._out, self._index, self._thumbnails, self._files, self._previews = out, index, thumbnails, files, previews
 
     def view(self, site: Site, id_: str, seconds: float, retry: str) -> SourceView | None:
         """Return what the page of a source shows.
@@ -90,7 +90,7 @@ class SourcePage:
             common_folder=common_folder,
             seconds=seconds,
             playback=playback(row, record, self._files, previews=self._previews),
-            thumbnails=self._pictures.times(row),
+            thumbnails=self._thumbnails.times(row),
             settings=used_settings(record, self._known_settings()),
             retry=retry,
         )
@@ -151,7 +151,7 @@ def source_view(
         site = replace(site, notices=(*site.notices, notice))
     return SourceView(
         site,
-        card_of(row, time_of_card(thumbnails), common_folder),
+        card_of(row, card_thumbnail_time(thumbnails), common_folder),
         path=record.source.path,
         playback=playback,
         start=start,

@@ -127,7 +127,7 @@ class Audio(msgspec.Struct):
     seconds: float = 0.0
 
 
-class SourcePart(msgspec.Struct):
+class SourcePart(msgspec.Struct, gc=False):
     """The file of a record."""
 
     path: str
@@ -137,7 +137,7 @@ class SourcePart(msgspec.Struct):
     missing: bool = False
 
 
-class Error(msgspec.Struct):
+class Error(msgspec.Struct, gc=False):
     """The error of a record."""
 
     type: str

@@ -270,10 +270,10 @@ class SourceIndex:
                 self._take_annotations(stamp, lines)
         state = self._writer.state
         problem = f"{count(state.bad_lines, 'line')} that cannot be read as records; the first is {state.example}"
-        self._tell("lines", f"{ANNOTATIONS_NAME} has {problem}." if state.bad_lines else "")
+        self._set_problem("lines", f"{ANNOTATIONS_NAME} has {problem}." if state.bad_lines else "")
 
-    def _tell(self, name: str, problem: str) -> None:
-        """Let `notices` tell a problem, or no longer if it is empty."""
+    def _set_problem(self, name: str, problem: str) -> None:
+        """Set the problem that `notices` has under a name; an empty one removes it."""
         if problem:
             self._problems[name] = problem
         else:
@@ -325,7 +325,7 @@ class SourceIndex:
                     self._check_stop()
                     if len(changed) > _FEW_LINES:
                         rest = count(len(changed) - first, "source")
-                        self._tell("ledger", f"The index is not complete yet: {rest} are still to be read.")
+                        self._set_problem("ledger", f"The index is not complete yet: {rest} are still to be read.")
                     some = changed[first : first + _SOURCES_AT_ONCE]
                     self._take_records(ledger, [source for source, _ in some])
                     self._finished |= dict(some)
@@ -337,7 +337,7 @@ class SourceIndex:
             sources = count(len(self._unreadable), "source")
             example = printable(os.fsdecode(path))
             problem = f"{LEDGER_NAME} has {sources} whose results cannot be read; the first is {example}: {reason}."
-        self._tell("records", problem)
+        self._set_problem("records", problem)
 
     def _forget_and_find_changed(self, ledger: LedgerReader) -> list[tuple[bytes, int]]:
         """Forget sources that the ledger does not know, and return the paths of those whose records have changed."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reelscribe.viewer.index.saved_record import Clip, Text
+from reelscribe.viewer.index.saved_record import Clip, Error, SourcePart, Text
 from reelscribe.viewer.index.word_rules import folded, indexed_text
 from reelscribe.viewer.pages.parameters import TEXT_KINDS
 
@@ -24,19 +24,6 @@ MOST_TEXTS = 2**22
 _ESCAPED_BYTE = re.compile(r"\\u(dc[89a-f][0-9a-f])")
 _MESSAGE_CHARACTERS = 500
 _MOST_NAMES = 100
-
-
-class _Source(msgspec.Struct, gc=False):
-    path: str
-    absolute_path: str
-    bytes: int | None = None
-    sha256: str | None = None
-    missing: bool = False
-
-
-class _Error(msgspec.Struct, gc=False):
-    type: str
-    message: str
 
 
 class _Media(msgspec.Struct, gc=False):
@@ -61,8 +48,8 @@ class _Segment(Text, gc=False):
 
 
 class _Line(msgspec.Struct, gc=False):
-    source: _Source
-    error: _Error | None = None
+    source: SourcePart
+    error: Error | None = None
     media: _Media | None = None
     audio: _Audio | None = None
     shots: list[_Nothing] = []

@@ -26,7 +26,7 @@ from reelscribe.decode.conversion.tone_mapping import stated_range
 from reelscribe.decode.source_file import demux
 from reelscribe.errors import MediaError, OutputError
 from reelscribe.viewer.media import child_process
-from reelscribe.viewer.media.unindexed_video import opened, scaler_of, video_of
+from reelscribe.viewer.media.unindexed_video import find_video, make_scaler, open_media
 
 LONGER_SIDE = 480
 """Largest side of the pictures, in pixels."""
@@ -37,11 +37,11 @@ FRAMES_PER_SECOND = 25
 VIDEO_BITS = 300_000
 """Bits a second for pictures, about."""
 
-SOUND_BITS = 48_000
-"""Bits a second for sound."""
+AUDIO_BITS = 48_000
+"""Bits a second for audio."""
 
-SOUND_RATE = 48_000
-"""Sample rate of the sound, in Hz; Opus has few others."""
+AUDIO_RATE = 48_000
+"""Sample rate of the audio, in Hz; Opus has few others."""
 
 MOST_BYTES = 2**30
 """Largest preview, in bytes; about six hours."""
@@ -61,7 +61,7 @@ def make_preview(source: Path, destination: Path, *, cancelled: threading.Event 
         cancelled: Set by another thread to give up, which kills the child; None if nobody does.
 
     Raises:
-        MediaError: The source cannot be read, has neither pictures nor sound, makes no progress or is too long, or this
+        MediaError: The source cannot be read, has neither pictures nor audio, makes no progress or is too long, or this
             was cancelled.
         OutputError: The preview cannot be written.
     """
@@ -81,11 +81,11 @@ def _transcode(request: dict[str, Any], send: child_process.Send) -> None:
     """Execute a request in the child."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that writing beyond the limit is an error
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
-    with opened(request["path"]) as container:
+    with open_media(request["path"]) as container:
         first = _first_picture(container)
     try:
         with (
-            opened(request["path"]) as container,
+            open_media(request["path"]) as container,
             open(request["out"], "wb") as file,
             av.open(file, "w", format="webm") as preview,
         ):
@@ -98,13 +98,13 @@ def _transcode(request: dict[str, Any], send: child_process.Send) -> None:
 
 def _first_picture(container: av.container.InputContainer) -> tuple[FrameScaler, FrameArray] | None:
     """Return what scales the pictures of a file, and its first one; None if it has no pictures."""
-    video = video_of(container)
+    video = find_video(container)
     if video is None:
         return None
     stated = stated_range(video.codec_context.color_trc)
     for packet in islice(container.demux(video), FIRST_PACKETS):
         for frame in _decoded(packet):
-            scale = scaler_of(video, stated, frame, LONGER_SIDE, even=True)
+            scale = make_scaler(video, stated, frame, LONGER_SIDE, even=True)
             return scale, scale(frame)
     return None
 
@@ -115,22 +115,22 @@ def _copy(
     first: tuple[FrameScaler, FrameArray] | None,
     send: child_process.Send,
 ) -> None:
-    video, sound = video_of(container), next(iter(container.streams.audio), None)
-    copies: dict[int, _Pictures | _Sound] = {}
+    video, audio = find_video(container), next(iter(container.streams.audio), None)
+    copies: dict[int, _VideoCopy | _AudioCopy] = {}
     if video and first:
         video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
-        copies[video.index] = _Pictures(preview, *first)
-    if sound and sound.codec_context:
-        copies[sound.index] = _Sound(preview, sound)
+        copies[video.index] = _VideoCopy(preview, *first)
+    if audio and audio.codec_context:
+        copies[audio.index] = _AudioCopy(preview, audio)
     if not copies:
         raise MediaError("expected pictures or sound that can be decoded, got neither")
-    told = time.monotonic()
+    last_sent = time.monotonic()
     for packet in demux(container, lambda: None):
         if copy := copies.get(packet.stream_index):
             for frame in _decoded(packet):
                 preview.mux(copy.encoded(frame))
-        if time.monotonic() - told > 1:
-            told = time.monotonic()
+        if time.monotonic() - last_sent > 1:
+            last_sent = time.monotonic()
             send()
     for index, copy in copies.items():
         for frame in _held_back(container.streams[index]):
@@ -157,7 +157,7 @@ def _held_back(stream: Any) -> list[Any]:
     return frames
 
 
-class _Pictures:
+class _VideoCopy:
     """The pictures of a preview."""
 
     def __init__(self, preview: av.container.OutputContainer, scale: FrameScaler, first: FrameArray) -> None:
@@ -179,13 +179,13 @@ class _Pictures:
         return self.stream.encode(picture)
 
 
-class _Sound:
-    """The sound of a preview."""
+class _AudioCopy:
+    """The audio of a preview."""
 
-    def __init__(self, preview: av.container.OutputContainer, sound: AudioStream) -> None:
-        self.stream = preview.add_stream("libopus", SOUND_RATE)
-        self.stream.layout = "mono" if sound.codec_context.channels == 1 else "stereo"
-        self.stream.bit_rate = SOUND_BITS
+    def __init__(self, preview: av.container.OutputContainer, audio: AudioStream) -> None:
+        self.stream = preview.add_stream("libopus", AUDIO_RATE)
+        self.stream.layout = "mono" if audio.codec_context.channels == 1 else "stereo"
+        self.stream.bit_rate = AUDIO_BITS
 
     def encoded(self, frame: av.AudioFrame) -> list[av.Packet[Any]]:
         """Return the packets for the next samples of the source."""

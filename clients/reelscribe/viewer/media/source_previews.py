@@ -23,7 +23,7 @@ _NAME = re.compile(r"[0-9a-f]{64}\.webm")
 _PARTIAL_NAME = re.compile(r"[0-9a-f]{64}\.webm\.partial")
 
 
-class Previews:
+class SourcePreviews:
     """Makes previews, one at a time, and keeps them. Any thread may use it."""
 
     def __init__(self, cache: Path, files: MediaFiles, *, most_bytes: int = MOST_BYTES) -> None:
@@ -39,7 +39,7 @@ class Previews:
         for rest in self._kept(_PARTIAL_NAME):
             rest.unlink(missing_ok=True)
         self._lock, self._ended = Lock(), Event()
-        self._asked: set[Event] = set()
+        self._waiting: set[Event] = set()
         """Events that end the making of previews, one for each request that waits."""
         self._failed: dict[str, str] = {}
         """The reasons why sources have no preview, by the names of their files."""
@@ -72,14 +72,14 @@ class Previews:
             MediaRefused: The source cannot be read, or not be made into a preview, or this was cancelled.
         """
         with self._lock:
-            self._asked.add(cancelled)
+            self._waiting.add(cancelled)
             try:
                 if self._ended.is_set():
                     cancelled.set()
                 if (found := self.find(row)) is None:
                     self._make(row, cancelled)
             finally:
-                self._asked.discard(cancelled)
+                self._waiting.discard(cancelled)
         if (media := found or self.find(row)) is None:
             raise MediaRefused(f"{row.path}: its preview was deleted")
         return media
@@ -87,7 +87,7 @@ class Previews:
     def close(self) -> None:
         """Give up what is being made."""
         self._ended.set()
-        for cancelled in tuple(self._asked):
+        for cancelled in tuple(self._waiting):
             cancelled.set()
 
     def _make(self, row: SourceRow, cancelled: Event) -> None:

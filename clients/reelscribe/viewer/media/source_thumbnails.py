@@ -20,7 +20,7 @@ MOST_MADE_BYTES = 2**30
 _AT_ONCE = 2
 
 
-class Pictures:
+class SourceThumbnails:
     """Finds and makes thumbnails of sources. Any thread may use it."""
 
     def __init__(self, out: Path, cache: Path, files: MediaFiles) -> None:
@@ -54,17 +54,17 @@ class Pictures:
         can_be_made = row.video and row.seconds and sha256 and row.id not in self._without and not row.missing
         return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
-    def of_card(self, row: SourceRow) -> float | None:
+    def card_time(self, row: SourceRow) -> float | None:
         """Return the time of the thumbnail that stands for a source: one a third into it, after titles."""
-        return time_of_card(self.times(row))
+        return card_thumbnail_time(self.times(row))
 
     def webp(self, row: SourceRow, seconds: float) -> bytes | None:
         """Return the thumbnail nearest to a time, which may have to be made first; None if there is none."""
         if row.sha256 and self.times(row) and not self._made.times(row.sha256):
             self._make(row)
-        return self.known_webp(row, seconds)
+        return self.existing_webp(row, seconds)
 
-    def known_webp(self, row: SourceRow, seconds: float) -> bytes | None:
+    def existing_webp(self, row: SourceRow, seconds: float) -> bytes | None:
         """Return the thumbnail nearest to a time; None if none has been made yet."""
         time = nearest(self.times(row), seconds)
         return None if time is None else self._read(row.sha256 or "", time)
@@ -113,7 +113,7 @@ class Pictures:
             self._made.write(sha256, seconds, webp)
 
 
-def time_of_card(times: Sequence[float]) -> float | None:
+def card_thumbnail_time(times: Sequence[float]) -> float | None:
     """Return which of the thumbnails of a source stands for it: one a third into it, after titles; None for none."""
     return times[len(times) // 3] if times else None
 
@@ -124,7 +124,7 @@ def nearest(times: list[float], seconds: float) -> float | None:
     return min(times[max(0, at - 1) : at + 1], key=lambda time: abs(time - seconds), default=None)
 
 
-def picture_of_line(times: list[float], start: float, end: float) -> float | None:
+def line_thumbnail_time(times: list[float], start: float, end: float) -> float | None:
     """Return which of some ascending times stands for a line: the first one in it, or else the nearest to its start.
 
     A line often begins with a shot, and the thumbnail before it then shows the shot before.

@@ -16,7 +16,7 @@ import av
 from reelscribe.decode.conversion.tone_mapping import stated_range
 from reelscribe.thumbnails.pictures import LONGER_SIDE, USUAL_COUNT, even_times, to_webp
 from reelscribe.viewer.media import child_process
-from reelscribe.viewer.media.unindexed_video import opened, pictures_video, scaler_of, start_and_length
+from reelscribe.viewer.media.unindexed_video import make_scaler, open_media, require_video, start_and_length
 
 MOST_SECONDS = 60.0
 """Longest time in which all thumbnails of a source are made, in seconds."""
@@ -56,8 +56,8 @@ def make_thumbnails(
 
 def _make(request: dict[str, Any], send: child_process.Send) -> None:
     """Execute a request in the child."""
-    with opened(request["path"]) as container:
-        video = pictures_video(container)
+    with open_media(request["path"]) as container:
+        video = require_video(container)
         stated = stated_range(video.codec_context.color_trc)
         times = request["times"]
         if times is None:
@@ -71,7 +71,7 @@ def _make(request: dict[str, Any], send: child_process.Send) -> None:
             seconds = round(max(0.0, frame.time or 0.0), 3)
             if seconds not in sent:
                 sent.add(seconds)
-                scale = scale or scaler_of(video, stated, frame, LONGER_SIDE)
+                scale = scale or make_scaler(video, stated, frame, LONGER_SIDE)
                 send(to_webp(scale(frame)), seconds=seconds)
 
 

@@ -21,7 +21,7 @@ from reelscribe.thumbnails.pictures import thumbnail_size
 
 
 @contextmanager
-def opened(path: str) -> Iterator[av.container.InputContainer]:
+def open_media(path: str) -> Iterator[av.container.InputContainer]:
     """Open a media file; every error of FFmpeg in the block becomes a MediaError.
 
     Raises:
@@ -37,15 +37,15 @@ def opened(path: str) -> Iterator[av.container.InputContainer]:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
 
 
-def video_of(container: av.container.InputContainer) -> VideoStream | None:
+def find_video(container: av.container.InputContainer) -> VideoStream | None:
     """Return the video stream that runs read; None if there is none that can be decoded."""
     video = choose_video(container)
     return video if video and video.codec_context else None
 
 
-def pictures_video(container: av.container.InputContainer) -> VideoStream:
+def require_video(container: av.container.InputContainer) -> VideoStream:
     """Return the video stream that runs read. Raises NoPictures if there is none."""
-    video = video_of(container)
+    video = find_video(container)
     if video is None:
         raise NoPictures("expected a video stream with pictures")
     video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
@@ -60,7 +60,7 @@ def start_and_length(container: av.container.InputContainer) -> tuple[float, flo
     return start, duration - start if states_end else duration
 
 
-def scaler_of(
+def make_scaler(
     video: VideoStream, stated: DynamicRange, first: av.VideoFrame, longer_side: int, *, even: bool = False
 ) -> FrameScaler:
     """Return what scales frames of a video to pictures as players show them.

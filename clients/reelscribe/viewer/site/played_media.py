@@ -19,7 +19,7 @@ _BLOCK = 2**20
 _COPY = re.compile(r"[0-9a-f]{16}(\.[^.]+)?")
 
 
-class ExportedMedia:
+class PlayedMedia:
     """Finds or makes the file that the page of a source plays."""
 
     def __init__(self, folder: ExportFolder, root: str, files: MediaFiles, choice: MediaChoice) -> None:

@@ -19,7 +19,7 @@ THUMBNAIL_NAME = re.compile(r"[0-9]{1,9}\.webp")
 """The names of thumbnails."""
 
 
-class ExportedPictures:
+class SiteThumbnails:
     """Puts the thumbnails of sources beside their pages."""
 
     def __init__(self, folder: ExportFolder, root: str, run: Path, files: MediaFiles) -> None:

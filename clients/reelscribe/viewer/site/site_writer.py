@@ -25,7 +25,7 @@ from reelscribe.viewer.index.saved_record import SavedRecord, UnreadableRecord, 
 from reelscribe.viewer.index.source_row import BadLine, SourceRow, read_line
 from reelscribe.viewer.index.word_rules import folded
 from reelscribe.viewer.media.media_files import MediaFiles, MediaRefused, playback_of_format
-from reelscribe.viewer.media.source_thumbnails import picture_of_line
+from reelscribe.viewer.media.source_thumbnails import line_thumbnail_time
 from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.viewer.pages.render import STATIC as STATIC_FILES
 from reelscribe.viewer.pages.render import Renderer
@@ -33,10 +33,10 @@ from reelscribe.viewer.pages.views import Playback, SearchView, Site, SourceView
 from reelscribe.viewer.site import SiteOptions
 from reelscribe.viewer.site.card_file import CardFile
 from reelscribe.viewer.site.file_links import MEDIA, SOURCES, STATIC, THUMBNAILS, FileLinks, page_address
-from reelscribe.viewer.site.played_media import ExportedMedia
+from reelscribe.viewer.site.played_media import PlayedMedia
+from reelscribe.viewer.site.private_paths import PrivatePaths
 from reelscribe.viewer.site.search_pieces import IndexedPage, IndexedText, SearchIndex
-from reelscribe.viewer.site.shared_view import Shared
-from reelscribe.viewer.site.site_thumbnails import THUMBNAIL_NAME, ExportedPictures
+from reelscribe.viewer.site.site_thumbnails import THUMBNAIL_NAME, SiteThumbnails
 
 ROOT = "html"
 """Name of the folder of the site."""
@@ -97,8 +97,8 @@ class _SourcePages:
         self._common_folder = common_folder
         self._site = Site(os.path.basename(os.path.abspath(options.run)))
         self._files = MediaFiles(options.run)
-        self._media = ExportedMedia(folder, ROOT, self._files, options.media)
-        self._pictures = ExportedPictures(folder, ROOT, options.run, self._files)
+        self._media = PlayedMedia(folder, ROOT, self._files, options.media)
+        self._thumbnails = SiteThumbnails(folder, ROOT, options.run, self._files)
         self._links = FileLinks()
         self._renderer = Renderer(self._links)
         self._names: set[str] = set()
@@ -106,8 +106,8 @@ class _SourcePages:
 
     def write(self, row: SourceRow, record: SavedRecord) -> None:
         """Write the pages of a source and what they refer to."""
-        shared = Shared(row.path, record.source.path, self._common_folder)
-        times = self._pictures.write(row, video=record.media is not None)
+        private = PrivatePaths(row.path, record.source.path, self._common_folder)
+        times = self._thumbnails.write(row, video=record.media is not None)
         view = partial(
             source_view,
             self._site,
@@ -119,7 +119,7 @@ class _SourcePages:
             settings=list(used_settings(record, self._settings)),
             retry="",
         )
-        first = shared.view(view(seconds=record.start_seconds))
+        first = private.view(view(seconds=record.start_seconds))
         self._sources.add(row.id)
         self._cards.add(first.card)
         found_by = row.found_by[len(folded(self._common_folder)) :].lstrip("/")
@@ -129,7 +129,7 @@ class _SourcePages:
             self._links.sections_of[row.id] = [section.start for section in first.sections]
         self._write_page(first, 1)
         for number, section in enumerate(first.sections[1:], 2):
-            self._write_page(shared.view(view(seconds=section.start)), number)
+            self._write_page(private.view(view(seconds=section.start)), number)
 
     def finish(self) -> None:
         """Write what the pages have in common, and remove what no page refers to any more."""
@@ -152,12 +152,12 @@ class _SourcePages:
 
     def summary(self) -> str:
         """Return in one line what was written beside the pages, and what is missing."""
-        pictures, media = self._pictures, self._media
-        parts = [f"pages of {count(len(self._sources), 'source')}", count(pictures.written, "thumbnail")]
-        if pictures.sources_made:
-            parts.append(f"made for {count(pictures.sources_made, 'source')} that had none")
-        if pictures.sources_without:
-            parts.append(f"{count(pictures.sources_without, 'video')} without any")
+        thumbnails, media = self._thumbnails, self._media
+        parts = [f"pages of {count(len(self._sources), 'source')}", count(thumbnails.written, "thumbnail")]
+        if thumbnails.sources_made:
+            parts.append(f"made for {count(thumbnails.sources_made, 'source')} that had none")
+        if thumbnails.sources_without:
+            parts.append(f"{count(thumbnails.sources_without, 'video')} without any")
         if media.copied:
             parts.append(f"{count(media.copied, 'file')} of media copied ({_in_bytes(media.copied_bytes)})")
         if media.kept:
@@ -200,4 +200,4 @@ def _texts(view: SourceView) -> Iterator[IndexedText]:
     for kind in TEXT_KINDS:
         for line in tracks.get(kind, ()):
             if not line.failed:
-                yield IndexedText(kind, line.start, picture_of_line(times, line.start, line.end), line.text)
+                yield IndexedText(kind, line.start, line_thumbnail_time(times, line.start, line.end), line.text)

@@ -28,7 +28,7 @@
       else if (media !== null && media.error === null) wanted = clock;
       // A browser may refuse to play before the user has touched the page; then it waits at that time.
       if (play && media !== null) media.play().catch(() => {});
-      tell();
+      showTime();
     },
 
     onTime(listener) {
@@ -38,7 +38,7 @@
   };
   reelscribe.player = player;
 
-  function tell() {
+  function showTime() {
     const time = player.time();
     const words = reelscribe.inWords(time);
     document.getElementById("now").textContent = words;
@@ -56,11 +56,11 @@
 
   if (media !== null) {
     const frame = () => {
-      tell();
+      showTime();
       if (!media.paused && !media.ended) requestAnimationFrame(frame);
     };
     media.addEventListener("play", () => requestAnimationFrame(frame));
-    for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, tell);
+    for (const event of ["timeupdate", "seeking", "seeked"]) media.addEventListener(event, showTime);
     const fails = () => { wanted = null; cannot(""); };
     const last = media.querySelector("source:last-of-type"); // it fails after all others have
     for (const failing of [media, ...(last ? [last] : [])]) failing.addEventListener("error", fails);
@@ -70,7 +70,7 @@
       if (media.videoWidth === 0 && box.dataset.player === "video") {
         cannot("This browser plays the audio of this file but cannot show its video.");
       }
-      tell();
+      showTime();
     };
     if (media.readyState > 0) ready();
     else media.addEventListener("loadedmetadata", ready, { once: true });
@@ -134,6 +134,6 @@
     if (time) player.seek(Number(time[1]), { play: true });
   }
   window.addEventListener("hashchange", followAddress);
-  tell();
+  showTime();
   followAddress();
 })();

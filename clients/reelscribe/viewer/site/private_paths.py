@@ -8,7 +8,7 @@ from dataclasses import replace
 from reelscribe.viewer.pages.views import Line, Settings, SourceView, Track
 
 
-class Shared:
+class PrivatePaths:
     """Takes the path of the folder that has all sources out of what is shown of one of them."""
 
     def __init__(self, absolute_path: str, path: str, common_folder: str) -> None:
