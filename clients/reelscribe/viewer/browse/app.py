@@ -59,7 +59,7 @@ HEADERS = {
 
 
 class Guard:
-    """Lets only those requests through that come from this server's own pages, or from who was told its address."""
+    """Lets only requests through that come from this server's own pages, or from somebody who knows its address."""
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         """Guard an application.
@@ -193,7 +193,7 @@ def _is_one_range(header: str) -> bool:
     return not last or int(first) <= int(last)
 
 
-class Browser:
+class BrowseApp:
     """Answers requests about a folder of results."""
 
     def __init__(
@@ -231,8 +231,8 @@ class Browser:
         self._places = asyncio.Semaphore(_THUMBNAILS_AT_ONCE)
         self._preview_thread = ThreadPoolExecutor(1, "previews")
 
-    def app(self, token: str, port: int) -> ASGIApp:
-        """Return the application.
+    def asgi(self, token: str, port: int) -> ASGIApp:
+        """Return the application as ASGI has it.
 
         Args:
             token: The first part of the path of every address.

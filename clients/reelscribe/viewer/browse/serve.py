@@ -16,7 +16,7 @@ import uvicorn
 from reelscribe.errors import OutputError, UsageError
 from reelscribe.results.annotations import NAME as ANNOTATIONS
 from reelscribe.results.schema import NAME as LEDGER
-from reelscribe.viewer.browse.app import Browser
+from reelscribe.viewer.browse.app import BrowseApp
 from reelscribe.viewer.browse.cache_folder import Cache, cache_folder
 from reelscribe.viewer.content.run_page import RunFollower
 from reelscribe.viewer.index.source_index import SourceIndex
@@ -28,7 +28,7 @@ _REFRESH_SECONDS = 1.0
 _REFRESH_SHARE = 0.1  # of the time, at most, goes into refreshing
 
 
-class Serving:
+class BrowseServer:
     """A server that is ready to run."""
 
     def __init__(self, server: uvicorn.Server, listening: socket.socket, token: str) -> None:
@@ -46,7 +46,7 @@ class Serving:
 
 
 @contextmanager
-def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Serving]:
+def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[BrowseServer]:
     """Prepare a server of the pages of a folder of results on 127.0.0.1, and keep its index up to date.
 
     Args:
@@ -74,11 +74,11 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
         run.update()
         stack.enter_context(_kept_up_to_date(cache, index, run))
         notices = (cache.notice,) if cache.notice else ()
-        browser = Browser(out, index, run, cache.folder, transcode=transcode, notices=notices)
-        stack.callback(browser.close)
+        app = BrowseApp(out, index, run, cache.folder, transcode=transcode, notices=notices)
+        stack.callback(app.close)
         token = secrets.token_urlsafe(24)
         config = uvicorn.Config(
-            browser.app(token, listening.getsockname()[1]),
+            app.asgi(token, listening.getsockname()[1]),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -89,7 +89,7 @@ def serving(out: Path, port: int = 0, *, transcode: bool = False) -> Iterator[Se
             timeout_keep_alive=30,
             timeout_graceful_shutdown=1,
         )
-        yield Serving(uvicorn.Server(config), listening, token)
+        yield BrowseServer(uvicorn.Server(config), listening, token)
 
 
 @contextmanager

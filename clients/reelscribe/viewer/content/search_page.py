@@ -95,6 +95,9 @@ class SearchPage:
     def all_hits(self, query: SearchQuery) -> Iterator[TextHit]:
         """Yield all hits of a query, up to the number at which counting ends.
 
+        Args:
+            query: The query; its page does not count.
+
         Raises:
             UsageError: The query cannot be searched.
         """
@@ -189,14 +192,22 @@ def _item(texts: Texts | None, kind: TextKind, position: int) -> Text | Clip | N
 
 
 def csv_lines(hits: Iterable[TextHit]) -> Iterator[str]:
-    """Yield the lines of a CSV file, of which the first one has the names of the columns."""
+    """Yield the lines of a CSV file, of which the first one has the names of the columns.
+
+    Args:
+        hits: The hits, in order.
+    """
     yield _csv_line(_LIST_COLUMNS)
     for hit in hits:
         yield _csv_line(_listed(hit))
 
 
 def json_lines(hits: Iterable[TextHit]) -> Iterator[str]:
-    """Yield the lines of a JSON file: a list with an object for each hit."""
+    """Yield the lines of a JSON file: a list with an object for each hit.
+
+    Args:
+        hits: The hits, in order.
+    """
     before = "["
     for hit in hits:
         yield f"{before}\n {json.dumps(dict(zip(_LIST_COLUMNS, _listed(hit), strict=True)), ensure_ascii=False)}"

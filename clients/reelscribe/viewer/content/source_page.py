@@ -199,7 +199,11 @@ def used_settings(record: SavedRecord, known: Mapping[str, Any]) -> Iterator[Set
 
 
 def tracks_of(record: SavedRecord) -> list[Track]:
-    """Return the tracks of a record with all their lines."""
+    """Return the tracks of a record with all their lines.
+
+    Args:
+        record: The record.
+    """
     lines: dict[TrackKind, Iterable[Line]] = {
         "transcript": [
             *(Line(each.start, each.end, each.text, words=_words(each)) for each in record.segments),

@@ -24,7 +24,11 @@ class ComparedLines:
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """Return what differs after a file was written or replaced: its inode, size and time; empty for no file."""
+    """Return what differs after a file was written or replaced: its inode, size and time; empty for no file.
+
+    Args:
+        path: Path of a file, which may be missing.
+    """
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -61,7 +65,11 @@ def compare_lines(
 
 
 def fingerprint_of(source: FinishedSource) -> bytes:
-    """Return the fingerprint that the record of a source of the ledger has if nothing has changed."""
+    """Return the fingerprint that the record of a source of the ledger has if nothing has changed.
+
+    Args:
+        source: What the ledger knows of a source without its results.
+    """
     error = source.error and SourceError(*map(escape_surrogates, source.error))
     settings = [source.settings.get(kind) for kind in ("captions", "clips", "shots", "transcript")]
     facts = escape_surrogates(source.name), source.bytes, source.sha256 or None, source.missing

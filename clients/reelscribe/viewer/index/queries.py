@@ -64,7 +64,11 @@ class FoundTexts:
 
 
 def count_values(reader: Reader) -> ValueCounts:
-    """Count the values of the filters of the library over all sources."""
+    """Count the values of the filters of the library over all sources.
+
+    Args:
+        reader: An open reader.
+    """
     counts = ValueCounts()
     for state, missing, error_type, languages, flags, number, *durations in reader.library.execute(_VALUES):
         counts.sources += number
@@ -94,7 +98,11 @@ def find_sources(reader: Reader, query: LibraryQuery, most: int | None = None) -
 
 
 def common_folder_of(reader: Reader) -> str:
-    """Return the path of the deepest folder that holds all sources; empty if there are none."""
+    """Return the path of the deepest folder that holds all sources; empty if there are none.
+
+    Args:
+        reader: An open reader.
+    """
     first, last = reader.library.execute(_FIRST_AND_LAST).fetchone()
     # What the first and the last path in order begin with, all paths between them begin with, too.
     return os.path.dirname(os.path.commonprefix([first, last])) if first else ""  # noqa: RUF071 - cut to a folder
@@ -114,13 +122,23 @@ def count_folders(reader: Reader, folder: str) -> list[tuple[str, int]]:
 
 
 def rows_in_order(reader: Reader, docs: Sequence[int]) -> list[SourceRow]:
-    """Return the rows of sources in the order of their numbers; those that are gone are left out."""
+    """Return the rows of sources in the order of their numbers; those that are gone are left out.
+
+    Args:
+        reader: An open reader.
+        docs: The numbers of the sources.
+    """
     rows = source_rows(reader, docs)
     return [rows[doc] for doc in docs if doc in rows]
 
 
 def source_rows(reader: Reader, docs: Iterable[int]) -> dict[int, SourceRow]:
-    """Return the rows of sources by their numbers; those that are gone are left out."""
+    """Return the rows of sources by their numbers; those that are gone are left out.
+
+    Args:
+        reader: An open reader.
+        docs: The numbers of the sources, in any order.
+    """
     wanted = list(set(docs))
     marks = ", ".join("?" * len(wanted))
     rows = reader.library.execute(f"SELECT * FROM sources WHERE doc IN ({marks})", wanted)  # noqa: S608 - question marks
@@ -128,7 +146,12 @@ def source_rows(reader: Reader, docs: Iterable[int]) -> dict[int, SourceRow]:
 
 
 def source_row(reader: Reader, id_: str) -> SourceRow | None:
-    """Return the row of a source; None if there is no source with this id."""
+    """Return the row of a source; None if there is no source with this id.
+
+    Args:
+        reader: An open reader.
+        id_: The id of the source, 16 hexadecimal digits.
+    """
     row = reader.library.execute("SELECT * FROM sources WHERE id = ?", [id_]).fetchone()
     return SourceRow(*row) if row else None
 

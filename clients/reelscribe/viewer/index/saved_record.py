@@ -181,13 +181,27 @@ class UnreadableRecord(Exception):
 
 
 def read_record(line: bytes) -> SavedRecord:
-    """Read a line of annotations.jsonl. Raises UnreadableRecord."""
+    """Read a line of annotations.jsonl.
+
+    Args:
+        line: The line.
+
+    Raises:
+        UnreadableRecord: It has not what docs/records.md describes.
+    """
     record: SavedRecord = _decode(_RECORD, line)
     return record
 
 
 def read_texts(line: bytes) -> Texts:
-    """Read the texts of a line of annotations.jsonl. Raises UnreadableRecord."""
+    """Read the texts of a line of annotations.jsonl.
+
+    Args:
+        line: The line.
+
+    Raises:
+        UnreadableRecord: It has not what docs/records.md describes.
+    """
     texts: Texts = _decode(_TEXTS, line)
     return texts
 

@@ -105,7 +105,7 @@ class SourceIndex:
     def refresh(self) -> bool:
         """Bring the index up to date, and return whether anything has changed.
 
-        What goes wrong is told by `notices`, and tried again the next time.
+        Problems are in `notices` until the next refresh that goes well.
         """
         before = self.generation
         self._damaged |= self._opened is not None and not self._opened.is_there
@@ -122,7 +122,7 @@ class SourceIndex:
     def attempt(self, name: str, failed: str, action: Callable[[], object]) -> bool:
         """Run an action, and return whether it went well; nothing is raised.
 
-        Whatever goes wrong is told by `notices`, until the action goes well.
+        Its problem is in `notices` until it goes well.
 
         Args:
             name: A name of the action, under which its problem is kept.
@@ -149,7 +149,11 @@ class SourceIndex:
         self._wanted.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the next refresh is due: so many seconds, or until `refresh_soon` or `stop`."""
+        """Wait until the next refresh is due: so many seconds, or until `refresh_soon` or `stop`.
+
+        Args:
+            seconds: Longest time to wait, in seconds.
+        """
         if self._wanted.wait(seconds):
             self._wanted.clear()
 

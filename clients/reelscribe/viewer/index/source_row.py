@@ -140,22 +140,37 @@ def text_number(doc: int, kind: int, position: int) -> int:
 
 
 def split_number(number: int) -> tuple[int, int, int]:
-    """Return doc, kind and position of what `text_number` returned."""
+    """Return doc, kind and position of what `text_number` returned.
+
+    Args:
+        number: The number of a text.
+    """
     return number >> 24, number >> 22 & 3, number & MOST_TEXTS - 1
 
 
 def digest_of(line: bytes) -> bytes:
-    """Return the digest of a line, by which it is known again. Processors have instructions for this one."""
+    """Return the digest of a line, by which it is known again. Processors have instructions for this one.
+
+    Args:
+        line: The line.
+    """
     return hashlib.sha1(line, usedforsecurity=False).digest()
 
 
 def source_id(path: bytes) -> str:
-    """Return the id of a source: 16 hexadecimal digits of the SHA-256 of its absolute path."""
+    """Return the id of a source: 16 hexadecimal digits of the SHA-256 of its absolute path.
+
+    Args:
+        path: The absolute path, as the operating system has it.
+    """
     return hashlib.sha256(path).hexdigest()[:16]
 
 
 def path_bytes(path: str) -> bytes:
     """Return a path of a record as the operating system has it; bytes that are not UTF-8 are text in records.
+
+    Args:
+        path: The absolute path of a record.
 
     Raises:
         BadLine: No system can have such a path.

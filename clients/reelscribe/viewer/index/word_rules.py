@@ -53,7 +53,11 @@ class Term:
     """True if the last of them is only the beginning of a word."""
 
     def begins(self, spans: Sequence[Span]) -> bool:
-        """Return whether words of a text begin with this term."""
+        """Return whether words of a text begin with this term.
+
+        Args:
+            spans: The words of the text, in order.
+        """
         if len(spans) < len(self.words):
             return False
         *whole, last = self.words
@@ -64,7 +68,11 @@ class Term:
 
 
 def folded(text: str) -> str:
-    """Return a text without what does not matter: case, and the accents of Latin, Greek and Cyrillic letters."""
+    """Return a text without what does not matter: case, and the accents of Latin, Greek and Cyrillic letters.
+
+    Args:
+        text: Any text.
+    """
     if text.isascii():
         return text.lower()
     decomposed = unicodedata.normalize("NFKD", text.casefold()).translate(_ACCENTS)
@@ -72,12 +80,20 @@ def folded(text: str) -> str:
 
 
 def indexed_text(text: str) -> str:
-    """Return a text whose words SQLite's `ascii` tokenizer finds to be those of `word_spans`."""
+    """Return a text whose words SQLite's `ascii` tokenizer finds to be those of `word_spans`.
+
+    Args:
+        text: Any text.
+    """
     return text if text.isascii() else " ".join(span.word for span in word_spans(text))
 
 
 def word_spans(text: str) -> Iterator[Span]:
-    """Yield the words of a text, in order."""
+    """Yield the words of a text, in order.
+
+    Args:
+        text: Any text.
+    """
     if text.isascii():
         for match in _ASCII_WORD.finditer(text):
             yield Span(*match.span(), match[0].lower())
@@ -117,7 +133,11 @@ def parse_query(text: str) -> list[Term]:
 
 
 def match_expression(terms: Sequence[Term]) -> str:
-    """Return a query in the language of FTS5. Words are letters, digits and marks, so that none can be syntax."""
+    """Return a query in the language of FTS5. Words are letters, digits and marks, so that none can be syntax.
+
+    Args:
+        terms: The terms, at least one.
+    """
     return " AND ".join(f'"{" ".join(term.words)}"{" *" if term.prefix else ""}' for term in terms)
 
 
@@ -125,6 +145,10 @@ def found_spans(text: str, terms: list[Term]) -> Iterator[tuple[int, int]]:
     """Yield where in a text the terms are, as ranges of characters in order, none of which overlap.
 
     The text is read only as far as ranges are asked for.
+
+    Args:
+        text: The text.
+        terms: The terms of a query, from `parse_query`.
     """
     prefixes = tuple(term.words[0] for term in terms if term.prefix and len(term.words) == 1)
     others: dict[str, list[Term]] = {}

@@ -83,6 +83,9 @@ class MediaFiles:
 
         Whatever takes the place of the source meanwhile, the path leads to the file that was checked.
 
+        Args:
+            row: Its row in the index.
+
         Raises:
             MediaRefused: It is gone, or is not the file that the run has read.
         """
@@ -93,7 +96,11 @@ class MediaFiles:
             os.close(descriptor)
 
     def check(self, row: SourceRow) -> str:
-        """Return why the file of a source cannot be read, as a sentence; empty if it can."""
+        """Return why the file of a source cannot be read, as a sentence; empty if it can.
+
+        Args:
+            row: Its row in the index.
+        """
         try:
             descriptor = self._open(row)
         except MediaRefused as error:

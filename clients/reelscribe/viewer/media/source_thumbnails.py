@@ -45,6 +45,9 @@ class SourceThumbnails:
         """Return the times of the thumbnails of a source, ascending, in seconds.
 
         If it has none yet, these are the times of those that `webp` will make.
+
+        Args:
+            row: Its row in the index.
         """
         try:
             sha256 = row.sha256 or ""
@@ -55,17 +58,31 @@ class SourceThumbnails:
         return known or (even_times(row.seconds or 0.0, USUAL_COUNT) if can_be_made else [])
 
     def card_time(self, row: SourceRow) -> float | None:
-        """Return the time of the thumbnail that stands for a source: one a third into it, after titles."""
+        """Return the time of the thumbnail that stands for a source: one a third into it, after titles.
+
+        Args:
+            row: Its row in the index.
+        """
         return card_thumbnail_time(self.times(row))
 
     def webp(self, row: SourceRow, seconds: float) -> bytes | None:
-        """Return the thumbnail nearest to a time, which may have to be made first; None if there is none."""
+        """Return the thumbnail nearest to a time, which may have to be made first; None if there is none.
+
+        Args:
+            row: Its row in the index.
+            seconds: Presentation time, in seconds.
+        """
         if row.sha256 and self.times(row) and not self._made.times(row.sha256):
             self._make(row)
         return self.existing_webp(row, seconds)
 
     def existing_webp(self, row: SourceRow, seconds: float) -> bytes | None:
-        """Return the thumbnail nearest to a time; None if none has been made yet."""
+        """Return the thumbnail nearest to a time; None if none has been made yet.
+
+        Args:
+            row: Its row in the index.
+            seconds: Presentation time, in seconds.
+        """
         time = nearest(self.times(row), seconds)
         return None if time is None else self._read(row.sha256 or "", time)
 
@@ -114,12 +131,21 @@ class SourceThumbnails:
 
 
 def card_thumbnail_time(times: Sequence[float]) -> float | None:
-    """Return which of the thumbnails of a source stands for it: one a third into it, after titles; None for none."""
+    """Return which of the thumbnails of a source stands for it: one a third into it, after titles; None for none.
+
+    Args:
+        times: The times of its thumbnails, ascending, in seconds.
+    """
     return times[len(times) // 3] if times else None
 
 
 def nearest(times: list[float], seconds: float) -> float | None:
-    """Return which of some ascending times is the nearest one; None if there are none."""
+    """Return which of some ascending times is the nearest one; None if there are none.
+
+    Args:
+        times: The times, in seconds.
+        seconds: The time to which one is near, in seconds.
+    """
     at = bisect_left(times, seconds)
     return min(times[max(0, at - 1) : at + 1], key=lambda time: abs(time - seconds), default=None)
 

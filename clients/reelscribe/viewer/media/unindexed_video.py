@@ -24,6 +24,9 @@ from reelscribe.thumbnails.pictures import thumbnail_size
 def open_media(path: str) -> Iterator[av.container.InputContainer]:
     """Open a media file; every error of FFmpeg in the block becomes a MediaError.
 
+    Args:
+        path: Path of the file.
+
     Raises:
         MediaError: The file cannot be read, or is no media file.
     """
@@ -38,13 +41,24 @@ def open_media(path: str) -> Iterator[av.container.InputContainer]:
 
 
 def find_video(container: av.container.InputContainer) -> VideoStream | None:
-    """Return the video stream that runs read; None if there is none that can be decoded."""
+    """Return the video stream that runs read; None if there is none that can be decoded.
+
+    Args:
+        container: The open file.
+    """
     video = choose_video(container)
     return video if video and video.codec_context else None
 
 
 def require_video(container: av.container.InputContainer) -> VideoStream:
-    """Return the video stream that runs read. Raises NoPictures if there is none."""
+    """Return the video stream that runs read.
+
+    Args:
+        container: The open file.
+
+    Raises:
+        NoPictures: There is none that can be decoded.
+    """
     video = find_video(container)
     if video is None:
         raise NoPictures("expected a video stream with pictures")
@@ -53,7 +67,11 @@ def require_video(container: av.container.InputContainer) -> VideoStream:
 
 
 def start_and_length(container: av.container.InputContainer) -> tuple[float, float]:
-    """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states."""
+    """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states.
+
+    Args:
+        container: The open file.
+    """
     start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
     # FFmpeg computes the length of Ogg from its pages.
     states_end = may_state_end(container) and container.format.name != "ogg" and duration > start

@@ -199,7 +199,11 @@ def shown(text: str) -> str:
 
 
 def uncut(text: str) -> str:
-    """Return all of a text as it can be shown; for what is wrong without its end, such as a command."""
+    """Return all of a text as it can be shown; for what is wrong without its end, such as a command.
+
+    Args:
+        text: Any text.
+    """
     return _UNSHOWN.sub("\ufffd", text)
 
 
@@ -224,7 +228,11 @@ def ending(text: str, most: int) -> str:
 
 
 def folders_of(path: str) -> list[tuple[str, str]]:
-    """Return the folders on the way to a folder and the folder itself: the name and the path of each."""
+    """Return the folders on the way to a folder and the folder itself: the name and the path of each.
+
+    Args:
+        path: Path of a folder below the folder of all sources.
+    """
     names = path.split("/") if path else []
     return [(name, "/".join(names[: k + 1])) for k, name in enumerate(names)]
 
@@ -258,7 +266,11 @@ def clock(seconds: float, decimals: int = 0) -> str:
 
 
 def different_clocks(times: Sequence[float]) -> list[str]:
-    """Return times as players show them, with as many digits after the second as tell all of them apart, at most 3."""
+    """Return times as players show them, with as many digits after the second as tell all of them apart, at most 3.
+
+    Args:
+        times: The times, in seconds.
+    """
     for decimals in range(4):
         texts = [clock(time, decimals) for time in times]
         if len(set(texts)) == len(set(times)):
@@ -267,12 +279,20 @@ def different_clocks(times: Sequence[float]) -> list[str]:
 
 
 def exact_seconds(seconds: float) -> str:
-    """Return a time in seconds to the millisecond, as scripts and addresses have it."""
+    """Return a time in seconds to the millisecond, as scripts and addresses have it.
+
+    Args:
+        seconds: The time.
+    """
     return f"{seconds:.3f}"
 
 
 def amount(number: float) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with its thousands apart.
+
+    Args:
+        number: The number.
+    """
     return f"{number:,}"
 
 

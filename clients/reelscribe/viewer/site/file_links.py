@@ -82,5 +82,9 @@ def page_address(source: str, number: int) -> str:
 
 
 def thumbnail_name(seconds: float) -> str:
-    """Return the name of a thumbnail of a time."""
+    """Return the name of a thumbnail of a time.
+
+    Args:
+        seconds: Presentation time, in seconds.
+    """
     return f"{round(seconds * 1000)}.webp"

@@ -209,7 +209,11 @@ class _Pieces:
 
 
 def script(value: Any) -> str:
-    """Return a value as JSON that can stand in a script, also in one within a page."""
+    """Return a value as JSON that can stand in a script, also in one within a page.
+
+    Args:
+        value: A value that JSON can have.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)
 
 

@@ -54,7 +54,7 @@ def write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, te
         folder: The folder of the export.
         annotations: Path of annotations.jsonl, with run.json beside it.
         options: Choices.
-        tell: Is told in whole lines what was done.
+        tell: Called with a line that says what was done.
 
     Raises:
         UsageError: A line is not a record, or a file cannot be read or written.

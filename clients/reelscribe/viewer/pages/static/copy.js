@@ -1,4 +1,4 @@
-// What the other scripts share: reelscribe.copy copies texts, .say tells what happened in the line at the lower edge, and
+// Functions that the other scripts share: reelscribe.copy copies texts, .say shows a sentence at the lower edge, and
 // .inWords writes times.
 "use strict";
 

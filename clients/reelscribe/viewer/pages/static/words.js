@@ -1,4 +1,4 @@
-// What a word is and what a query means, exactly as the live search has it (reelscribe/viewer/index/word_rules.py); a test
+// The rules for words and queries, exactly as the live search has them (reelscribe/viewer/index/word_rules.py); a test
 // compares the two. Used as reelscribe.words.
 "use strict";
 
