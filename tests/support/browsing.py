@@ -61,7 +61,7 @@ def open_index(out: Path) -> Iterator[SourceIndex]:
 
 
 def row_of(index: SourceIndex, path: Path) -> SourceRow:
-    """What an index has of a source."""
+    """The row of a source in an index."""
     with index.reader() as reader:
         row = source_row(reader, source_id(os.fsencode(path)))
     assert row

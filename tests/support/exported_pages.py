@@ -75,7 +75,7 @@ def files_of(path):
 
 
 def pieces(site, kind):
-    """What is in the pieces of a search index, in the order of the manifest."""
+    """The content of the pieces of a search index, in the order of the manifest."""
     names = [name for name, _, _ in _value(site / "index/manifest.js")[kind]]
     return [row for name in names for row in _value(site / f"index/{name}.js")]
 

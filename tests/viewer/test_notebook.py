@@ -1,4 +1,4 @@
-"""What a notebook shows of records and captions."""
+"""Notebooks show records and captions with pictures."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ SHA256 = "ab" * 32
 
 
 class Shown(HTMLParser):
-    """What HTML holds: its tags, its pictures and its text."""
+    """The content of HTML: its tags, its pictures and its text."""
 
     def __init__(self, value: object) -> None:
         super().__init__()

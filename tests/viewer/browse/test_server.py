@@ -185,7 +185,7 @@ async def test_no_path_leads_out(client, address, place, path):
 
 
 OPENED = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-"""What a browser says when somebody clicks on a link in another page, such as a notebook."""
+"""The headers of a browser when somebody clicks on a link in another page, such as a notebook."""
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ async def test_two_hundred_slow_clients_do_not_stop_others(client, address, libr
 
 
 def is_open(path) -> bool:
-    """Whether this process, in which the server runs, has a file open."""
+    """Return whether this process, in which the server runs, has a file open."""
     links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
     return str(path) in (os.readlink(link) for link in links if os.path.islink(link))
 

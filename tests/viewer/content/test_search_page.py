@@ -1,4 +1,4 @@
-"""What is found: words of any language, phrases, and beginnings of words; and how it is marked."""
+"""The search finds words of any language, phrases, and beginnings of words, and marks them."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the index is told and tried again; what is there goes on being shown meanwhile."""
+"""A problem of the index is told and tried again; the earlier index is shown meanwhile."""
 
 import os
 import sqlite3

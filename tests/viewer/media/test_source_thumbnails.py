@@ -42,35 +42,35 @@ def decoded(monkeypatch):
     return names
 
 
-def test_a_copy_that_is_gone_does_not_hide_the_thumbnails_of_another(tmp_path, pictures, decoded):
+def test_a_copy_that_is_gone_does_not_hide_the_thumbnails_of_another(tmp_path, thumbnails, decoded):
     gone, there = (row_of(video(tmp_path / name, "ab" * 32)) for name in ("gone.mp4", "there.mp4"))
     (tmp_path / "gone.mp4").unlink()
-    assert pictures.webp(gone, 1.0) is None
-    assert pictures.webp(there, 1.0) == b"x" * 60
+    assert thumbnails.webp(gone, 1.0) is None
+    assert thumbnails.webp(there, 1.0) == b"x" * 60
 
 
 @pytest.mark.parametrize(("error", "made"), [(DecoderDied("killed"), b"late"), (MediaError("damaged"), None)])
-def test_only_a_file_that_cannot_be_decoded_is_given_up(tmp_path, pictures, monkeypatch, error, made):
+def test_only_a_file_that_cannot_be_decoded_is_given_up(tmp_path, thumbnails, monkeypatch, error, made):
     def make(path, **_):
         raise error
         yield
 
     row = row_of(video(tmp_path / "a.mp4", "ab" * 32))
     monkeypatch.setattr(source_thumbnails, "make_thumbnails", make)
-    assert pictures.webp(row, 1.0) is None
+    assert thumbnails.webp(row, 1.0) is None
     monkeypatch.setattr(source_thumbnails, "make_thumbnails", lambda path, **_: iter([(1.0, b"late")]))
-    assert pictures.webp(row, 1.0) == made
+    assert thumbnails.webp(row, 1.0) == made
 
 
 def test_where_there_is_no_room_the_oldest_thumbnails_go(tmp_path, monkeypatch, decoded):
     monkeypatch.setattr(source_thumbnails, "MOST_MADE_BYTES", 256 * 150)
-    pictures = SourceThumbnails(tmp_path, tmp_path / "cache", MediaFiles(tmp_path))
+    thumbnails = SourceThumbnails(tmp_path, tmp_path / "cache", MediaFiles(tmp_path))
     (tmp_path / "cache").mkdir()
     rows = [row_of(video(tmp_path / f"{k}.mp4", "ab" + f"{k:062}")) for k in range(3)]
     for row in rows:
-        assert pictures.webp(row, 1.0) == b"x" * 60
+        assert thumbnails.webp(row, 1.0) == b"x" * 60
         os.utime(tmp_path / "cache/thumbnails/ab" / row.sha256, (row.doc, len(decoded)))
-    assert [pictures.existing_webp(row, 1.0) is not None for row in rows] == [False, True, True]
+    assert [thumbnails.existing_webp(row, 1.0) is not None for row in rows] == [False, True, True]
 
 
 async def test_thumbnails_that_nobody_waits_for_any_more_are_not_made(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a user asks travels in addresses, and nonsense in an address is no error."""
+"""Queries of users travel in addresses, and nonsense in an address is no error."""
 
 import pytest
 from hypothesis import given
