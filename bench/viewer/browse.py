@@ -32,7 +32,7 @@ import psutil
 
 from lib.command import command_parser, killed_at_end, run_command
 from lib.report import Report, publish_measured
-from reelscribe.browse.index.building import build
+from reelscribe.viewer.index.building import build
 
 VOCABULARY = 30_000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

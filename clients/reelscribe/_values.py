@@ -27,7 +27,7 @@ from reelscribe.contract.outcomes import (
 from reelscribe.contract.source import AudioInfo, Source, VideoInfo
 from reelscribe.errors import printable
 from reelscribe.reporting.words import count
-from reelscribe.thumbnails.notebook import Moment, strip
+from reelscribe.viewer.notebook import Moment, strip
 
 MOST_SHOWN = 5
 """Largest number of records, or of results of an array, that a notebook shows of a list."""

@@ -14,8 +14,8 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
 from reelscribe.decode_pool.facts import read_header
 from reelscribe.errors import MediaError
-from reelscribe.thumbnails.maker import make_thumbnails
-from reelscribe.thumbnails.previews import make_preview
+from reelscribe.viewer.media.preview_maker import make_preview
+from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support import audio, odd_media, videos
 
 SIZE = InputSize(64, 48)

@@ -10,7 +10,7 @@ from av.stream import Disposition
 
 from reelscribe.contract.frames import InputSize
 from reelscribe.decode_pool.facts import read_header
-from reelscribe.thumbnails.maker import make_thumbnails
+from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 from support import videos
 
 DEFAULT, UNMARKED = Disposition.default, Disposition(0)

@@ -12,7 +12,7 @@ from PIL import Image
 from reelscribe.contract.frames import InputSize, Resize
 from reelscribe.contract.source import DynamicRange
 from reelscribe.decode.video import Video, VideoTask
-from reelscribe.thumbnails.maker import make_thumbnails
+from reelscribe.viewer.media.thumbnail_maker import make_thumbnails
 
 REFERENCE = np.load(Path(__file__).parents[1] / "data/hdr_colours/reference.npz")
 KINDS = [name.removesuffix(" yuv") for name in REFERENCE if name.endswith(" yuv")]

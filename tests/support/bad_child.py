@@ -1,10 +1,10 @@
-"""A child process of `reelscribe.thumbnails.child` that does not do what it should."""
+"""A child process of `reelscribe.viewer.media.child_process` that does not do what it should."""
 
 import os
 import signal
 from threading import Event
 
-from reelscribe.thumbnails import child
+from reelscribe.viewer.media import child_process
 
 
 def misbehave(request, send):
@@ -18,4 +18,4 @@ def misbehave(request, send):
 
 
 if __name__ == "__main__":
-    child.serve(misbehave)
+    child_process.serve(misbehave)

@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
-from reelscribe.browse.index.lines import SourceRow, source_id
-from reelscribe.browse.index.queries import find_sources, find_texts, rows_in_order, source_row
-from reelscribe.browse.index.source_index import SourceIndex
-from reelscribe.browse.index.words import parse_query
-from reelscribe.browse.serve import serving
-from reelscribe.browse.views.search import SearchPage
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
-from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
-from reelscribe.pages.views import Site
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
 from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.viewer.browse.serve import serving
+from reelscribe.viewer.content.search_page import SearchPage
+from reelscribe.viewer.index.queries import find_sources, find_texts, rows_in_order, source_row
+from reelscribe.viewer.index.source_index import SourceIndex
+from reelscribe.viewer.index.source_row import SourceRow, source_id
+from reelscribe.viewer.index.word_rules import parse_query
+from reelscribe.viewer.pages.parameters import TEXT_KINDS, LibraryQuery, SearchQuery
+from reelscribe.viewer.pages.views import Site
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 
@@ -61,7 +61,7 @@ def open_index(out: Path) -> Iterator[SourceIndex]:
 
 
 def row_of(index: SourceIndex, path: Path) -> SourceRow:
-    """What an index has of a source."""
+    """The row of a source in an index."""
     with index.reader() as reader:
         row = source_row(reader, source_id(os.fsencode(path)))
     assert row
@@ -89,9 +89,9 @@ def count_hits(index: SourceIndex, query: str) -> int:
         return len(find_texts(reader, parse_query(query), TEXT_KINDS).numbers)
 
 
-def found(index: SourceIndex, query: str, pictures, **changes) -> list[str]:
+def found(index: SourceIndex, query: str, thumbnails, **changes) -> list[str]:
     """The texts that a query finds, with [brackets] around what is marked."""
-    view = SearchPage(index, pictures).view(Site("out"), SearchQuery(query, **changes))
+    view = SearchPage(index, thumbnails).view(Site("out"), SearchQuery(query, **changes))
     return ["".join(f"[{part.text}]" if part.marked else part.text for part in hit.parts) for hit in view.hits]
 
 

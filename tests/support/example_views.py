@@ -9,9 +9,9 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from reelscribe.pages.queries import LibraryQuery, SearchQuery
-from reelscribe.pages.render import STATIC, Renderer
-from reelscribe.pages.views import (
+from reelscribe.viewer.pages.parameters import LibraryQuery, SearchQuery
+from reelscribe.viewer.pages.render import STATIC, Renderer
+from reelscribe.viewer.pages.views import (
     Card,
     Choice,
     Counts,

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from reelscribe.export.formats import export
-from reelscribe.export.html.options import SiteOptions
 from reelscribe.thumbnails.pictures import to_webp
 from reelscribe.thumbnails.store import ThumbnailStore
+from reelscribe.viewer.site import SiteOptions
 from support.exporting import annotations, record, video
 
 MEDIA = Path(__file__).parents[2] / "demo" / "media"
@@ -75,7 +75,7 @@ def files_of(path):
 
 
 def pieces(site, kind):
-    """What is in the pieces of a search index, in the order of the manifest."""
+    """The content of the pieces of a search index, in the order of the manifest."""
     names = [name for name, _, _ in _value(site / "index/manifest.js")[kind]]
     return [row for name in names for row in _value(site / f"index/{name}.js")]
 

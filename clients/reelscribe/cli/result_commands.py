@@ -15,8 +15,8 @@ import typer
 from reelscribe.cli.messages import errors_as_one_line
 from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
-from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions
 from reelscribe.reporting.words import count
+from reelscribe.viewer.site import MEDIA_CHOICES, SiteOptions
 
 
 def browse(
@@ -34,7 +34,7 @@ def browse(
     The address has a secret part, so that only those can open it who know it. Nothing can be changed through it.
     """
     with errors_as_one_line():
-        from reelscribe.browse.serve import serving
+        from reelscribe.viewer.browse.serve import serving
 
         with suppress(KeyboardInterrupt):
             typer.echo(f"reading {printable(str(out))}", err=True)

@@ -19,11 +19,11 @@ from reelscribe.errors import UsageError, brief, missing_package
 from reelscribe.export.annotations_reader import annotated_source, read_lines, read_models, source_path
 from reelscribe.export.chapters import chapter_writer
 from reelscribe.export.folder import ExportFolder, common_folder_of
-from reelscribe.export.html.options import SiteOptions
 from reelscribe.export.plain_text import text_writer
 from reelscribe.export.subtitles import CueSource, subrip, subtitle_writer, webvtt
 from reelscribe.export.tables import TABLES, Table, TableName, WriteSource, csv_writer, parquet_writer
 from reelscribe.results.records import Kind
+from reelscribe.viewer.site import SiteOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class _SiteFormat(_Format):
 
 
 def _write_site(folder: ExportFolder, annotations: Path, options: SiteOptions, tell: Callable[[str], None]) -> None:
-    from reelscribe.export.html.site import write_site
+    from reelscribe.viewer.site.site_writer import write_site
 
     write_site(folder, annotations, options, tell)
 

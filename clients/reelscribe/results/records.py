@@ -262,7 +262,7 @@ class Record:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a strip of thumbnails with captions, descriptions or what is said."""
         # Imported here, because only notebooks show records, and few programs import Pillow and FFmpeg for them.
-        from reelscribe.thumbnails.notebook import Moment, strip
+        from reelscribe.viewer.notebook import Moment, strip
 
         notes = [f"{self.error.type}: {self.error.message}"] if self.error else []
         path = self.absolute_path or self.source.path

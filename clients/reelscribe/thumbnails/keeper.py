@@ -30,7 +30,7 @@ class Keeper:
         """
         self._task, self._video, self._store = task, video, ThumbnailStore(Path(task.out))
         self.failure: str | None = None
-        """Why no more thumbnails are kept; None if all went well."""
+        """The reason why no more thumbnails are kept; None if all went well."""
 
     def _keep(self, seconds: float, picture: Callable[[], FrameArray | None]) -> None:
         if self.failure is not None:

@@ -1,4 +1,4 @@
-"""What a thumbnail looks like, and at which times a source has some."""
+"""The size, the encoding and the times of thumbnails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUALITY = 70
 """Quality of the WebP files, of 100. The pictures of a film then have about 8,000 bytes each."""
 
 EFFORT = 2
-"""How long the encoder looks for a smaller file, from 0 to 6. With 4, its own default, it takes 1.5 times as long, for
+"""Effort of the encoder to make a smaller file, from 0 to 6. With 4, its own default, it takes 1.5 times as long, for
 files that are a few hundredths smaller."""
 
 USUAL_COUNT = 12

@@ -45,7 +45,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class ThumbnailTask:
-    """Which thumbnails of a source a decode process keeps, and where."""
+    """The thumbnails of a source that a decode process shall keep."""
 
     out: str
     """Absolute path of the output folder."""

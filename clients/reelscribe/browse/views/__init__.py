@@ -1,1 +1,0 @@
-"""The views of pages, made of the index, the records and the state of the run; `reelscribe.pages` shows them."""

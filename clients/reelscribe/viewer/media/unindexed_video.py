@@ -1,0 +1,115 @@
+"""Reads a file for pictures from any time of it, without an index of all of its packets, which a run makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import av
+from av.video.stream import VideoStream
+
+from reelscribe.contract.source import DynamicRange, VideoInfo
+from reelscribe.decode.container import (
+    choose_video_stream,
+    ffmpeg_reason,
+    may_state_end_time,
+    open_container,
+    open_for_ffmpeg,
+    stated_seconds,
+)
+from reelscribe.decode.frame_conversion import FrameScaler
+from reelscribe.errors import MediaError, NoPictures
+from reelscribe.thumbnails.pictures import thumbnail_size
+
+
+@contextmanager
+def open_media(path: str) -> Iterator[av.container.InputContainer]:
+    """Open a media file; every error of FFmpeg in the block becomes a MediaError.
+
+    Args:
+        path: Path of the file.
+
+    Raises:
+        MediaError: The file cannot be read, or is no media file.
+    """
+    if not Path(path).is_file():  # opening a pipe would wait for its other end
+        raise MediaError("expected a regular file")
+    with open_for_ffmpeg(path) as file:
+        try:
+            with open_container(file.name) as container:
+                yield container
+        except (av.FFmpegError, UnicodeError) as error:
+            raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+
+
+def find_video(container: av.container.InputContainer) -> VideoStream | None:
+    """Return the video stream that runs read; None if there is none that can be decoded.
+
+    Args:
+        container: The open file.
+    """
+    video = choose_video_stream(container)
+    return video if video and video.codec_context else None
+
+
+def require_video(container: av.container.InputContainer) -> VideoStream:
+    """Return the video stream that runs read.
+
+    Args:
+        container: The open file.
+
+    Raises:
+        NoPictures: There is none that can be decoded.
+    """
+    video = find_video(container)
+    if video is None:
+        raise NoPictures("expected a video stream with pictures")
+    video.thread_count = 1  # with more, FFmpeg and Python sometimes wait for each other
+    return video
+
+
+def start_and_length(container: av.container.InputContainer) -> tuple[float, float]:
+    """Return when a file begins and how long it is after that, in seconds of presentation time, as far as it states.
+
+    Args:
+        container: The open file.
+    """
+    start, duration = (container.start_time or 0) / av.time_base, stated_seconds(container)
+    # FFmpeg computes the length of Ogg from its pages.
+    states_end = may_state_end_time(container) and container.format.name != "ogg" and duration > start
+    return start, duration - start if states_end else duration
+
+
+def make_scaler(
+    video: VideoStream, stated: DynamicRange, first: av.VideoFrame, longer_side: int, *, even: bool = False
+) -> FrameScaler:
+    """Return what scales frames of a video to pictures as players show them.
+
+    Args:
+        video: The stream.
+        stated: The dynamic range that it stated before anything was decoded, as a decoder may forget it.
+        first: A frame of it, which alone tells the rotation.
+        longer_side: Largest side of the pictures, in pixels.
+        even: Whether both sides must be even, as encoders want them.
+    """
+    aspect = float(video.sample_aspect_ratio or video.codec_context.sample_aspect_ratio or 1)
+    info = VideoInfo(
+        duration_seconds=0.0,
+        width=first.width,
+        height=first.height,
+        rotation=round(-first.rotation / 90) % 4 * 90,
+        pixel_aspect=aspect if 0 < aspect < math.inf else 1.0,
+        frames=1,
+        average_fps=0.0,
+        start_seconds=0.0,
+        end_seconds=0.0,
+        video_codec=video.codec_context.name,
+        audio_codec=None,
+        dynamic_range=stated,
+    )
+    size = thumbnail_size(info.shown_size, longer_side)
+    if even:
+        size = type(size)(max(2, size.width // 2 * 2), max(2, size.height // 2 * 2), size.resample)
+    return FrameScaler(info, size, "fast")

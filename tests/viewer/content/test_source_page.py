@@ -1,0 +1,93 @@
+"""The page of a source shows all lines of its record, also of one that is odd, long, or not what it should be."""
+
+import re
+
+import aiohttp
+import pytest
+
+from reelscribe.viewer.content.source_page import LINES_A_SECTION, SourcePage
+from reelscribe.viewer.media.media_files import MediaFiles
+from reelscribe.viewer.pages.views import Site
+from support.browsing import browsing, count_hits, names, open_index, segments, write_annotations
+from support.exporting import record, video
+
+
+@pytest.fixture
+def view_of(tmp_path, thumbnails):
+    """Return a function that returns the page of the only source of a folder at a time."""
+    with open_index(tmp_path) as index:
+
+        def view(value: dict, seconds: float = 0.0):
+            write_annotations(tmp_path, value)
+            index.refresh()
+            with index.reader() as reader:
+                ((id_,),) = reader.library.execute("SELECT id FROM sources")
+            return SourcePage(tmp_path, index, thumbnails, MediaFiles(tmp_path)).view(Site("out"), id_, seconds, "")
+
+        yield view
+
+
+def span(start: float) -> dict:
+    return {"start": start, "end": start + 1.0, "text": f"line at {start:g}"}
+
+
+def lines(view) -> list[str]:
+    return [line.text for track in view.tracks for line in track.lines]
+
+
+def test_each_line_is_in_one_section_also_before_the_beginning_of_the_source(view_of):
+    value = record("a.mp4", start=100.0, caption_spans=[span(k) for k in range(5000)])
+    sections = view_of(value).sections
+    shown = [lines(view_of(value, section.start)) for section in sections]
+    assert [len(some) for some in shown] == [2000, 2000, 1000]
+    assert sorted(line for some in shown for line in some) == sorted(f"line at {k}" for k in range(5000))
+    assert [(one.start, one.end) for one in sections] == [(0.0, 2000.0), (2000.0, 4000.0), (4000.0, 5000.0)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ({"width": 1920, "height": 1080}, "1920 x 1080, "),
+        ({"width": 1920, "height": 1080, "rotation": 90}, "1080 x 1920 (stored as 1920 x 1080), "),
+        ({"width": 720, "height": 576, "pixel_aspect": 16 / 15}, "768 x 576 (stored as 720 x 576), "),
+        ({"width": 9, "height": 16, "pixel_aspect": 1e308}, "9 x 16, "),  # a record may say anything
+    ],
+)
+def test_the_size_of_a_video_is_the_one_that_players_show(view_of, stored, shown):
+    assert view_of(record("a.mp4", media=video() | stored)).facts[0].value.startswith(shown)
+
+
+def test_of_lines_that_begin_together_the_first_are_shown_and_the_others_counted(view_of):
+    view = view_of(record("a.mp4", caption_spans=[span(7.0)] * 50_000))
+    assert view.sections == ()
+    assert len(lines(view)) == 2 * LINES_A_SECTION
+    assert view.site.notices[0].startswith("46,000 lines that begin at the same time")
+
+
+def test_a_page_of_very_many_words_shows_them_without_their_times(view_of):
+    word = {"start": 0.0, "end": 1.0, "text": "a"}
+    spoken = [each | {"words": [word] * 1000} for each in segments(*["a" * 1000] * 101)]
+    view = view_of(record("a.mp4", segments=spoken[:100]))
+    assert len(view.tracks[0].lines[0].words) == 1000
+    view = view_of(record("a.mp4", segments=spoken))
+    assert view.tracks[0].lines[0].words == ()
+    assert lines(view) == ["a" * 1000] * 101
+
+
+def test_a_text_without_its_time_is_in_no_library(tmp_path):
+    write_annotations(tmp_path, record("a.mp4", caption_spans=[{"text": "word"}]), record("b.mp4", "word"))
+    with open_index(tmp_path) as index:
+        assert names(index) == ["b.mp4"]
+        assert count_hits(index, "word") == 1
+        assert "1 " in " ".join(index.notices)
+
+
+async def test_a_record_that_has_not_what_it_should_says_so_on_its_page(tmp_path):
+    write_annotations(tmp_path, record("a.mp4", "a caption", shots=[{"start": "soon"}]))
+    with browsing(tmp_path) as address:
+        async with aiohttp.ClientSession() as client:
+            async with client.get(address) as response:
+                (id_,) = set(re.findall(r"source/([0-9a-f]{16})", await response.text()))
+            async with client.get(f"{address}source/{id_}") as response:
+                assert response.status == 200
+                assert "The record of this source cannot be read: Expected `float`, got `str`" in await response.text()
