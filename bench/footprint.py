@@ -121,8 +121,8 @@ def kill_and_resume(serving: Serving, source: Path, out: Path, frames: int) -> s
             time.sleep(0.2)
     before = saved_frames(out)
     _, progress = finish(start("caption", serving, source, out), out)
-    (lane,) = progress["lanes"]
-    decoded = lane["decoded"]
+    (track,) = progress["tracks"]
+    decoded = track["decoded"]
     return f"{before} of {frames} frames were saved; the rest decoded {decoded:.0f}, {decoded / frames:.1%} of all"
 
 

@@ -64,7 +64,7 @@ def test_it_can_be_json(out):
     exit_status, text = status(out, "--json")
     told = json.loads(text)
     assert exit_status == told["exit_status"] == 3
-    assert (told["state"], told["sources_copies"], told["lanes"][0]["done"]) == ("failed sources", 1, 8)
+    assert (told["state"], told["sources_copies"], told["tracks"][0]["done"]) == ("failed sources", 1, 8)
 
 
 async def save_state(out: Path, snapshot: Snapshot) -> None:

@@ -10,7 +10,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from support.snapshots import FRAMES, SNAPSHOT, SOUND
 
-REPORT = replace(SNAPSHOT, lanes=(FRAMES, SOUND))
+REPORT = replace(SNAPSHOT, tracks=(FRAMES, SOUND))
 
 
 def meter_of(**nodes: NodeFigures) -> ClusterMeter:
@@ -21,7 +21,7 @@ def meter_of(**nodes: NodeFigures) -> ClusterMeter:
 
 def test_before_a_node_has_reported_there_is_nothing_but_its_state():
     now = meter_of(a=NodeFigures("a")).snapshot()
-    assert (now.lanes, now.sources, now.media_hours_per_hour, now.bottleneck) == ((), 0, 0.0, "starting")
+    assert (now.tracks, now.sources, now.media_seconds_per_second, now.bottleneck) == ((), 0, 0.0, "starting")
     assert [(node.name, node.state, node.is_ready) for node in now.nodes] == [("a", "starting", False)]
     assert now.nodes_ready == 0
     assert not now.all_listed
@@ -29,9 +29,9 @@ def test_before_a_node_has_reported_there_is_nothing_but_its_state():
 
 def test_what_nodes_have_done_is_added_up():
     meter = meter_of(a=NodeFigures("a", "ready", report=REPORT), b=NodeFigures("b", "ready", report=REPORT))
-    frames, sound = meter.snapshot().lanes
+    frames, sound = meter.snapshot().tracks
     assert (frames.done, frames.unsent, frames.requests, frames.retries) == (2400, 200, 80, 4)
-    assert (sound.counts, sound.done) == ("seconds of sound", 2 * 5400.4)
+    assert (sound.counts, sound.done) == ("seconds of audio", 2 * 5400.4)
 
 
 def test_the_speed_is_what_all_nodes_have_done_in_the_time_of_the_run(monkeypatch):
@@ -39,8 +39,8 @@ def test_the_speed_is_what_all_nodes_have_done_in_the_time_of_the_run(monkeypatc
     monkeypatch.setattr("reelscribe.cluster.figures.time.monotonic", lambda: next(clock))
     meter = meter_of(a=NodeFigures("a", report=REPORT), b=NodeFigures("b", report=REPORT))
     now = meter.snapshot()  # each node has done 60 s at 2.5 times real time
-    assert (now.seconds, now.media_hours_per_hour) == (120.0, pytest.approx(2.5))
-    assert [node.media_hours_per_hour for node in now.nodes] == [2.5, 2.5]
+    assert (now.seconds, now.media_seconds_per_second) == (120.0, pytest.approx(2.5))
+    assert [node.media_seconds_per_second for node in now.nodes] == [2.5, 2.5]
 
 
 def test_what_a_lost_node_has_done_stays_counted_and_is_not_counted_twice():
@@ -48,28 +48,28 @@ def test_what_a_lost_node_has_done_stays_counted_and_is_not_counted_twice():
     meter = meter_of(a=node)
     meter.ended(node)
     meter.ended(node)
-    assert (meter.snapshot().lanes[0].done, meter.replaced_processes) == (1200, 2)
+    assert (meter.snapshot().tracks[0].done, meter.replaced_processes) == (1200, 2)
     node.report, node.replaced_processes = REPORT, 1  # it was started again
     now = meter.snapshot()
-    assert (now.lanes[0].done, now.lanes[0].requests, meter.replaced_processes) == (2400, 80, 3)
+    assert (now.tracks[0].done, now.tracks[0].requests, meter.replaced_processes) == (2400, 80, 3)
     assert (now.nodes[0].sources_done, now.nodes[0].sources_open) == (3, 0)
 
 
 def test_how_busy_nodes_are_is_their_mean_without_those_that_are_lost():
     busy, lost = NodeFigures("a", report=REPORT), NodeFigures("c", report=REPORT)
     idle = replace(FRAMES, decode_share=0.1, server_share=0.3, bottleneck="the server is the limit: add GPUs")
-    meter = meter_of(a=busy, b=NodeFigures("b", report=replace(REPORT, lanes=(idle,))), c=lost)
+    meter = meter_of(a=busy, b=NodeFigures("b", report=replace(REPORT, tracks=(idle,))), c=lost)
     meter.ended(lost)
-    frames = meter.snapshot().lanes[0]
+    frames = meter.snapshot().tracks[0]
     assert (frames.decode_share, frames.server_share) == (pytest.approx(0.3), pytest.approx(0.6))
 
 
 def test_the_bottleneck_is_that_of_most_nodes():
-    other = replace(REPORT, lanes=(replace(FRAMES, bottleneck="the server is the limit: add GPUs"),))
+    other = replace(REPORT, tracks=(replace(FRAMES, bottleneck="the server is the limit: add GPUs"),))
     meter = meter_of(a=NodeFigures("a", report=other), b=NodeFigures("b", report=other))
     assert meter.snapshot().bottleneck == "the server is the limit: add GPUs"
     meter.nodes["c"] = NodeFigures("c", report=REPORT)
-    assert meter.snapshot().lanes[0].bottleneck == "the server is the limit: add GPUs on 2 of 3 nodes"
+    assert meter.snapshot().tracks[0].bottleneck == "the server is the limit: add GPUs on 2 of 3 nodes"
 
 
 def test_an_outage_of_one_node_is_told():

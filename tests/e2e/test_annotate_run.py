@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_resumes_inside_the_file(server, talk, transcribed_
     rest = server.run("transcribe", talk, "--out", tmp_path, *TALK_OPTIONS)
     assert rest.exit_code == 0, rest.output
     with LedgerReader(tmp_path) as ledger:
-        seconds = ledger.run_state()["lanes"][0]["done"]
+        seconds = ledger.run_state()["tracks"][0]["done"]
     # At least one chunk was not transcribed again.
     assert 0 < seconds < read_records(tmp_path)[0]["audio"]["seconds"] - 5
     assert (tmp_path / "annotations.jsonl").read_bytes() == (transcribed_talk / "annotations.jsonl").read_bytes()

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
-from reelscribe.reporting.limits import Resources
+from reelscribe.reporting.bottleneck import Resources
 from reelscribe.reporting.track_meter import Readings, TrackMeter
-from reelscribe.reporting.words import describe_time_left
+from reelscribe.reporting.formatting import describe_time_left
 
 WORKERS = 3
 

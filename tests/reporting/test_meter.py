@@ -11,7 +11,7 @@ from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting import meter, track_meter
 from reelscribe.reporting.forecast import SourceSize
-from reelscribe.reporting.limits import Load, Resources
+from reelscribe.reporting.bottleneck import Load, Resources
 from reelscribe.reporting.meter import Meter, Snapshot
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot
 from support.snapshots import FRAMES, ON_NODES, SNAPSHOT, SOUND
@@ -38,18 +38,18 @@ class Run:
         return Load(with_file=self.decode_seconds, busy=self.decode_seconds)
 
     def with_sound(self) -> TrackMeter:
-        """One more lane, with one decode process and two workers."""
-        resources = Resources("seconds of sound", decode_workers=1, server_workers=2, requests_in_flight=32)
+        """One more track, with one decode process and two workers."""
+        resources = Resources("seconds of audio", decode_workers=1, server_workers=2, requests_in_flight=32)
         return self.meter.track(resources, Readings(decoded=lambda: 77.5))
 
     @property
     def now(self) -> Snapshot:
         return self.meter.snapshot()
 
-    def lane(self) -> TrackSnapshot:
+    def track(self) -> TrackSnapshot:
         """The only one."""
-        (lane,) = self.now.lanes
-        return lane
+        (track,) = self.now.tracks
+        return track
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def run(monkeypatch) -> Run:
 
 def test_at_the_very_start_nothing_is_known(run):
     run.clock.now = 0.0
-    now, lane = run.now, run.lane()
+    now, track = run.now, run.track()
     assert (now.sources, now.sources_done, now.sources_failed, now.frames, now.audio_seconds) == (4, 0, 0, 0, 0)
-    assert (now.media_hours_per_hour, now.eta_seconds, lane.decode_share, lane.compute_share) == (0, 0, 0, 0)
+    assert (now.media_seconds_per_second, now.eta_seconds, track.decode_share, track.compute_share) == (0, 0, 0, 0)
     assert now.bottleneck == "starting"
 
 
@@ -73,19 +73,19 @@ def test_sources_frames_and_hours_are_counted(run):
     run.meter.finished(Source("b"), SourceError("MediaError", "empty"))
     now = run.now
     assert (now.sources_done, now.sources_failed, now.frames, now.seconds) == (2, 1, 500, 100.0)
-    assert now.media_hours_per_hour == 72.0
+    assert now.media_seconds_per_second == 72.0
 
 
 def test_seconds_of_sound_are_counted_beside_frames(run):
     sound = run.with_sound()
-    for lane, count in ((run.frames, 40), (sound, 2.5)):
-        lane.opened("a", 0.0)
-        lane.saved("a", count, 0.5, 3600.0)
+    for track, count in ((run.frames, 40), (sound, 2.5)):
+        track.opened("a", 0.0)
+        track.saved("a", count, 0.5, 3600.0)
     now = run.now
-    assert (now.frames, now.audio_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
-    assert [(lane.counts, lane.done, lane.decoded) for lane in now.lanes] == [
+    assert (now.frames, now.audio_seconds, now.media_seconds_per_second) == (40, 2.5, 36.0)
+    assert [(track.counts, track.done, track.decoded) for track in now.tracks] == [
         ("frames", 40, 0),
-        ("seconds of sound", 2.5, 77.5),
+        ("seconds of audio", 2.5, 77.5),
     ]
 
 
@@ -100,22 +100,22 @@ def test_the_time_of_requests_is_shared_out(run):
     run.frames.answered(1.0, 2.0, 3.0)
     run.frames.answered(0.0, 0.0, 4.0)
     run.with_sound().answered(9.0, 9.0, 9.0)  # which is another server
-    lane, _ = run.now.lanes
-    assert (lane.network_share, lane.queue_share, lane.compute_share) == pytest.approx((0.1, 0.2, 0.7))
-    assert lane.server_share == pytest.approx(7 / (100 * 4))
+    track, _ = run.now.tracks
+    assert (track.network_share, track.queue_share, track.compute_share) == pytest.approx((0.1, 0.2, 0.7))
+    assert track.server_share == pytest.approx(7 / (100 * 4))
 
 
 def test_decode_processes_are_busy_as_long_as_they_are_waited_for(run):
     run.decode_seconds = 50.0
-    assert run.lane().decode_share == 0.5
+    assert run.track().decode_share == 0.5
     run.decode_seconds = 300.0  # more than there is: it is read a little later than the clock
-    assert run.lane().decode_share == 1.0
+    assert run.track().decode_share == 1.0
 
 
 def test_hours_of_media_are_those_of_this_run_whatever_earlier_runs_have_done(run):
     run.frames.opened("a", 0.8)
     run.frames.saved("a", 1, 0.1, 3600.0)
-    assert run.now.media_hours_per_hour == 36.0
+    assert run.now.media_seconds_per_second == 36.0
 
 
 def test_videos_without_sound_count_in_full_though_one_model_alone_works_on_them(run):
@@ -124,7 +124,7 @@ def test_videos_without_sound_count_in_full_though_one_model_alone_works_on_them
         run.frames.opened(path, 0.0)
         run.frames.saved(path, 10, 1.0, 3600.0)
         run.meter.finished(Source(path), None)
-    assert run.now.media_hours_per_hour == 72.0
+    assert run.now.media_seconds_per_second == 72.0
 
 
 def test_sources_of_earlier_runs_count_at_once_and_copies_are_told(monkeypatch):
@@ -148,7 +148,7 @@ def test_frames_and_seconds_of_the_whole_job_are_kept_apart_from_those_of_this_r
     run.frames.expect("a", SourceSize("video", 100), 0.5, 40.0)
     run.frames.opened("a", 0.5)
     run.frames.saved("a", 30, 0.5, 1.0, unsent=10)
-    assert (run.lane().done, run.lane().done_before, run.lane().unsent) == (30, 40, 10)
+    assert (run.track().done, run.track().done_before, run.track().unsent) == (30, 40, 10)
 
 
 def test_a_wait_for_a_server_does_not_count_as_the_cost_of_a_source(run):
@@ -176,17 +176,17 @@ def test_recordings_cost_a_captioner_nothing(run):
 
 def test_the_bottleneck_is_that_of_the_track_that_needs_longest():
     slow, fast = replace(FRAMES, eta_seconds=100.0), replace(SOUND, eta_seconds=90.0)
-    assert replace(SNAPSHOT, lanes=(fast, slow)).bottleneck == FRAMES.bottleneck
+    assert replace(SNAPSHOT, tracks=(fast, slow)).bottleneck == FRAMES.bottleneck
 
 
 def test_the_state_that_an_earlier_version_saved_can_be_read():
     now = asdict(SNAPSHOT)
     for name in ("failures", "outage", "eta_plus_minus", "sources_before"):
         del now[name]
-    for track in now["lanes"]:
+    for track in now["tracks"]:
         del track["requests"]
     restored = Snapshot.from_json({**now, "costs": {}, "of a later version": 1})
-    assert (restored.sources_done, restored.failures, restored.lanes[0].requests) == (2, (), 0)
+    assert (restored.sources_done, restored.failures, restored.tracks[0].requests) == (2, (), 0)
 
 
 def test_nodes_are_the_same_after_they_were_json_and_an_earlier_version_had_none():

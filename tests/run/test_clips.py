@@ -121,7 +121,7 @@ async def test_a_second_run_sends_nothing_and_leaves_the_same_bytes(video, out):
         summary = await describe(out, [video], server)
         assert server.received == []
     assert [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")] == before
-    assert summary.snapshot.lanes[0].done_before == 4
+    assert summary.snapshot.tracks[0].done_before == 4
 
 
 class WatchedTrack(ClipTrack):

@@ -16,7 +16,7 @@ from reelscribe.contract.source import Header
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import UsageError
-from reelscribe.reporting.outlook import Outlook
+from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.known_files import KnownFiles
 from reelscribe.run import plan
@@ -48,7 +48,7 @@ class Runs:
     async def run(self, options: CaptionOptions | None = None, **choice) -> Summary:
         return await self._do("run", options, **choice)
 
-    async def outlook(self, options: CaptionOptions | None = None, **choice) -> Outlook:
+    async def outlook(self, options: CaptionOptions | None = None, **choice) -> Plan:
         return await self._do("outlook", options, **choice)
 
     async def _do(self, what: str, options: CaptionOptions | None, **choice):
@@ -63,7 +63,7 @@ class Announced(Progress):
     def __init__(self) -> None:
         self._came = asyncio.Event()
 
-    def announce(self, outlook: Outlook) -> None:
+    def announce(self, outlook: Plan) -> None:
         self.outlook = outlook
         self._came.set()
 

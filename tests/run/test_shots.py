@@ -84,7 +84,7 @@ async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, m
     before = [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")]
     second = await find_shots(out, clip, media / "old.avi")
     assert [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")] == before
-    (done,), (again,) = first.snapshot.lanes, second.snapshot.lanes
+    (done,), (again,) = first.snapshot.tracks, second.snapshot.tracks
     assert (again.done, again.done_before) == (0.0, pytest.approx(done.done))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # imported when needed, as errors_as_one_line explains
     from reelscribe.cli.options.cluster import ClusterOptions
     from reelscribe.cluster.driver import ClusterRun
     from reelscribe.export.cues import CueSource
-    from reelscribe.reporting.outlook import Outlook
+    from reelscribe.reporting.plan import Plan
     from reelscribe.reporting.progress import Progress
     from reelscribe.results.records import Kind
     from reelscribe.run.bulk import BulkRun, Summary
@@ -139,7 +139,7 @@ async def _run(
         return await run.run(sources), run.kinds
 
 
-async def _look_ahead(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Outlook:
+async def _look_ahead(options: RunOptions, cluster: ClusterOptions, tracks: Sequence[TrackSpec]) -> Plan:
     """Find out what the run would do."""
     if cluster.ray is not None:
         raise UsageError("--dry-run and --ray: expected one of them; without --ray, it looks from this machine alone")

@@ -16,7 +16,7 @@ from reelscribe.cli._errors import errors_as_one_line
 from reelscribe.cli.options.run import FORMAT_NAMES, FORMATS, Cues, one_of, output_option
 from reelscribe.errors import UsageError, printable
 from reelscribe.export.html.options import MEDIA_CHOICES, SiteOptions
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 
 
 def browse(

@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import reelscribe
-from reelscribe._tasks import Turns, cancel_all
+from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe._track_specs import TrackSpec
 from reelscribe.cluster import messages
 from reelscribe.cluster.messages import Message
@@ -71,7 +71,7 @@ class Node:
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
         self._link = StoreLink(self._send)
-        self._visible = Turns(_look)
+        self._visible = CallBatcher(_look)
         self._leased: dict[str, asyncio.Task[None]] = {}
         self._listened = time.monotonic()
         self._main: asyncio.Task[None] | None = None

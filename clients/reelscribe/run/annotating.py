@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reelscribe._files import file_stat, size_in
-from reelscribe._tasks import Turns, cancel_all
+from reelscribe._tasks import CallBatcher, cancel_all
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Source
 from reelscribe.errors import MediaError, SourceChanged
@@ -50,7 +50,7 @@ class Annotator:
         # A source needs only one digest, so it is computed in the pool of the first track. This track also tells
         # whether the run is stopping, because `stop` stops all tracks together.
         self._first_track = tracks[0]
-        self._stats = Turns(_look_up)
+        self._stats = CallBatcher(_look_up)
 
     def stop(self) -> None:
         """Stop decoding. Requests in flight are still answered and saved; `annotate` raises Stopped for other work."""

@@ -31,7 +31,7 @@ from reelscribe.browse.index.tables import (
 )
 from reelscribe.browse.index.writer import IndexWriter
 from reelscribe.errors import OutputError, printable
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import NAME as ANNOTATIONS_NAME
 from reelscribe.results.annotations import iter_line
 from reelscribe.results.ledger_reader import LedgerReader

@@ -35,7 +35,7 @@ from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.pages.render import STATIC as STATIC_FILES
 from reelscribe.pages.render import Renderer
 from reelscribe.pages.views import Playback, SearchView, Site, SourceView
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.results.annotations import SETTINGS_NAME
 
 ROOT = "html"

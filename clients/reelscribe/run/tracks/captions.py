@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.joining import JoinedFrames
@@ -11,6 +12,7 @@ from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.outcomes import Caption, Failure, SourceError
 from reelscribe.contract.source import Source
+from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
@@ -54,17 +56,10 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
         """Which frames are chosen, in words."""
         return self.options.sampling.describe()
 
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
-        """Return how many frames of a video are likely chosen; None where no header tells: of keyframes and shots."""
-        sampling = self.options.sampling
-        chosen = max(0.0, min(seconds, sampling.end or seconds) - (sampling.start or 0.0))
-        frames = chosen * frames_per_second
-        if sampling.keyframes or sampling.per_shot:
-            return None
-        if sampling.frames is not None:
-            return min(float(sampling.frames), frames)
-        likely = min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
-        return max(likely, 1.0) if chosen else 0.0  # at least the first frame is chosen
+    @property
+    def likely_items(self) -> Callable[[float, float], float | None]:
+        """Returns how many frames of a video are likely chosen; None where no header tells: of keyframes and shots."""
+        return partial(likely_frames, self.options.sampling)
 
     def _read_settings(self, description: CaptionerDescription) -> Mapping[str, Any]:
         return self.options.settings(description)
@@ -134,6 +129,18 @@ class CaptionTrack(ModelTrack[CaptionerDescription, OpenedVideo, DecodedFrameBat
         if reason := damage(job.opened.why_incomplete, failures.pop(UNDECODABLE, 0), job.total):
             return SourceError("MediaError", reason)
         return unanswered(failures, "frame", "caption")
+
+
+def likely_frames(sampling: Sampling, seconds: float, frames_per_second: float) -> float | None:
+    """Return how many frames of a video are likely chosen; None where no header tells: of keyframes and shots."""
+    chosen = max(0.0, min(seconds, sampling.end or seconds) - (sampling.start or 0.0))
+    frames = chosen * frames_per_second
+    if sampling.keyframes or sampling.per_shot:
+        return None
+    if sampling.frames is not None:
+        return min(float(sampling.frames), frames)
+    likely = min(frames, chosen * sampling.fps) if sampling.fps is not None else frames / (sampling.every or 1)
+    return max(likely, 1.0) if chosen else 0.0  # at least the first frame is chosen
 
 
 def opened_to_save(opened: OpenedVideo) -> SavedVideo:

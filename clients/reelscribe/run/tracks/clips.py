@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.joining import JoinedClips
@@ -12,6 +13,7 @@ from reelscribe.contract.clips import Clip, ClipDescription
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.contract.outcomes import ClipFailure, DescribedClip, SourceError, Utterance
 from reelscribe.contract.source import Section, Source
+from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import AnswerRefused, RequestRefused, UsageError
@@ -52,7 +54,7 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         self._said: dict[str, list[Utterance]] = {}
         """What is said in each source that is being described, if prompts have its words."""
 
-    def meet(self, tracks: Sequence[Track[Any]]) -> None:
+    def resolve_dependencies(self, tracks: Sequence[Track[Any]]) -> None:
         """Find the track of transcripts, on whose settings the descriptions depend if their prompts have its words."""
         if not has_field(self.options.prompt, "transcript"):
             return
@@ -78,13 +80,10 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
         """What the clips are, in words."""
         return self.options.cutting.describe()
 
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
-        """Return about how many clips a video has."""
-        cutting = self.options.cutting
-        if not seconds or not frames_per_second:
-            return 0.0
-        usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.step_seconds
-        return max(1.0, seconds / usual)
+    @property
+    def likely_items(self) -> Callable[[float, float], float | None]:
+        """Returns about how many clips a video has."""
+        return partial(likely_clips, self.options.cutting)
 
     def _read_settings(self, description: ClipModelDescription) -> Mapping[str, Any]:
         self.options.check(description)
@@ -202,3 +201,11 @@ class ClipTrack(ModelTrack[ClipModelDescription, OpenedClips, DecodedClipBatch, 
 
 def _text(answer: ClipDescription | RequestRefused) -> str:
     return "" if isinstance(answer, RequestRefused) else answer.text
+
+
+def likely_clips(cutting: ClipCutting, seconds: float, frames_per_second: float) -> float:
+    """Return about how many clips a video has."""
+    if not seconds or not frames_per_second:
+        return 0.0
+    usual = USUAL_SHOT_SECONDS if cutting.cut == "shots" else cutting.step_seconds
+    return max(1.0, seconds / usual)

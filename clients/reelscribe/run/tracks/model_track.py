@@ -26,7 +26,7 @@ from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.process import ReadCommand
 from reelscribe.decode_pool.slots import DecodedBatch
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, RequestRefused
-from reelscribe.reporting.limits import Resources
+from reelscribe.reporting.bottleneck import Resources
 from reelscribe.reporting.track_meter import Readings
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -65,9 +66,10 @@ class ShotTrack(Track[OpenedVideo]):
         """What is looked for, in words."""
         return "shots"
 
-    def likely_items(self, seconds: float, frames_per_second: float) -> None:  # noqa: ARG002 - nothing is sent
-        """Return None, as nothing is sent."""
-        return
+    @property
+    def likely_items(self) -> Callable[[float, float], float | None]:
+        """Returns None, as nothing is sent."""
+        return likely_nothing
 
     async def _prepare(self) -> None:
         self.model = Model("reelscribe shots", VERSION)
@@ -109,3 +111,7 @@ class ShotTrack(Track[OpenedVideo]):
             return incomplete(job, "frames")
         reason = job.opened.why_incomplete
         return SourceError("MediaError", reason) if reason else None
+
+
+def likely_nothing(seconds: float, frames_per_second: float) -> None:  # noqa: ARG001 - nothing is sent
+    """Return None, as nothing is sent."""

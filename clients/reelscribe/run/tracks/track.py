@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self
@@ -20,15 +20,15 @@ from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source, VideoInfo
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError, ReelscribeError, RequestRefused, SourceChanged
-from reelscribe.reporting.forecast import Costs
-from reelscribe.reporting.limits import Load, Resources
-from reelscribe.reporting.meter import Meter
+from reelscribe.reporting.bottleneck import Load, Resources
+from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter
 from reelscribe.reporting.units import Counts
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
+from reelscribe.run.planned_track import PlannedTrack
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.sender import Opened
 
@@ -65,8 +65,8 @@ class Track(ABC, Generic[Opened]):
     """Everything except the model that decides the results of a source, as JSON."""
     pool: DecodePool
     """The decode processes of the track."""
-    settings_text: str
-    """The JSON of the model with its settings, under which the ledger keeps them. It exists after `begin`."""
+    planned: PlannedTrack
+    """The track as a driver knows it. It exists after `begin`."""
 
     def __init__(self, *, retry_failed: bool) -> None:
         """Create a track.
@@ -87,16 +87,15 @@ class Track(ABC, Generic[Opened]):
     ) -> None:
         await self.pool.__aexit__(kind, error, trace)
 
-    def count_in(self, meter: Meter, costs: Costs | None = None) -> None:
-        """Connect the track to the meter of a run. Call it once, after entry.
+    def count_in(self, meter: NodeMeter) -> None:
+        """Connect the track to the meter of its node. Call it once, after entry.
 
         Args:
             meter: Counts the frames or seconds that are done.
-            costs: What earlier runs have learned about the cost of sources; None if nothing is known.
         """
         self._cpu_before = time.process_time()
-        self._run_meter = meter
-        self._meter: TrackMeter = meter.track(self._resources(), self._readings(), costs)
+        self._node_meter = meter
+        self._meter: TrackMeter = meter.track(self._resources(), self._readings())
 
     async def begin(self, store: Store) -> None:
         """Connect the track to the place where results are saved. Call it once, after `count_in`.
@@ -105,19 +104,31 @@ class Track(ABC, Generic[Opened]):
             store: The open ledger of the run, or a link to it.
         """
         self._store = store
-        self.settings_text = settings_text(self.job_settings)
+        self.planned = self.plan()
         self._settings_id = await store.settings_id(self.job_settings)
+
+    def plan(self) -> PlannedTrack:
+        """Return what a driver knows about the track. Call it after entry and `resolve_dependencies`."""
+        text = settings_text(self.job_settings)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return PlannedTrack(
+            kind=self.kind,
+            counts=self.counts,
+            choice=self.choice,
+            item=self.item,
+            items_per_count=self.items_per_count,
+            likely_items=self.likely_items,
+            settings_text=text,
+            extras=self.extras,
+            retry_failed=self._retry_failed,
+            workers=self.pool.workers,
+            costs_key=f"{self.counts}, {digest}, {self.pool.workers} processes",
+        )
 
     @property
     def job_settings(self) -> dict[str, Any]:
         """The model with its settings, by which the ledger knows the track's jobs, as JSON. It exists after entry."""
         return {"model": [self.model.name, self.model.revision], **self.settings}
-
-    @property
-    def costs_key(self) -> str:
-        """What the costs of sources depend on, as a key in the state of a run. It exists after entry."""
-        settings = settings_text(self.job_settings).encode()
-        return f"{self.counts}, {hashlib.sha256(settings).hexdigest()[:16]}, {self.pool.workers} processes"
 
     def stop(self) -> None:
         """Stop decoding. What is on its way is still saved; `work` raises Stopped for everything else."""
@@ -134,13 +145,13 @@ class Track(ABC, Generic[Opened]):
         return await self._store.job(source.sha256, self._settings_id)
 
     async def job_to_do(self, source: Source) -> Job:
-        """Return the job of a source, which is what its record shows if the run keeps that (`keeps`).
+        """Return the job of a source, which is what its record shows if the run keeps that (`PlannedTrack.keeps`).
 
         With `retry_failed`, a job that failed in an earlier run is reopened first.
         """
         if self._retry_failed or self.extras:
             text, shown = await self._store.shown(source.path, source.sha256, self.kind) or ("{}", None)
-            if shown and self.keeps(json.loads(text), shown.error and shown.error.type):
+            if shown and self.planned.keeps(json.loads(text), shown.error and shown.error.type):
                 return shown
         job = await self.job(source)
         if job.done and not job.is_settled(retry_failed=self._retry_failed):
@@ -148,37 +159,7 @@ class Track(ABC, Generic[Opened]):
             job = await self.job(source)
         return job
 
-    def keeps(self, settings: Mapping[str, Any], error_type: str | None) -> bool:
-        """Return whether the run keeps a result with other settings that a record shows.
-
-        It keeps what has all that its own result would have, and more. With `retry_failed`, it keeps all that did not
-        fail.
-
-        Args:
-            settings: The model with its settings of that result.
-            error_type: Type of the error that it ended with; None if it ended well.
-        """
-        if error_type is not None and not SourceError(error_type, "").is_missing_stream:
-            return False
-        if self._retry_failed:
-            return True
-        has_extras = all(settings.get(name) or not self.job_settings.get(name) for name in self.extras)
-        return has_extras and not self.differences(settings)
-
-    def differences(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the names of the settings that make another result of what has these settings, not only add to it."""
-        ours, theirs = self._without_extras(self.job_settings), self._without_extras(settings)
-        return sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-
-    def _without_extras(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        # As JSON, in which tuples are lists.
-        return {name: value for name, value in json.loads(settings_text(settings)).items() if name not in self.extras}
-
-    def retries(self, error_type: str | None) -> bool:
-        """Return whether a job is tried again that an earlier run has ended with an error of this type, or None."""
-        return self._retry_failed and error_type is not None and not SourceError(error_type, "").is_missing_stream
-
-    def meet(self, tracks: Sequence[Track[Any]]) -> None:
+    def resolve_dependencies(self, tracks: Sequence[Track[Any]]) -> None:
         """Take note of all tracks of the run. Called once, when all of them have been entered.
 
         Raises:
@@ -224,9 +205,10 @@ class Track(ABC, Generic[Opened]):
     def items_per_count(self) -> float:
         """How many of what jobs are counted in, frames or samples, there are in what `counts` names."""
 
+    @property
     @abstractmethod
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:
-        """Return how many items a source of this duration and frame rate likely has; None if nobody can tell."""
+    def likely_items(self) -> Callable[[float, float], float | None]:
+        """Returns how many items a source of a duration and frame rate likely has; it can be sent to a driver."""
 
     @abstractmethod
     async def _prepare(self) -> None:
@@ -259,10 +241,8 @@ class Track(ABC, Generic[Opened]):
         """Save what is known about an opened source; the future is done when it is on the disk."""
         saved, total = self._opened_to_save(opened)
         info = saved.info
-        if info.duration_seconds > 0:
-            rate = info.average_fps if isinstance(info, VideoInfo) else None
-            self._run_meter.learn_header(path, Header(info.duration_seconds, rate))
-        self._run_meter.begun.set()
+        rate = info.average_fps if isinstance(info, VideoInfo) else None
+        self._node_meter.learn_header(path, Header(info.duration_seconds or None, rate))
         if not self._meter.is_open(path):
             missing = sum(self._share(opened, span.first, span.stop)[0] for span in job.missing)
             self._meter.opened(path, max(0.0, 1 - missing))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from reelscribe.client.joining import JoinedChunks
@@ -28,7 +29,7 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
     """Transcribes the audio of sources."""
 
     kind: ClassVar[Kind] = "transcript"
-    counts: ClassVar[Counts] = "seconds of sound"
+    counts: ClassVar[Counts] = "seconds of audio"
     item: ClassVar[str] = "chunk"
     extras = frozenset({"word_times"})
 
@@ -53,9 +54,10 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
         """Number of samples in a second."""
         return float(self._description.sample_rate)
 
-    def likely_items(self, seconds: float, frames_per_second: float) -> float | None:  # noqa: ARG002 - of videos alone
-        """Return how many chunks of audio there likely are."""
-        return max(seconds / self._description.chunk_seconds, 1.0) if seconds else 0.0
+    @property
+    def likely_items(self) -> Callable[[float, float], float | None]:
+        """Returns how many chunks of audio there likely are."""
+        return partial(likely_chunks, self._description.chunk_seconds)
 
     def _read_settings(self, description: SpeechDescription) -> Mapping[str, Any]:
         self.options.check(description)
@@ -120,3 +122,8 @@ class TranscriptTrack(ModelTrack[SpeechDescription, OpenedAudio, DecodedAudioBat
         """Return start and end of a stretch, in seconds of presentation time."""
         first, stop, start = stretch
         return start, round(start + (stop - first) / self._description.sample_rate, 6)
+
+
+def likely_chunks(chunk_seconds: float, seconds: float, frames_per_second: float) -> float:  # noqa: ARG001 - of videos alone
+    """Return how many chunks of audio there likely are."""
+    return max(seconds / chunk_seconds, 1.0) if seconds else 0.0

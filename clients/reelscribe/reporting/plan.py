@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reelscribe.reporting.forecast import TimeLeft
-from reelscribe.reporting.words import count, describe_duration, describe_time_left
+from reelscribe.reporting.formatting import count, describe_duration, describe_time_left
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Plan:
     """What a run has before it."""
 
     sources: int

@@ -1,14 +1,19 @@
-"""Which node works on which source and how many at once, and what happens to the sources of a node that is lost."""
+"""The leases of sources to nodes: which node works on which source, and what happens when a node is lost.
+
+`LeaseBook` decides what is leased, leased again, or given up; `Pace` how much at once; and `PendingNodes` how long the
+run waits for a node that starts or was lost, and when one is lost too often. None of them does any I/O.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reelscribe.reporting.words import count
+from reelscribe.reporting.formatting import count
 
 SUSPECT_LOSSES = 2
 """Number of lost nodes after which a source is suspected to be the cause. It is then leased alone to a node."""
@@ -22,9 +27,20 @@ LEASE_SECONDS = 4.0
 MOST_LEASES = 1024
 """Largest number of sources that are leased to a node at once."""
 
+PENDING_SECONDS = 60.0
+"""Seconds for which a node that starts, or was lost, is waited for where others cannot do something."""
+
+LOSSES_IN_A_ROW = 3
+"""Number of times that a node may be lost without having done a source, until it is not started again. Losses with a
+source that is suspected to be the cause do not count.
+"""
 
 MOST_UNSEEN = 100
 """Number of sources that a node cannot see, and that wait for others, from which on it gets no new ones."""
+
+
+class NodeLost(Exception):
+    """A node has died, or does not answer any more."""
 
 
 @dataclass
@@ -188,14 +204,18 @@ class Pace:
         self._rates: dict[str, float] = {}
         """Sources per second that each node has done lately."""
         self._finished: Counter[str] = Counter()
-        """Number of sources that each node has done since the last look."""
+        """Number of sources that each node has done since the last update."""
 
     def finished(self, node: str) -> None:
         """Count a source that a node has done."""
         self._finished[node] += 1
 
-    def look(self, node: str, seconds: float) -> None:
-        """Learn the speed of a node, so many seconds after the last look at it."""
+    def update_rates(self, nodes: Iterable[str], seconds: float) -> None:
+        """Learn the speed of nodes, so many seconds after the last update."""
+        for node in nodes:
+            self._update_rate(node, seconds)
+
+    def _update_rate(self, node: str, seconds: float) -> None:
         self._rates[node] = (self._rates.get(node, 0.0) + self._finished.pop(node, 0) / seconds) / 2
 
     def room(self, node: str, held: int, at_once: int) -> int:
@@ -228,3 +248,39 @@ def _why_hopeless(source: _Source, nodes: Collection[str]) -> str | None:
             " at the same path on all nodes, and run the command again"
         )
     return None
+
+
+class PendingNodes:
+    """The nodes that may be ready soon: those that start, and those that were lost and may start again."""
+
+    def __init__(self) -> None:
+        """Begin without nodes."""
+        self._until: dict[str, float] = {}
+        """Until when each node is waited for, by the clock of the loop."""
+        self._losses: Counter[str] = Counter()
+        """How often each node was lost since it has done a source."""
+
+    def names(self) -> set[str]:
+        """Return the names of the nodes that have not been waited for in vain."""
+        now = asyncio.get_running_loop().time()
+        return {name for name, until in self._until.items() if until > now}
+
+    def expect(self, name: str) -> None:
+        """Note that a node starts."""
+        self._until[name] = asyncio.get_running_loop().time() + PENDING_SECONDS
+
+    def forget(self, name: str) -> None:
+        """Note that a node is ready, or never will be."""
+        self._until.pop(name, None)
+
+    def has_done_a_source(self, name: str) -> None:
+        """Note that a node is of use."""
+        self._losses[name] = 0
+
+    def lost(self, name: str, *, with_suspect: bool) -> bool:
+        """Note that a node was lost, maybe by the fault of a suspect. Returns whether it may start again."""
+        self._losses[name] += not with_suspect
+        if self._losses[name] >= LOSSES_IN_A_ROW:
+            return False
+        self.expect(name)
+        return True

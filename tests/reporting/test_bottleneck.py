@@ -2,7 +2,7 @@
 
 import pytest
 
-from reelscribe.reporting.limits import Load, LoadWindow, Resources, find_limit
+from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
 
 FRAMES = Resources("frames", decode_workers=2, server_workers=4, requests_in_flight=32, cores=8)
 
@@ -11,7 +11,7 @@ WAITING_DECODERS = {**BUSY_DECODERS, "busy": 60.0}
 
 
 def limit(resources: Resources = FRAMES, *, sources_wait: bool = True, **load: float) -> str:
-    return find_limit(Load(**load), resources, sources_wait=sources_wait)
+    return find_bottleneck(Load(**load), resources, sources_wait=sources_wait)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_where_the_server_has_no_gpus_none_are_to_be_added():
 
 
 def test_audio_has_an_option_of_its_own():
-    sound = Resources("seconds of sound", 2, 4, 32, cores=8)
+    sound = Resources("seconds of audio", 2, 4, 32, cores=8)
     assert limit(sound, **BUSY_DECODERS) == "decoding is the limit: add --audio-workers"
 
 

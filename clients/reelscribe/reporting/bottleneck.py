@@ -83,7 +83,7 @@ class Resources:
     """Number of CPU cores that the client may use."""
 
 
-def find_limit(load: Load, resources: Resources, *, sources_wait: bool) -> str:
+def find_bottleneck(load: Load, resources: Resources, *, sources_wait: bool) -> str:
     """Return what limits the speed and what would help, in a few words.
 
     Args:
