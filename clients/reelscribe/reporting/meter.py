@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -139,12 +139,16 @@ class NodeFigures:
     name: str
     state: str = "starting"
     """How it is, in a few words."""
-    is_local: bool = False
-    """Whether it is part of this process, so that it is not told apart from the run."""
     sources_open: int = 0
     sources_done: int = 0
+    workers: Sequence[int] = ()
+    """Number of decode processes of each track; empty while it is not ready."""
     report: NodeReport | None = None
     """The figures that it reported last, since it was started last."""
+    read_report: Callable[[], NodeReport] | None = None
+    """Reads the figures of a node in this process; None for one that reports them."""
+    is_local: bool = False
+    """Whether it is a part of this process, and so not told apart from the run."""
 
     def snapshot(self, track: int) -> NodeSnapshot:
         """Return the figures at this moment, with the bottleneck of the track of this number."""
@@ -259,9 +263,10 @@ class Meter:
 
     def ended(self, node: NodeFigures) -> None:
         """Keep what a node has done before it is started again, or for good."""
+        self._read_reports()
         if node.report:
             self._ended = [_added([*self._ended, node.report])]
-        node.report, node.sources_open = None, 0
+        node.report, node.read_report, node.workers, node.sources_open = None, None, (), 0
 
     @property
     def replaced_processes(self) -> int:
@@ -270,6 +275,7 @@ class Meter:
 
     def snapshot(self) -> Snapshot:
         """Return the figures of the run now."""
+        self._read_reports()
         seconds = max(time.monotonic() - self._began, 1e-9)
         live = [node.report for node in self.nodes.values() if node.report]
         total = _added(self._reports)
@@ -310,13 +316,21 @@ class Meter:
 
     def costs(self) -> list[Costs]:
         """Return what sources have cost each track, those that are being decoded included, for the next run."""
+        self._read_reports()
         return [forecast.costs_with(self._in_progress(number)) for number, forecast in enumerate(self.forecasts)]
 
     @property
     def _reports(self) -> list[NodeReport]:
         return [*self._ended, *(node.report for node in self.nodes.values() if node.report)]
 
+    def _read_reports(self) -> None:
+        for node in self.nodes.values():
+            if node.read_report:
+                node.report = node.read_report()
+
     def _times_left(self) -> list[TimeLeft | None]:
+        for number, forecast in enumerate(self.forecasts):
+            forecast.workers = max(1, sum(node.workers[number] for node in self.nodes.values() if node.workers))
         return [forecast.time_left(self._in_progress(number)) for number, forecast in enumerate(self.forecasts)]
 
     def _longest(self, times: Sequence[TimeLeft | None]) -> TimeLeft | None:

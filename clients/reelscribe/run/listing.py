@@ -140,8 +140,8 @@ class Listing:
         self._paths = self._kept(find_sources(names, suffixes), exclude)
         self._lock = Lock()
         self._tracks: Sequence[PlannedTrack] = ()
-        self._taken = self._last = 0
-        """Numbers of the source that was taken last, and of the last one on the list."""
+        self._taken = self._found = self._last = 0
+        """Numbers of the source that was taken last, of the last one that may be taken, and of the last one."""
         self._contents: set[int] = set()
         """Contents of which earlier runs have done something, by 8 bytes of their digests."""
         self.count = 0
@@ -194,16 +194,18 @@ class Listing:
             added = await asyncio.to_thread(self._add, files, known, tracks)
             if limit is None:
                 on_more(added)
+                self._found = self._last
         if limit is not None:
             await asyncio.to_thread(self._limit, limit)
             for page in self._pages():
                 on_more(page)
+            self._found = self._last
         self._contents.clear()
         self.is_complete = True
 
     def take(self, most: int) -> list[ListedSource]:
         """Return up to so many sources that were not taken yet; none if more are still to be found, or all are."""
-        sources = self._page(self._taken, most)
+        sources = [source for source in self._page(self._taken, most) if source.number <= self._found]
         if sources:
             self._taken = sources[-1].number
         return sources
