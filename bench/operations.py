@@ -44,8 +44,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 
 MEBIBYTE = 2**20
 BODY_FRAMES = 53

@@ -37,8 +37,7 @@ from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 
 COLUMNS = (
     *("seconds", "RTFx", "ping p99, ms", "longest stall, ms", "p99 stall, ms"),

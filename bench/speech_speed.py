@@ -57,8 +57,7 @@ from reelscribe.client.models import SpeechClient
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.decode.sound.silence import SILENCE_DB, is_silent
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from transcripts.ctranslate2_conversion import convert
 
 SEED = 20_261_124

@@ -52,13 +52,13 @@ if TYPE_CHECKING:
     from reelscribe.run.one_source import caption_file as caption_file
     from reelscribe.run.one_source import describe_file as describe_file
     from reelscribe.run.one_source import transcribe_file as transcribe_file
+    from reelscribe.run.tracks.captions import CaptionOptions as CaptionOptions
     from reelscribe.run.tracks.captions import CaptionTrack as CaptionTrack
+    from reelscribe.run.tracks.clips import ClipOptions as ClipOptions
     from reelscribe.run.tracks.clips import ClipTrack as ClipTrack
-    from reelscribe.run.tracks.options import CaptionOptions as CaptionOptions
-    from reelscribe.run.tracks.options import ClipOptions as ClipOptions
-    from reelscribe.run.tracks.options import SpeechOptions as SpeechOptions
     from reelscribe.run.tracks.shots import ShotOptions as ShotOptions
     from reelscribe.run.tracks.shots import ShotTrack as ShotTrack
+    from reelscribe.run.tracks.transcripts import SpeechOptions as SpeechOptions
     from reelscribe.run.tracks.transcripts import TranscriptTrack as TranscriptTrack
 
 __version__ = "0.1.0"
@@ -96,12 +96,11 @@ _MODULES = {
     "management.api": ("ServerAddresses",),
     "management.client": ("ManagementClient",),
     "run.bulk": ("BulkRun", "Summary"),
-    "run.tracks.captions": ("CaptionTrack",),
-    "run.tracks.clips": ("ClipTrack",),
+    "run.tracks.captions": ("CaptionOptions", "CaptionTrack"),
+    "run.tracks.clips": ("ClipOptions", "ClipTrack"),
     "run.tracks.shots": ("ShotOptions", "ShotTrack"),
     "run.one_source": ("caption_file", "describe_file", "transcribe_file"),
-    "run.tracks.options": ("CaptionOptions", "ClipOptions", "SpeechOptions"),
-    "run.tracks.transcripts": ("TranscriptTrack",),
+    "run.tracks.transcripts": ("SpeechOptions", "TranscriptTrack"),
 }
 """The public names of each module."""
 

@@ -29,9 +29,9 @@ from reelscribe.errors import RequestRefused, UsageError, brief
 from reelscribe.results.annotations import NAME, escape_surrogates
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.one_source import caption_file, caption_frames, describe_file, transcribe_file, transcribe_samples
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions, ClipOptions, SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.clips import ClipOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from reelscribe.server.finding import FoundServer, find_servers
 from reelscribe.server.model_names import find_model
 

@@ -16,9 +16,8 @@ from reelscribe.contract.frames import FrameCaption
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support.browser import open_browser, violations
 from support.browsing import browsing, record_of_file, write_annotations
 from support.exporting import record

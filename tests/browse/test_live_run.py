@@ -20,8 +20,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.errors import MediaError
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.browsing import browsing, caption, write_annotations
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions

@@ -169,9 +169,9 @@ async def test_a_request_waits_no_longer_when_nothing_more_is_being_prepared(mon
     monkeypatch.setattr(JoinedFrames, "join_seconds", 10 * PATIENCE)
     async with FakeTorchServe() as server, connected(server) as client:
         joined = JoinedFrames(client, **LIMITS)
-        joined.wait_no_longer()
+        joined.flush()
         batches = [await joined.add(FRAMES[k : k + 1]) for k in (0, 1)]
-        joined.wait_no_longer()
+        joined.flush()
         answers = await asyncio.wait_for(asyncio.gather(*batches), PATIENCE)
     assert [frame_numbers(each) for each in answers] == [[0], [1]]
     assert sizes(server) == [2]

@@ -10,8 +10,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.cluster.driver import ClusterRun
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.server.finding import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster

@@ -31,7 +31,7 @@ def test_what_nodes_have_done_is_added_up():
     meter = meter_of(a=NodeFigures("a", "ready", report=REPORT), b=NodeFigures("b", "ready", report=REPORT))
     frames, sound = meter.snapshot().lanes
     assert (frames.done, frames.unsent, frames.requests, frames.retries) == (2400, 200, 80, 4)
-    assert (sound.counts, sound.done) == ("seconds of sound", 2 * 5400.4)
+    assert (sound.counts, sound.done) == ("seconds of audio", 2 * 5400.4)
 
 
 def test_the_speed_is_what_all_nodes_have_done_in_the_time_of_the_run(monkeypatch):

@@ -14,7 +14,7 @@ from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.sound.audio import AudioTask
 from reelscribe.decode_pool import audio_feed
-from reelscribe.decode_pool.audio_feed import ReadAudio
+from reelscribe.decode_pool.audio import ReadAudio
 from support.decoding import run_worker, write_levels
 
 RATE, CHUNK = 1000, 1500

@@ -24,7 +24,7 @@ from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.clip_video import ChosenClip, ClipVideo, ReadClip
 from reelscribe.decode.clips import ClipCutting, ClipTask
 from reelscribe.decode_pool import clip_feed
-from reelscribe.decode_pool.clip_feed import DecodedClipBatch, OpenedClips, ReadClips
+from reelscribe.decode_pool.clips import DecodedClipBatch, OpenedClips, ReadClips
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import DecoderDied, MediaError
@@ -142,7 +142,7 @@ def test_clips_of_different_sizes_in_one_batch_are_views_of_their_own_bytes():
 
 def test_a_small_batch_is_copied_so_that_its_slot_is_free():
     (batch,) = batches_of([(1, 16, 16, 10), (1, 16, 8, 20)])
-    copied = batch.unless_small()
+    copied = batch.copy_if_small()
     batch.slots.array(batch.slot, (SLOT_BYTES,), np.uint8)[:] = 0
     assert copied.slot is None
     assert outline(copied)[4] == [10, 20]

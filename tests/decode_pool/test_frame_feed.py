@@ -14,7 +14,7 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Span, VideoInfo
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
 from reelscribe.decode_pool import frame_feed
-from reelscribe.decode_pool.frame_feed import ReadFrames
+from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 
 SIZE = InputSize(32, 16)

@@ -11,7 +11,7 @@ import pytest
 from reelscribe.contract.source import Section, Span
 from reelscribe.decode.video import Video
 from reelscribe.decode_pool import process
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import MediaError, NoPictures
 from support.decoding import decode_processes

@@ -14,9 +14,9 @@ import pytest
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.source import Span
 from reelscribe.decode.sound.audio import Audio, AudioTask
-from reelscribe.decode_pool.audio_feed import DecodedAudioBatch, OpenedAudio, ReadAudio
+from reelscribe.decode_pool.audio import DecodedAudioBatch, OpenedAudio, ReadAudio
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoSound
+from reelscribe.errors import DecoderDied, DecoderStalled, MediaError, NoAudio
 from support.decoding import MISBEHAVING, decode_processes, write_levels
 from support.patience import PATIENCE
 
@@ -140,7 +140,7 @@ async def test_files_without_audio_or_of_another_kind_have_errors_of_their_own(c
                 packet.stream = stream
                 file.mux(packet)
     async with new_pool() as pool:
-        with pytest.raises(NoSound, match="it has no sound"):
+        with pytest.raises(NoAudio, match="it has no audio"):
             await Received().take(pool, task_of(media / "old.avi"))
         with pytest.raises(MediaError, match="not a media file"):
             await Received().take(pool, task_of(tmp_path / "x.mp4"))

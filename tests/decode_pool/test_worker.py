@@ -14,9 +14,9 @@ from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import Source, Span
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool import channel
-from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.frame_feed import ReadFrames
-from reelscribe.decode_pool.worker import serve
+from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.child.main import serve
+from reelscribe.decode_pool.frames import ReadFrames
 from support.decoding import run_worker
 from support.odd_library import write_sound
 from support.patience import PATIENCE
@@ -79,7 +79,7 @@ def test_heartbeats_come_while_decoding_makes_progress(media, monkeypatch, secon
 IMPORTS = """
 import sys
 before = set(sys.modules)
-import reelscribe.decode_pool.worker, reelscribe.decode_pool.{feed}
+import reelscribe.decode_pool.child.main, reelscribe.decode_pool.{feed}
 specs = [getattr(sys.modules[name], "__spec__", None) for name in set(sys.modules) - before]
 print(*(spec.name for spec in specs if spec))
 """
@@ -107,6 +107,6 @@ def test_a_process_whose_parent_died_before_it_was_ready_exits():
     """It would outlive the run while it hangs on a disk. Here the parent is taken for another one that is dead."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    command = [sys.executable, "-m", "reelscribe.decode_pool.worker", "0", "1", "1", str(dead.pid)]
+    command = [sys.executable, "-m", "reelscribe.decode_pool.child.main", "0", "1", "1", str(dead.pid)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as orphan:  # a worker would wait for commands
         assert orphan.wait(PATIENCE) == 0

@@ -48,7 +48,7 @@ def test_where_the_server_has_no_gpus_none_are_to_be_added():
 
 
 def test_audio_has_an_option_of_its_own():
-    sound = Resources("seconds of sound", 2, 4, 32, cores=8)
+    sound = Resources("seconds of audio", 2, 4, 32, cores=8)
     assert limit(sound, **BUSY_DECODERS) == "decoding is the limit: add --audio-workers"
 
 

@@ -39,7 +39,7 @@ class Run:
 
     def with_sound(self) -> TrackMeter:
         """One more lane, with one decode process and two workers."""
-        resources = Resources("seconds of sound", decode_workers=1, server_workers=2, requests_in_flight=32)
+        resources = Resources("seconds of audio", decode_workers=1, server_workers=2, requests_in_flight=32)
         return self.meter.track(resources, Readings(decoded=lambda: 77.5))
 
     @property
@@ -85,7 +85,7 @@ def test_seconds_of_sound_are_counted_beside_frames(run):
     assert (now.frames, now.audio_seconds, now.media_hours_per_hour) == (40, 2.5, 36.0)
     assert [(lane.counts, lane.done, lane.decoded) for lane in now.lanes] == [
         ("frames", 40, 0),
-        ("seconds of sound", 2.5, 77.5),
+        ("seconds of audio", 2.5, 77.5),
     ]
 
 

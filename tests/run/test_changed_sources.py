@@ -13,8 +13,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.results.ledger import Ledger
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, captions
 from support.videos import write
 

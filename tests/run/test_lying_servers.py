@@ -14,8 +14,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import ServerError
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.wire import IDENTITY_HEADER
 from support.fake_torchserve import FakeTorchServe
 from support.lying_server import LyingServer, as_json, write_without_end

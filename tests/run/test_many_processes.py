@@ -19,8 +19,7 @@ from reelscribe.contract.frames import FrameCaption
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool import frame_feed
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support import odd_media
 from support.fake_torchserve import FakeTorchServe, Received
 from support.odd_library import make_library

@@ -21,8 +21,7 @@ from reelscribe.reporting.progress import Progress
 from reelscribe.results.known_files import KnownFiles
 from reelscribe.run import plan
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 

@@ -15,14 +15,13 @@ from reelscribe.contract.source import Section
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, TranscriptionOptions, Word
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions, SpeechOptions
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from reelscribe.run.tracks.prompts import (
     fill,
     has_field,
     words_between,
 )
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support import odd_media
 from support.clip_runs import clip_server, records
 from support.fake_torchserve import SPEECH, FakeTorchServe, refused

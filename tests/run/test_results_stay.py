@@ -13,8 +13,7 @@ from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Transcrip
 from reelscribe.errors import ServerError, UsageError
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 from support.fake_torchserve import SPEECH, Answer, FakeTorchServe, Received, captions, refused, transcripts
 
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-
 from reelscribe.run.tracks.sender import SourceSender
 
 

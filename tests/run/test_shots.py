@@ -16,8 +16,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.bulk import BulkRun, Summary
 from reelscribe.run.plan import Outlooks
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.shots import ShotOptions, ShotTrack
 from support.decoding import MISBEHAVING
 from support.fake_torchserve import FakeTorchServe, captions

@@ -8,7 +8,7 @@ from reelscribe import BulkRun, Server, SpeechClient, TranscriptTrack
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.options import SpeechOptions, chunk_samples
+from reelscribe.run.tracks.transcripts import SpeechOptions, chunk_samples
 from support.fake_torchserve import SPEECH, FakeTorchServe
 
 OF_ONE_LANGUAGE = replace(SPEECH, languages=(), tasks=("transcribe",), word_times=False)

@@ -9,8 +9,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.results.ledger_reader import LedgerReader
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Gate, captions
 from support.patience import PATIENCE
 

@@ -21,8 +21,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.pages.views import Site
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 

@@ -10,8 +10,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import ClipClient
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 from support.fake_torchserve import CLIPS, Answer, FakeTorchServe, descriptions
 from support.patience import PATIENCE
 from support.sending import no_waiting

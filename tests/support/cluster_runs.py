@@ -9,7 +9,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.cluster.driver import ClusterRun
 from reelscribe.decode.sampling import Sampling
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.server.finding import FoundServer
 from support.fake_torchserve import FakeTorchServe
 from support.local_cluster import LocalCluster

@@ -28,7 +28,7 @@ FRAMES = TrackSnapshot(
     eta_seconds=754.0,
 )
 SOUND = replace(
-    FRAMES, counts="seconds of sound", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
+    FRAMES, counts="seconds of audio", done=5400.4, bottleneck="the server is the limit: add GPUs", eta_seconds=60.0
 )
 
 SNAPSHOT = Snapshot(

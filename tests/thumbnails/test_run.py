@@ -14,8 +14,7 @@ from reelscribe.decode.clips import ClipCutting
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode_pool import frame_feed
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.thumbnails.store import ThumbnailStore
 from support import odd_media
 from support.clip_runs import clip_server, describe

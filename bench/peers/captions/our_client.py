@@ -25,8 +25,7 @@ from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
 from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 
 
 class RecordedClient(CaptionClient):

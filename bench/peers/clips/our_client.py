@@ -25,8 +25,7 @@ from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
 from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 
 
 class RecordedClient(ClipClient):

@@ -125,7 +125,7 @@ class ClusterRun:
         self._broken = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
             folder = await stack.enter_async_context(self._folder)
-            suffixes = MEDIA_SUFFIXES if any(spec.needs_sound for spec in self._specs) else VIDEO_SUFFIXES
+            suffixes = MEDIA_SUFFIXES if any(spec.needs_audio for spec in self._specs) else VIDEO_SUFFIXES
             sources = iter_sources(names, suffixes, self._exclude)
             self._listing = await stack.enter_async_context(Listing(sources, self._wake.set))
             self._book = LeaseBook(self._next_sources)

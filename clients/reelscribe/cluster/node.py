@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import reelscribe
 from reelscribe._tasks import Turns, cancel_all
@@ -31,7 +30,6 @@ from reelscribe.errors import ReelscribeError
 from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.meter import Meter
 from reelscribe.run.annotating import Annotator
-from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.track import Stopped, Track
 
 FENCE_SECONDS = 45.0
@@ -142,10 +140,10 @@ class Node:
             server.ended.add_done_callback(self._server_ended)
             specs = [track.on([server.found]) for track in specs]
         opened = [await track.open(stack) for track in specs]
-        self._tracks: list[Track[Any]] = [await stack.enter_async_context(track) for track in opened]
+        self._tracks: list[Track] = [await stack.enter_async_context(track) for track in opened]
         self._meter = Meter(0, ())
         for track in self._tracks:
-            track.meet(self._tracks)
+            track.resolve_dependencies(self._tracks)
             track.count_in(self._meter)
             await track.begin(self._link)
         self._annotator = Annotator(self._tracks, self._link, self._meter)
@@ -166,8 +164,7 @@ class Node:
                 self._link.answered(values)
             case messages.Share(requests_in_flight):
                 for track in self._tracks:
-                    if isinstance(track, ModelTrack):
-                        track.limit_requests(requests_in_flight)
+                    track.limit_requests(requests_in_flight)
             case messages.Tokens(texts):
                 self._tokens.write(texts)
             case messages.GiveBack(most):

@@ -107,7 +107,7 @@ class Snapshot:
     @property
     def audio_seconds(self) -> float:
         """Seconds of audio that were transcribed in this run, including silence."""
-        return self._done("seconds of sound")
+        return self._done("seconds of audio")
 
     @property
     def slowest(self) -> TrackSnapshot | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from reelscribe.reporting.words import describe_duration
 
-Counts = Literal["frames", "seconds of sound", "clips", "seconds of video"]
+Counts = Literal["frames", "seconds of audio", "clips", "seconds of video"]
 """Units in which tracks count their progress. They appear in ledgers and in --json-log."""
 
 
@@ -46,7 +46,7 @@ class Unit:
 
 UNITS: dict[Counts, Unit] = {
     "frames": Unit("frames", "captions", "--decode-workers", True, "caption", "of these reused from an earlier frame"),
-    "seconds of sound": Unit(
+    "seconds of audio": Unit(
         "sound", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
     ),
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),

@@ -36,9 +36,7 @@ from reelscribe.run.annotating import Annotated, Annotator
 from reelscribe.run.folder import RunFolder
 from reelscribe.run.plan import Outlooks, Plan, make_plan
 from reelscribe.run.sources import find_sources, leave_out
-from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.track import Stopped, Track
-from reelscribe.run.tracks.transcripts import TranscriptTrack
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class BulkRun:
 
     def __init__(
         self,
-        tracks: Sequence[Track[Any]],
+        tracks: Sequence[Track],
         out: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
@@ -192,18 +190,18 @@ class BulkRun:
         for track in self._tracks:
             await stack.enter_async_context(track)
         for track in self._tracks:
-            track.meet(self._tracks)
+            track.resolve_dependencies(self._tracks)
 
     def _keep_thumbnails(self) -> None:
         """Let one track keep thumbnails: that of clips, which knows the shots more often, or else that of captions."""
-        by_kind = {track.kind: track for track in self._tracks if isinstance(track, ModelTrack)}
+        by_kind = {track.kind: track for track in self._tracks if track.can_keep_thumbnails}
         track = by_kind.get("clips") or by_kind.get("captions")
         if track and self._thumbnails != 0:
             track.keep_thumbnails(self._out, self._thumbnails)
 
     async def _find(self, names: Sequence[str]) -> tuple[list[str], int]:
         """Return the paths of the sources, and how many were left out of them."""
-        audio = any(isinstance(track, TranscriptTrack) for track in self._tracks)
+        audio = any(track.needs_audio for track in self._tracks)
         suffixes = MEDIA_SUFFIXES if audio else VIDEO_SUFFIXES
         found = await asyncio.to_thread(find_sources, names, suffixes)
         kept = leave_out(found, self._exclude)

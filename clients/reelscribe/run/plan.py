@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from reelscribe._files import file_stat, size_in
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
-from reelscribe.decode_pool.digests import SMALL_BYTES
+from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize
@@ -105,7 +104,7 @@ class Plan:
 def make_plan(
     paths: Sequence[str],
     out: Path,
-    tracks: Sequence[Track[Any]],
+    tracks: Sequence[Track],
     *,
     excluded: int = 0,
     limit: int | None = None,
@@ -145,7 +144,7 @@ def _count_others(out: Path, sources: Sequence[PlannedSource]) -> tuple[int, int
     return len(errors), sum(error is not None for error in errors)
 
 
-def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: set[str]) -> PlannedSource:
+def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track], seen: set[str]) -> PlannedSource:
     video = os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES
     stat = file_stat(path)
     header = known.header(path, stat)
@@ -169,7 +168,7 @@ def _look_up(path: str, known: KnownFiles, tracks: Sequence[Track[Any]], seen: s
     return PlannedSource(path, stat, size, header, done, frozenset(changed))
 
 
-def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> PlannedShare:
+def _share(job: KnownJob | None, track: Track, seconds: float | None) -> PlannedShare:
     if job is None:
         return PlannedShare()
     amount = job.searched if track.item is None else job.saved / track.items_per_count
@@ -185,7 +184,7 @@ def _share(job: KnownJob | None, track: Track[Any], seconds: float | None) -> Pl
 class Outlooks:
     """Finds out how long the sources of a plan are, and what a run has before it."""
 
-    def __init__(self, plan: Plan, tracks: Sequence[Track[Any]], meter: Meter) -> None:
+    def __init__(self, plan: Plan, tracks: Sequence[Track], meter: Meter) -> None:
         """Tell a meter what to expect.
 
         Args:

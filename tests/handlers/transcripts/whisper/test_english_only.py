@@ -12,7 +12,7 @@ from reelscribe import BulkRun, Server, SpeechClient, TranscriptTrack
 from reelscribe.contract.model import SpeechDescription
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.errors import UsageError
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_context import FakeContext, parsed
 from support.fake_torchserve import FakeTorchServe
 from support.tiny_models import save_whisper
