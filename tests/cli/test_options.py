@@ -33,7 +33,6 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
         "http://127.0.0.1:1",
         "--fps",
         "0.5",
-        "--no-stream",
         "--language",
         "en",
         "--stall-seconds",
@@ -51,7 +50,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     assert started["cues"] == "captions"
     assert captioner.servers == speech_model.servers
     assert (captioner.name, speech_model.name) == ("blip2", "whisper")
-    assert (captions.sampling.fps, captions.stream, captions.decode_workers) == (0.5, False, 3)
+    assert (captions.sampling.fps, captions.decode_workers) == (0.5, 3)
     assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
 
 

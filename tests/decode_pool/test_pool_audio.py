@@ -99,8 +99,8 @@ async def test_audio_arrives_in_chunks_and_silence_as_stretches(clip):
 async def test_the_audio_is_described_first_and_its_length_at_its_end(clip):
     start, end = (await read_all(task_of(clip))).opened
     with Audio(task_of(clip)) as audio:
-        assert start == OpenedAudio(audio.info, samples=None, why_incomplete=None)
-        assert end == OpenedAudio(audio.info, samples=12_000, why_incomplete=None)
+        assert start == OpenedAudio(audio.info, samples=None, why_incomplete=None, sample_rate=RATE)
+        assert end == OpenedAudio(audio.info, samples=12_000, why_incomplete=None, sample_rate=RATE)
 
 
 async def test_chunks_are_those_of_the_decoder(media):
@@ -144,7 +144,7 @@ async def test_files_without_audio_or_of_another_kind_have_errors_of_their_own(c
             await Received().take(pool, task_of(media / "old.avi"))
         with pytest.raises(MediaError, match="not a media file"):
             await Received().take(pool, task_of(tmp_path / "x.mp4"))
-        with pytest.raises(MediaError, match="expected sound, or at least pictures, got neither"):
+        with pytest.raises(MediaError, match="expected audio, or at least pictures, got neither"):
             await Received().take(pool, task_of(tmp_path / "text.mkv"))
         with pytest.raises(MediaError, match='the format that FFmpeg calls "srt", which is not read'):
             await Received().take(pool, task_of(tmp_path / "x.srt"))

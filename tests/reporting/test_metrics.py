@@ -36,9 +36,9 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
     assert figures["reelscribe_run_sources_failed_total",] == 1
     assert figures["reelscribe_run_errors_total", "MediaError"] == 1
     assert figures["reelscribe_run_frames_total",] == 1200
-    assert figures["reelscribe_run_sound_seconds_total",] == 5400.4
+    assert figures["reelscribe_run_audio_seconds_total",] == 5400.4
     assert figures["reelscribe_run_decode_busy_seconds_total", "frames"] == 0.5 * 60
-    assert figures["reelscribe_run_server_busy_seconds_total", "sound"] == 0.9 * 60
+    assert figures["reelscribe_run_server_busy_seconds_total", "audio"] == 0.9 * 60
     assert figures["reelscribe_run_request_time_ratio", "frames", "queue"] == 0.2
     assert figures["reelscribe_run_stall_longest_seconds",] == 0.02
 

@@ -225,7 +225,7 @@ CUT = SourceError("MediaError", "cut short")
         ({"captions": NO_PICTURES, "transcript": None}, None),
         (
             {"captions": NO_PICTURES, "transcript": NO_SOUND},
-            ("NoPictures", "pictures: expected a video stream; sound: it has no audio"),
+            ("NoPictures", "pictures: expected a video stream; audio: it has no audio"),
         ),
         ({"captions": CUT, "transcript": NO_SOUND}, CUT),
         ({"captions": NO_PICTURES, "transcript": CUT}, CUT),
@@ -234,7 +234,7 @@ CUT = SourceError("MediaError", "cut short")
         ({"captions": CUT, "transcript": CUT}, CUT),
         (
             {"captions": REFUSED, "transcript": CUT},
-            ("RequestRefused", "pictures: 3 frames have no caption; sound: cut short"),
+            ("RequestRefused", "pictures: 3 frames have no caption; audio: cut short"),
         ),
         ({"shots": None}, None),
         ({"shots": NO_PICTURES}, NO_PICTURES),

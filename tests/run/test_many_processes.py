@@ -17,7 +17,7 @@ from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.contract.frames import FrameCaption
 from reelscribe.decode.sampling import Sampling
-from reelscribe.decode_pool import frame_feed
+from reelscribe.decode_pool import frames as frame_commands
 from reelscribe.run.bulk import BulkRun
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support import odd_media
@@ -93,7 +93,7 @@ async def annotate(library: Path, out: Path, options: CaptionOptions) -> tuple[b
 
 @pytest.mark.parametrize("choice", OPTIONS if TORTURE else ["every", "fps", "keyframes"])
 async def test_records_are_those_of_one_process(library, tmp_path, monkeypatch, choice):
-    monkeypatch.setattr(frame_feed, "PORTION_SECONDS", 1e-9)
+    monkeypatch.setattr(frame_commands, "PORTION_SECONDS", 1e-9)
     options = OPTIONS[choice]
     alone, entry_points = await annotate(library, tmp_path / "1", with_workers(options, 1))
     assert not any(entry_points.values())

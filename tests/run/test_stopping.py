@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
@@ -31,16 +29,15 @@ class WatchedClient(CaptionClient):
 
         self.in_flight.acquire = acquire_and_count
 
-    async def caption(self, frames, permit=None):
+    async def request(self, operation, items, permit=None):
         self.calls += 1
-        return await super().caption(frames, permit)
+        return await super().request(operation, items, permit)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_of_the_batches_that_may_not_be_sent_yet_one_request_is_formed(media, tmp_path, stream):
+async def test_of_the_batches_that_may_not_be_sent_yet_one_request_is_formed(media, tmp_path):
     gate, sources = Gate(), ["old.avi", "full-chroma.mkv", "variable-rate.mp4"]
     async with FakeTorchServe(gate) as server, WatchedClient(server, expected=3) as client:
-        options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3, stream=stream)
+        options = CaptionOptions(Sampling(every=1), frames_per_request=2, decode_workers=3)
         run = BulkRun([CaptionTrack(client, options)], tmp_path)
         running = asyncio.create_task(run.run([str(media / name) for name in sources]))
         await asyncio.wait_for(client.asked.wait(), PATIENCE)  # one more than may be sent

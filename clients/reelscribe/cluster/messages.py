@@ -1,4 +1,4 @@
-"""What the driver of a run over many machines and its nodes tell each other. No frame and no sound is among it."""
+"""What the driver of a run over many machines and its nodes tell each other. No frame and no audio is among it."""
 
 from __future__ import annotations
 

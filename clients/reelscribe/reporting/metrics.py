@@ -89,7 +89,7 @@ def _source_metrics(snapshot: Snapshot, errors: Counter[str]) -> Iterator[Metric
     yield failures
     yield _counter("frames", "Frames that were captioned, including reused ones", snapshot.frames)
     yield _counter("clips", "Clips that were described", snapshot.clips)
-    yield _counter("sound_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
+    yield _counter("audio_seconds", "Seconds of audio that were transcribed, including silence", snapshot.audio_seconds)
     if snapshot.eta_seconds is not None:
         yield _gauge("eta_seconds", "Seconds until the run is done, at its mean speed", snapshot.eta_seconds)
 

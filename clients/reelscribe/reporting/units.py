@@ -22,7 +22,7 @@ class Unit:
     option: str
     """Option that adds decode processes to the track."""
     pictures: bool
-    """Whether the track takes the pictures of a source, and not its sound."""
+    """Whether the track takes the pictures of a source, and not its audio."""
     counted: str
     """What an amount is, as the summary says it: an item in the singular, such as "caption", or media with what was
     done to it, such as "audio transcribed"."""
@@ -47,7 +47,7 @@ class Unit:
 UNITS: dict[Counts, Unit] = {
     "frames": Unit("frames", "captions", "--decode-workers", True, "caption", "of these reused from an earlier frame"),
     "seconds of audio": Unit(
-        "sound", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
+        "audio", "audio", "--audio-workers", False, "audio transcribed", "of this silent", is_time=True
     ),
     "clips": Unit("clips", "clips", "--decode-workers", True, "description"),
     "seconds of video": Unit("shots", "shots", "--decode-workers", True, "video searched for shots", is_time=True),
