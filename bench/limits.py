@@ -68,7 +68,7 @@ from reelscribe.archive import build as archive
 from reelscribe.contract.frames import FrameArray, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import Video, VideoTask
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from runtime.settings import ModelSettings
 
 WORKERS, BATCH_SIZE = 2, 1

@@ -36,7 +36,7 @@ from lib.delivery import RESOLUTIONS, Delivered, WholeRun
 from lib.report import Report, publish, take_turns
 from libraries import repeat_video, write_library, write_video
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 
 SMALL, LARGE = RESOLUTIONS[0], RESOLUTIONS[-1]
 DEVICE = 100.0

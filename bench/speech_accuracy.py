@@ -43,7 +43,7 @@ from lib.recordings import Recording, long_recordings, short_recordings
 from reelscribe.contract.chunking import Cutting
 from reelscribe.contract.speech import TranscriptionOptions
 from reelscribe.results.batches import SavedAudioBatch
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 
 SHORT_SEED, LONG_SEED = 20_261_122, 20_261_123
 RECORDING_SECONDS = (60, 300)

@@ -36,9 +36,8 @@ from lib.report import Spread
 from lib.speech_files import long_library, short_library
 from reelscribe.client.endpoint import Server
 from reelscribe.client.models import SpeechClient
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.options import SpeechOptions
-from reelscribe.run.tracks.transcripts import TranscriptTrack
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.transcripts import SpeechOptions, TranscriptTrack
 
 COLUMNS = (
     *("seconds", "RTFx", "ping p99, ms", "longest stall, ms", "p99 stall, ms"),
@@ -64,7 +63,7 @@ class Figures:
 async def transcribe(serving: Serving, folder: Path, out: Path, options: SpeechOptions) -> Summary:
     """Transcribe a folder with the whole client."""
     async with SpeechClient([Server(serving.url, serving.token)], serving.model) as client:
-        return await BulkRun([TranscriptTrack(client, options)], out).run([str(folder)])
+        return await Run([TranscriptTrack(client, options)], out).run([str(folder)])
 
 
 def measure(serving: Serving, folder: Path, out: Path, processes: int) -> Figures:

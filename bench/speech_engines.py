@@ -25,7 +25,7 @@ from lib.local_speech import LocalSpeech
 from lib.report import Report, publish
 from reelscribe.contract.speech import ChunkTranscript, TranscriptionOptions
 from reelscribe.decode.sound.audio import Audio
-from reelscribe.run.tracks.options import SpeechOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from transcripts.ctranslate2_conversion import convert
 
 MEDIA = Path(__file__).resolve().parent.parent / "demo" / "media"

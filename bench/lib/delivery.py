@@ -29,12 +29,11 @@ from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.frame_feed import DecodedFrameBatch, ReadFrames
+from reelscribe.decode_pool.frames import DecodedFrameBatch, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import RequestRefused
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 
 RESOLUTIONS = ((480, 270), (640, 360), (1280, 720), (1920, 1080))
 FRAMES_PER_REQUEST = 32
@@ -222,7 +221,7 @@ async def _run(
 ) -> tuple[TimedClient, Summary]:
     servers = [Server(serving.url, serving.token) for serving in servings]
     async with TimedClient(servers, servings[0].model) as client:
-        return client, await BulkRun([CaptionTrack(client, options)], out).run([*map(str, paths)])
+        return client, await Run([CaptionTrack(client, options)], out).run([*map(str, paths)])
 
 
 def _client_cpu_seconds() -> float:

@@ -24,7 +24,7 @@ from lib.delivery import RESOLUTIONS, WholeRun
 from lib.report import Report, publish, take_turns
 from libraries import repeat_video, write_video
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 
 FRAMES_PER_SECOND = 30
 CLIP_FRAMES = 150

@@ -34,7 +34,7 @@ from lib.report import Report, Spread, publish, take_turns
 from libraries import drawn_frames, panned_frames, write_library, write_short_library
 from reelscribe.archive import build as archive
 from reelscribe.decode.sampling import Sampling
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 
 DEMO, EMULATED = "demo", "emulated"
 WORKERS = 2

@@ -25,7 +25,7 @@ VARIANTS: dict[str, list[str]] = {
     "frames": ["annotate", "--frames", "8", "--resize", "planes"],
     "keyframes": ["annotate", "--keyframes"],
     "words": ["annotate", "--word-times", "--vad"],
-    "language": ["annotate", "--language", "fr", "--task", "translate", "--no-stream", "--frames-per-request", "5"],
+    "language": ["annotate", "--language", "fr", "--task", "translate", "--frames-per-request", "5"],
     "caption": ["caption"],
     "transcribe": ["transcribe"],
 }

@@ -12,8 +12,9 @@ from reelscribe.cli.options.pictures import ClipOptions, FrameOptions, PictureOp
 from reelscribe.cli.options.run import RunOptions
 from reelscribe.cli.options.sound import AudioOptions
 from reelscribe.decode.shots import ShotDetection
-from reelscribe.run.tracks.options import CaptionOptions, SpeechOptions
+from reelscribe.run.tracks.captions import CaptionOptions
 from reelscribe.run.tracks.shots import ShotOptions
+from reelscribe.run.tracks.transcripts import SpeechOptions
 from support.fake_torchserve import CLIPS, DESCRIPTION
 
 RUN = RunOptions(sources=["a.mp4"], out=Path("out"))
@@ -32,7 +33,6 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
         "http://127.0.0.1:1",
         "--fps",
         "0.5",
-        "--no-stream",
         "--language",
         "en",
         "--stall-seconds",
@@ -50,7 +50,7 @@ def test_options_of_the_command_line_and_the_environment_reach_the_run(started, 
     assert started["cues"] == "captions"
     assert captioner.servers == speech_model.servers
     assert (captioner.name, speech_model.name) == ("blip2", "whisper")
-    assert (captions.sampling.fps, captions.stream, captions.decode_workers) == (0.5, False, 3)
+    assert (captions.sampling.fps, captions.decode_workers) == (0.5, 3)
     assert (captions.stall_seconds, speech.stall_seconds) == (5, 5)
 
 

@@ -7,7 +7,7 @@ import pickle
 
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Call, Failed, Lease, Said, cut
-from reelscribe.cluster.node import Node, NodeSpec, version
+from reelscribe.cluster.remote_node import Node, NodeSpec, version
 from reelscribe.cluster.session import NodeSession
 from reelscribe.errors import UsageError
 from reelscribe.results.ledger import Ledger

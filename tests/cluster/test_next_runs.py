@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from reelscribe.cluster import messages
+from reelscribe.run import messages
 from reelscribe.errors import OutputError
 from support.cluster_runs import AT_ONCE, cluster_run, completed, records, sent
 from support.fake_torchserve import FakeTorchServe, Gate, captions, refused

@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 
 from reelscribe._track_specs import ShotSpec
-from reelscribe.cluster import messages
+from reelscribe.run import messages
 from reelscribe.cluster import node as node_module
-from reelscribe.cluster.node import Node, NodeSpec
+from reelscribe.cluster.remote_node import Node, NodeSpec
 from reelscribe.run.tracks.shots import ShotOptions
 from support.patience import PATIENCE
 
@@ -17,7 +17,7 @@ async def said(node: Node, kind):
         for message in await asyncio.wait_for(node.listen(), PATIENCE):
             if isinstance(message, kind):
                 return message
-            if isinstance(message, messages.Call):
+            if isinstance(message, mail.Call):
                 await node.tell([messages.Answers([(message.number, 1)])])
 
 

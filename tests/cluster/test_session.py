@@ -8,7 +8,7 @@ import pytest
 from reelscribe.cluster import messages, session
 from reelscribe.cluster.figures import NodeFigures
 from reelscribe.cluster.messages import Call
-from reelscribe.cluster.node import NodeSpec, version
+from reelscribe.cluster.remote_node import NodeSpec, version
 from reelscribe.cluster.session import NodeLost, NodeSession
 from reelscribe.contract.source import Source
 from reelscribe.errors import NodeRefused, OutputError
@@ -37,7 +37,7 @@ class ScriptedNode:
     async def begin(self, spec) -> None:
         assert spec == SPEC
 
-    async def tell(self, mail) -> None:
+    async def tell(self, letters) -> None:
         for message in mail:
             self.told.put_nowait(message)
 
@@ -110,7 +110,7 @@ async def test_a_node_that_takes_no_messages_is_lost(sessions, monkeypatch):
     monkeypatch.setattr(session, "SILENCE_SECONDS", 0.01)
 
     class Deaf(ScriptedNode):
-        async def tell(self, mail) -> None:
+        async def tell(self, letters) -> None:
             await asyncio.Event().wait()
 
         async def listen(self) -> list:

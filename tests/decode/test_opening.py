@@ -12,7 +12,7 @@ from PIL import Image
 import reelscribe
 from reelscribe.contract.frames import InputSize
 from reelscribe.contract.source import MEDIA_SUFFIXES, VIDEO_SUFFIXES
-from reelscribe.decode_pool.facts import read_header
+from reelscribe.decode_pool.child.files import read_header
 from reelscribe.errors import MediaError
 from reelscribe.thumbnails.maker import make_thumbnails
 from reelscribe.thumbnails.previews import make_preview

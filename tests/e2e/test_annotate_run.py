@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
-from reelscribe import BulkRun, OutputError, Server, SpeechClient, TranscriptTrack
+from reelscribe import Run, OutputError, Server, SpeechClient, TranscriptTrack
 from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
 from support.audio import write
@@ -212,7 +212,7 @@ async def test_a_transcript_in_a_program(server, media, tmp_path):
         texts.extend(utterance.text for utterance in record.transcript_result.utterances())
 
     async with SpeechClient([Server(server.url, server.token)], "speech") as client:
-        run = BulkRun([TranscriptTrack(client)], tmp_path, on_record=on_record)
+        run = Run([TranscriptTrack(client)], tmp_path, on_record=on_record)
         summary = await run.run([str(media / "spoken.mp4")])
     assert summary.failed == 0
     assert texts == [utterance["text"] for utterance in read_records(tmp_path)[0]["segments"]]

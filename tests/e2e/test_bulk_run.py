@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from demo_server import CONFIG
 from emulated_server import Emulated, serve_all_emulated
-from reelscribe import BulkRun, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
+from reelscribe import Run, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
 from reelscribe.cli import app
 from support.odd_library import write
 from support.patience import PATIENCE
@@ -287,6 +287,6 @@ async def test_a_run_in_a_program(server, media, tmp_path):
         counts.append(len(list(record.caption_result.captions())))
 
     async with server.client() as client:
-        summary = await BulkRun([CaptionTrack(client, EVERY_FRAME)], tmp_path, on_record=on_record).run(clips)
+        summary = await Run([CaptionTrack(client, EVERY_FRAME)], tmp_path, on_record=on_record).run(clips)
     assert summary.failed == 0
     assert counts == [len(record["captions"]) for record in read_records(tmp_path)]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from demo_server import CONFIG
 from emulated_server import serve_emulated
 from reelscribe import (
-    BulkRun,
+    Run,
     CaptionClient,
     CaptionOptions,
     CaptionTrack,
@@ -103,7 +103,7 @@ class Runs:
         """Run to the end, and return what was written."""
         self._count += 1
         out = self._folder / f"run-{self._count}"
-        run = BulkRun([CaptionTrack(self._client, EVERY_FRAME)], out, on_record=lambda _: self.under_way.set())
+        run = Run([CaptionTrack(self._client, EVERY_FRAME)], out, on_record=lambda _: self.under_way.set())
         summary = await run.run([str(self._clips)])
         self.under_way.clear()
         assert summary.failed == 0

@@ -20,9 +20,8 @@ from reelscribe.reporting.plan import Plan
 from reelscribe.reporting.progress import Progress
 from reelscribe.results.known_files import KnownFiles
 from reelscribe.run import plan
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.fake_torchserve import FakeTorchServe, Received, captions
 from support.patience import PATIENCE
 
@@ -53,7 +52,7 @@ class Runs:
 
     async def _do(self, what: str, options: CaptionOptions | None, **choice):
         async with CaptionClient([Server(self.server.url)], "captioner") as client:
-            self.latest = BulkRun([CaptionTrack(client, options)], self._out, **choice)
+            self.latest = Run([CaptionTrack(client, options)], self._out, **choice)
             return await asyncio.wait_for(getattr(self.latest, what)([str(self._library)]), PATIENCE)
 
 

@@ -20,9 +20,8 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.pages.queries import TEXT_KINDS, LibraryQuery, SearchQuery
 from reelscribe.pages.views import Site
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from support.exporting import record
 from support.fake_torchserve import FakeTorchServe, captions
 
@@ -72,7 +71,7 @@ async def caption(out: Path, *paths: Path, **options) -> None:
     """Caption videos with a model that is none."""
     async with FakeTorchServe(captions) as server, CaptionClient([Server(server.url)], "captioner") as client:
         track = CaptionTrack(client, CaptionOptions(sampling=Sampling(every=1), **options))
-        await BulkRun([track], out, thumbnails=0).run([*map(str, paths)])
+        await Run([track], out, thumbnails=0).run([*map(str, paths)])
 
 
 def names(index: SourceIndex, **filters) -> list[str]:

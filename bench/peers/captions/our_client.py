@@ -24,9 +24,8 @@ from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun
-from reelscribe.run.tracks.captions import CaptionTrack
-from reelscribe.run.tracks.options import CaptionOptions
+from reelscribe.run.driver import Run
+from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 
 
 class RecordedClient(CaptionClient):
@@ -56,7 +55,7 @@ async def caption(
         captions.extend(caption.text for caption in record.caption_result.captions())
 
     async with RecordedClient([server], model, recorder) as client:
-        await BulkRun([CaptionTrack(client, options)], out, on_record=keep).run(paths)
+        await Run([CaptionTrack(client, options)], out, on_record=keep).run(paths)
     return captions
 
 

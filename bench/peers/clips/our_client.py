@@ -24,9 +24,8 @@ from reelscribe.contract.outcomes import DescribedClip
 from reelscribe.decode.clips import ClipCutting
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
-from reelscribe.run.bulk import BulkRun, Summary
-from reelscribe.run.tracks.clips import ClipTrack
-from reelscribe.run.tracks.options import ClipOptions
+from reelscribe.run.driver import Run, Summary
+from reelscribe.run.tracks.clips import ClipOptions, ClipTrack
 
 
 class RecordedClient(ClipClient):
@@ -60,7 +59,7 @@ async def describe(
         texts[record.source.path] = [clip.text for clip in described if isinstance(clip, DescribedClip)]
 
     async with RecordedClient([server], "clips", recorder) as client:
-        summary = await BulkRun([ClipTrack(client, options)], out, on_record=keep).run(paths)
+        summary = await Run([ClipTrack(client, options)], out, on_record=keep).run(paths)
     return [text for path in paths for text in texts[path]], summary
 
 

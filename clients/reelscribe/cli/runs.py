@@ -139,6 +139,10 @@ def shots(run: RunOptions, pictures: PictureOptions, cluster: ClusterOptions) ->
         from reelscribe.run.tracks.shots import ShotOptions
 
         options = ShotOptions(
-            pictures.detection(), pictures.deinterlace, pictures.decode_workers, run.stall_seconds, run.retry_failed
+            pictures.detection(),
+            pictures.deinterlace,
+            pictures.decode_workers,
+            stall_seconds=run.stall_seconds,
+            retry_failed=run.retry_failed,
         )
         run_command(run, cluster, None, [ShotSpec(options)])

@@ -263,7 +263,7 @@ class Endpoint(Generic[Description]):
         value = value if isinstance(value, dict) else {}
         error = value.get("error")
         if isinstance(error, dict):  # our handler would refuse it again, unless it was busy or ran out of memory
-            return RequestRefused(status, _message(error), final=status not in (QUEUE_FULL, OUT_OF_MEMORY))
+            return RequestRefused(status, _message(error), permanent=status not in (QUEUE_FULL, OUT_OF_MEMORY))
         message = _message(value) if "message" in value else printable(" ".join(text[:2000].split())[:200])
         if status in TRANSIENT:
             return RequestRefused(status, message)

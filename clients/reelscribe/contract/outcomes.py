@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from reelscribe.contract.clips import ClipStatus
 from reelscribe.contract.speech import Word
-from reelscribe.errors import NoPictures, NoSound, printable
+from reelscribe.errors import NoAudio, NoPictures, printable
 
 
 class TimedText:
@@ -225,4 +225,4 @@ class SourceError(NamedTuple):
     @property
     def is_missing_stream(self) -> bool:
         """Whether the source has no video or no audio stream at all, so that a retry cannot succeed."""
-        return self.type in (NoPictures.__name__, NoSound.__name__)
+        return self.type in (NoPictures.__name__, NoAudio.__name__)

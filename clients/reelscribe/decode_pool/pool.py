@@ -17,11 +17,11 @@ from typing import Any, Self
 
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.contract.source import Header, Source, Span
-from reelscribe.decode_pool.digests import DigestQueue
-from reelscribe.decode_pool.portions.merged import Merged
-from reelscribe.decode_pool.process import Batch, DecodeProcess, Opened, ReadCommand
-from reelscribe.decode_pool.read_source import ReadSource
+from reelscribe.decode_pool.commands import BatchT, OpenedT, ReadCommand
+from reelscribe.decode_pool.digest_queue import DigestQueue
+from reelscribe.decode_pool.portions import Merged, ReadSource
 from reelscribe.decode_pool.slots import Slots
+from reelscribe.decode_pool.watched_process import DecodeProcess
 from reelscribe.errors import DecoderDied, DecoderStalled, StartupError
 
 STALL_SECONDS = 60.0
@@ -65,8 +65,8 @@ class DecodePool:
         self._idle: list[DecodeProcess] = []
         self._all: set[DecodeProcess] = set()
         self._past_seconds = self._past_decoded = 0.0
-        self._lent_at: dict[DecodeProcess, float] = {}
-        self._past_lent = 0.0
+        self._assigned_at: dict[DecodeProcess, float] = {}
+        self._past_assigned = 0.0
         self._divided: dict[ReadSource[Any, Any], Merged[Any]] = {}
         """The sources that several processes can read, with what comes from them."""
         # If all processes computed digests, there would be nothing to send meanwhile.
@@ -74,7 +74,7 @@ class DecodePool:
         self._warnings: set[str] = set()
         self._stopped = False
         self._lacks_processes = False
-        """Whether a process could not be started; then none is started only to help."""
+        """True once a process could not be started; then none is started only to help."""
 
     async def __aenter__(self) -> Self:
         # Nearly every run needs a process, and its imports take longer than all else at the start.
@@ -110,10 +110,10 @@ class DecodePool:
         return self._digests.seconds
 
     @property
-    def lent_seconds(self) -> float:
+    def assigned_seconds(self) -> float:
         """Time in which processes had a file, in seconds, summed over all processes."""
         now = time.monotonic()
-        return self._past_lent + sum(now - began for began in self._lent_at.values())
+        return self._past_assigned + sum(now - began for began in self._assigned_at.values())
 
     def stop(self) -> None:
         """Kill all processes. Reads that are under way, or begin later, raise DecoderDied."""
@@ -153,10 +153,10 @@ class DecodePool:
 
     async def read(
         self,
-        command: ReadCommand[Opened, Batch],
+        command: ReadCommand[OpenedT, BatchT],
         spans: Sequence[Span],
         begun: Callable[[], None] = lambda: None,
-    ) -> AsyncGenerator[Opened | Batch, None]:
+    ) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read spans of a source. If the process dies or hangs, another one reads the rest of the spans.
 
         While there are processes that nobody else waits for, they read portions of the source, too, if it has several.
@@ -183,7 +183,7 @@ class DecodePool:
                         break
                 else:
                     return
-                merged = self._divided[source] = Merged[Opened | Batch]()
+                merged = self._divided[source] = Merged[OpenedT | BatchT]()
                 merged.add(batches)
                 self._share_out()
                 async with aclosing(merged.items()) as items:
@@ -196,8 +196,8 @@ class DecodePool:
                     process.close_file()
 
     async def _read_left(
-        self, source: ReadSource[Opened, Batch], begun: Callable[[], None]
-    ) -> AsyncGenerator[Opened | Batch, None]:
+        self, source: ReadSource[OpenedT, BatchT], begun: Callable[[], None]
+    ) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read the portions of a source that are left, one after the other."""
         while source.is_left:
             try:
@@ -213,7 +213,7 @@ class DecodePool:
                 if source.failure:
                     raise source.failure from None
 
-    async def _read_portion(self, source: ReadSource[Opened, Batch]) -> AsyncGenerator[Opened | Batch, None]:
+    async def _read_portion(self, source: ReadSource[OpenedT, BatchT]) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read one portion of a source with a process that nobody waits for, if there still are both."""
         if self._permits.locked() or not source.is_left:
             return
@@ -252,14 +252,14 @@ class DecodePool:
             async with self._permits:
                 self._share_out()
                 process = await self._idle_or_new(source)
-                self._lent_at[process] = time.monotonic()
+                self._assigned_at[process] = time.monotonic()
                 try:
                     yield process
                 except (DecoderDied, DecoderStalled):
                     self.failures += not self._stopped
                     raise
                 finally:
-                    self._past_lent += time.monotonic() - self._lent_at.pop(process)
+                    self._past_assigned += time.monotonic() - self._assigned_at.pop(process)
                     if process.ready:
                         process.keeps = source if source in self._divided else None
                         self._idle.append(process)

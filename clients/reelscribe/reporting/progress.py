@@ -20,9 +20,9 @@ from rich.text import Text
 
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import count, describe_clock, describe_time_left, json_event
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.plan import Plan
-from reelscribe.reporting.formatting import count, describe_clock, describe_time_left, json_event
 
 LINE_SECONDS = 10.0
 """Seconds between two lines without a terminal. The log of a run that takes days stays readable."""

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import count, describe_clock, describe_duration, times
 from reelscribe.reporting.meter import NodeSnapshot, Snapshot
 from reelscribe.reporting.progress import limit_in_words, nodes_in_words, time_left_in_words
 from reelscribe.reporting.summary import failure_texts
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.formatting import count, describe_clock, describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME
 
 RunState = Literal["running", "stopping", "done", "failed sources", "interrupted", "ended early", "killed"]

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from reelscribe.errors import printable
+from reelscribe.reporting.formatting import describe_duration, times
 from reelscribe.reporting.meter import Snapshot
 from reelscribe.reporting.track_meter import TrackSnapshot
 from reelscribe.reporting.units import UNITS
-from reelscribe.reporting.formatting import describe_duration, times
 from reelscribe.results.annotations import FAILURES_NAME, NAME
 
 Line = tuple[str, str]

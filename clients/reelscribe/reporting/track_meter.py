@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reelscribe.client.balancer import Outage
-from reelscribe.reporting.forecast import OpenCost, SourceCost, SourceSize
 from reelscribe.reporting.bottleneck import Load, LoadWindow, Resources, find_bottleneck
+from reelscribe.reporting.forecast import OpenCost, SourceCost, SourceSize
 from reelscribe.reporting.units import UNITS, Counts
 
 

@@ -22,7 +22,7 @@ class Unit:
     option: str
     """Option that adds decode processes to the track."""
     pictures: bool
-    """Whether the track takes the pictures of a source, and not its sound."""
+    """Whether the track takes the pictures of a source, and not its audio."""
     counted: str
     """What an amount is, as the summary says it: an item in the singular, such as "caption", or media with what was
     done to it, such as "audio transcribed"."""

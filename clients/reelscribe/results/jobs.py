@@ -14,6 +14,7 @@ from reelscribe.contract.fields import check_types, read_count, read_number, rea
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import AudioInfo, Section, Span, VideoInfo
 
+
 @dataclass(frozen=True)
 class SavedVideo:
     """What the ledger keeps about a video that was opened."""

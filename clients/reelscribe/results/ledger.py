@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from reelscribe._tasks import Reservations, CallBatcher
+from reelscribe._tasks import CallBatcher, Reservations
 from reelscribe.contract.outcomes import SourceError, Utterance
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import OutputError

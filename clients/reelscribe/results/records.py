@@ -315,7 +315,7 @@ _KINDS: dict[type, Kind] = {
     TranscriptResult: "transcript",
 }
 
-_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "sound"}
+_PARTS: dict[Kind, str] = {"captions": "pictures", "clips": "clips", "shots": "shots", "transcript": "audio"}
 """What errors call the part of a source that each kind of result is made of, in the order in which they are told."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from reelscribe._files import file_stat, size_in
 from reelscribe._tasks import CallBatcher, cancel_all
@@ -37,7 +36,7 @@ class Annotated:
 class Annotator:
     """Annotates sources with the models of a run, many sources at once."""
 
-    def __init__(self, tracks: Sequence[Track[Any]], store: Store) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
         """Create an annotator.
 
         Args:

@@ -134,7 +134,7 @@ class Run:
 
     def __init__(
         self,
-        tracks: Sequence[Track[Any]] | Nodes,
+        tracks: Sequence[Track] | Nodes,
         out: str | os.PathLike[str],
         *,
         progress: Progress | None = None,
@@ -454,7 +454,8 @@ class Run:
         """Begin a session with each node that can be used."""
         async for node in self._nodes.connections(destination):
             figures = self._meter.nodes.setdefault(node.name, NodeFigures(node.name))
-            figures.state, figures.read_report, figures.is_local = "starting", node.read_report, node.read_report is not None
+            figures.state, figures.read_report = "starting", node.read_report
+            figures.is_local = node.read_report is not None
             session = self._sessions[node.name] = _Session(node, figures)
             self._pending.expect(node.name)
             self._start(self._attend(session))
@@ -511,7 +512,7 @@ class Run:
         if self._first is None:
             self._first = ready
             for track in ready.tracks:
-                self._meter.add_track(track.counts, Costs.from_json(self._costs.get(track.costs_key, {})))
+                self._meter.add_track(track.medium.counts, Costs.from_json(self._costs.get(track.costs_key, {})))
             self._has_first.set()
         if difference := ready.difference(self._first):
             raise NodeRefused(difference)

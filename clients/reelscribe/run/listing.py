@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Self
 from reelscribe._files import file_stat, size_in
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import VIDEO_SUFFIXES, Header
-from reelscribe.decode_pool.digests import SMALL_BYTES
+from reelscribe.decode_pool.digest_queue import SMALL_BYTES
 from reelscribe.decode_pool.pool import DecodePool
 from reelscribe.errors import MediaError
 from reelscribe.reporting.forecast import SourceSize, TimeLeft
@@ -59,7 +59,7 @@ CREATE TABLE sources (
     shares TEXT, jobs TEXT, has_record INTEGER NOT NULL, was_unreadable INTEGER NOT NULL, changed TEXT
 )
 """
-_ADD = f"INSERT INTO sources VALUES ({', '.join('?' * 16)})"
+_ADD = "INSERT INTO sources VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _COLUMNS = "number, name, stat, kind, bytes, header, seconds, rate, sha256, is_done, shares, jobs"
 _PAGE = f"SELECT {_COLUMNS} FROM sources WHERE number > ? ORDER BY number LIMIT ?"  # noqa: S608 - the text is our own
 _ONE = f"SELECT {_COLUMNS} FROM sources WHERE number = ?"  # noqa: S608 - the text is our own
@@ -310,7 +310,7 @@ class Listing:
             estimated=estimated,
             unknown=unknown,
             choices=tuple(
-                Choice(track.choice, track.item, None if count is None else math.ceil(count))
+                Choice(track.medium.choice, track.medium.item, None if count is None else math.ceil(count))
                 for track, count in zip(self._tracks, items, strict=True)
             ),
             left=left,
@@ -332,7 +332,7 @@ class Listing:
     ) -> list[ListedSource]:
         """Add those of some files that are not on the list yet; returns them."""
         seen = self.holds([path_key(path) for path, _ in files])
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for (path, stat), file in zip(files, known, strict=True):
             if (key := path_key(path)) not in seen:
                 seen.add(key)
@@ -447,8 +447,8 @@ class Listing:
 def _share(job: KnownJob | None, track: PlannedTrack, seconds: float | None) -> Share:
     if job is None:
         return Share()
-    amount = job.searched if track.item is None else job.saved / track.items_per_count
-    total = amount if job.total is None else job.total / track.items_per_count
+    amount = job.searched if track.medium.item is None else job.saved / track.medium.items_per_count
+    total = amount if job.total is None else job.total / track.medium.items_per_count
     if job.total is None and seconds:
         total = seconds
     if job.done and track.retries(job.error_type):
@@ -471,10 +471,10 @@ def _with_items(
 ) -> float | None:
     """Return a count of items to come with those of a source; None if nobody can tell."""
     done = source.shares[number]
-    if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.counts].pictures):
+    if done.share == 1 or count is None or (source.size.kind == "audio" and UNITS[track.medium.counts].pictures):
         return count
-    items = track.likely_items(seconds, frame_rate)
-    if done.total is not None and track.counts == "frames":
+    items = track.medium.likely_items(seconds, frame_rate)
+    if done.total is not None and track.medium.counts == "frames":
         items = done.total
     return None if items is None else count + (1 - done.share) * items
 

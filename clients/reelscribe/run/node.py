@@ -22,7 +22,6 @@ from reelscribe.run import messages
 from reelscribe.run.annotating import Annotator
 from reelscribe.run.messages import FromNode, ToNode
 from reelscribe.run.store import Store
-from reelscribe.run.tracks.model_track import ModelTrack
 from reelscribe.run.tracks.track import Stopped, Track
 
 OnMessage = Callable[[FromNode], None]
@@ -97,7 +96,7 @@ class Nodes(Protocol):
 class Node:
     """Annotates sources for a driver."""
 
-    def __init__(self, tracks: Sequence[Track[Any]], store: Store, send: OnMessage) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store, send: OnMessage) -> None:
         """Prepare a node.
 
         Args:
@@ -136,8 +135,7 @@ class Node:
                 task.add_done_callback(partial(self._lease_ended, message.path))
             case messages.Share(requests_in_flight):
                 for track in self._tracks:
-                    if isinstance(track, ModelTrack):
-                        track.limit_requests(requests_in_flight)
+                    track.limit_requests(requests_in_flight)
             case messages.GiveBack(most):
                 for path in self._not_begun(most):
                     self._leased[path].cancel()
@@ -183,7 +181,7 @@ class LocalNode:
 
     name = "this machine"
 
-    def __init__(self, tracks: Sequence[Track[Any]], store: Store) -> None:
+    def __init__(self, tracks: Sequence[Track], store: Store) -> None:
         """Take the tracks, entered, and the place for results."""
         self._tracks, self._store = tracks, store
         self._node: Node | None = None
@@ -217,10 +215,10 @@ class LocalNodes:
 
     shared_requests = 0
 
-    def __init__(self, tracks: Sequence[Track[Any]]) -> None:
+    def __init__(self, tracks: Sequence[Track]) -> None:
         """Take the tracks, whose clients must stay open until the run has ended."""
         self._tracks = tracks
-        self.takes_audio = any(track.kind == "transcript" for track in tracks)
+        self.takes_audio = any(track.needs_audio for track in tracks)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -244,7 +242,7 @@ class LocalNodes:
         """Do nothing, as this node is never lost."""
 
 
-def keep_thumbnails(tracks: Sequence[Track[Any]], out: Path, most: int | None) -> None:
+def keep_thumbnails(tracks: Sequence[Track], out: Path, most: int | None) -> None:
     """Let one track keep thumbnails: that of clips, which knows the shots more often, or else that of captions.
 
     Args:
@@ -252,7 +250,7 @@ def keep_thumbnails(tracks: Sequence[Track[Any]], out: Path, most: int | None) -
         out: The folder in which they are kept.
         most: Number of thumbnails of a source, as for `Destination.thumbnails`.
     """
-    by_kind = {track.kind: track for track in tracks if isinstance(track, ModelTrack)}
+    by_kind = {track.kind: track for track in tracks if track.can_keep_thumbnails}
     track = by_kind.get("clips") or by_kind.get("captions")
     if track and most != 0:
         track.keep_thumbnails(out, most)

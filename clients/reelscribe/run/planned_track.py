@@ -6,43 +6,43 @@ another machine, which has no connection to the model.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from reelscribe.contract.outcomes import SourceError
-from reelscribe.reporting.units import Counts
 from reelscribe.results.records import Kind
+from reelscribe.run.tracks.medium import Medium
 
 
 @dataclass(frozen=True)
 class PlannedTrack:
     """A track, as far as the driver of a run knows it."""
 
-    kind: Kind
-    """The kind of annotations that it makes."""
-    counts: Counts
-    """Unit in which its progress is counted."""
-    choice: str
-    """What it takes from sources, in words."""
-    item: str | None
-    """What its requests are made of, in the singular; None if it sends none."""
-    items_per_count: float
-    """How many of what jobs are counted in, frames or samples, there are in what `counts` names."""
-    likely_items: Callable[[float, float], float | None]
-    """Returns how many items a source of this duration and frame rate likely has; None if nobody can tell."""
+    medium: Medium
+    """The medium with its options and the description of the model."""
     settings_text: str
     """The JSON of the model with its settings, under which the ledger keeps its jobs."""
     extras: frozenset[str]
     """Names of the settings that, when they are on, only add something to results."""
-    retry_failed: bool
-    """Whether sources are tried again that ended with an error in an earlier run."""
     workers: int
     """Number of its decode processes."""
-    costs_key: str
-    """What the costs of sources depend on, as a key in the state of a run."""
+    retry_failed: bool
+    """Whether sources are tried again that ended with an error in an earlier run."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of annotations that it makes."""
+        return self.medium.kind
+
+    @property
+    def costs_key(self) -> str:
+        """Key in the state of a run for everything that the costs of sources depend on."""
+        digest = hashlib.sha256(self.settings_text.encode()).hexdigest()[:16]
+        return f"{self.medium.counts}, {digest}, {self.workers} processes"
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -109,9 +110,9 @@ class MemoryStore:
         """Return nothing."""
         return _known(None)
 
-    async def outcome(self, sha256: str, settings: int) -> tuple[Job, dict[str, int]]:
+    def outcome(self, sha256: str, settings: int) -> asyncio.Future[tuple[Job, dict[str, int]]]:
         """Return the job, and the number of its failures by reason."""
-        return await self.job(sha256, settings), dict(self._failures)
+        return _known((self.job(sha256, settings).result(), dict(self._failures)))
 
     def utterances(self, job: int) -> asyncio.Future[list[Utterance]]:  # noqa: ARG002 - no other track asks
         """Return nothing."""
@@ -126,7 +127,8 @@ class MemoryStore:
     def save_batch(self, job: int, batch: SavedBatch) -> asyncio.Future[None]:  # noqa: ARG002 - there is one job
         """Pass the results of a batch on, and count its failures."""
         self._spans.append((batch.first, batch.stop, batch.anchor))
-        self._failures.update(str(failure.error) for failure in batch.failures)
+        _, _, failures = json.loads(batch.results_to_json())
+        self._failures.update(failure[2] for failure in failures)
         self._on_batch(batch)
         return _known(None)
 

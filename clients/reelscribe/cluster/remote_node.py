@@ -1,4 +1,4 @@
-"""A node of a run over many machines: it annotates what the driver leases to it, on the main path of one machine.
+"""A node on another machine: a `run.node.Node` with a link to the ledger, whose messages travel as mail.
 
 The driver calls `begin` once. From then on it calls `tell` with what it has to say, and `listen` for what the node has
 to say, which returns when there is something. A node that nobody listens to for FENCE_SECONDS was given up, or its
@@ -11,28 +11,27 @@ import asyncio
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
+from pathlib import Path
 
 import reelscribe
-from reelscribe._tasks import CallBatcher, cancel_all
+from reelscribe._tasks import cancel_all
 from reelscribe._track_specs import TrackSpec
-from reelscribe.cluster import messages
-from reelscribe.cluster.messages import Message
+from reelscribe.cluster import mail
+from reelscribe.cluster.mail import Message
 from reelscribe.cluster.serving import Archive, Receiver
 from reelscribe.cluster.store_link import StoreLink
 from reelscribe.cluster.tokens import LentTokens
-from reelscribe.contract.source import VIDEO_SUFFIXES
 from reelscribe.errors import ReelscribeError
-from reelscribe.reporting.forecast import SourceSize
-from reelscribe.reporting.meter import Meter
-from reelscribe.run.annotating import Annotator
-from reelscribe.run.tracks.model_track import ModelTrack
-from reelscribe.run.tracks.track import Stopped, Track
+from reelscribe.run.messages import Finished, FromNode, GivenBack, Lease, Report
+from reelscribe.run.node import Node, keep_thumbnails
+from reelscribe.thumbnails.store import NAME as THUMBNAILS
+from reelscribe.thumbnails.store import ThumbnailStore
 
 FENCE_SECONDS = 45.0
 """Seconds without a listener after which a node ends. A driver gives a node up earlier than that."""
@@ -46,16 +45,18 @@ REPORT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What a node shall do."""
+    """The work of a node."""
 
     tracks: Sequence[TrackSpec]
-    """What it shall make of each source."""
+    """The specifications of its tracks."""
     folder: str
     """Working folder of the driver, in which the names of sources are meant."""
     tokens: Sequence[str | None] = ()
     """The tokens for the servers of all tracks, in order; None for a server that requires none."""
     archives: Sequence[Archive] = ()
     """The models that a server of the node's own serves; none if the servers of the tracks do."""
+    thumbnails: int | None = 0
+    """Number of thumbnails of a source, as for `run.node.Destination`."""
 
 
 def version() -> str:
@@ -63,16 +64,15 @@ def version() -> str:
     return f"reelscribe {reelscribe.__version__}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
-class Node:
-    """Annotates sources for a driver."""
+class RemoteNode:
+    """Annotates sources for a driver on another machine."""
 
     def __init__(self) -> None:
         """Begin with nothing to do."""
         self._outbox: list[Message] = []
         self._has_mail = asyncio.Event()
         self._link = StoreLink(self._send)
-        self._visible = CallBatcher(_look)
-        self._leased: dict[str, asyncio.Task[None]] = {}
+        self._thumbnails: Thumbnails | None = None
         self._listened = time.monotonic()
         self._main: asyncio.Task[None] | None = None
         self._is_ending = False
@@ -91,10 +91,18 @@ class Node:
         self._listened = time.monotonic()  # archives may have been sent until now, for long
         self._main = asyncio.create_task(self._run(spec))
 
-    async def tell(self, mail: Sequence[Message]) -> None:
+    async def tell(self, messages: Sequence[Message]) -> None:
         """Take messages of the driver, in order."""
-        for message in mail:
-            self._take(message)
+        for message in messages:
+            match message:
+                case mail.Answers(values):
+                    self._link.answered(values)
+                case mail.Tokens(texts):
+                    self._tokens.write(texts)
+                case _:
+                    if isinstance(message, Lease):
+                        self._link.learn(message)
+                    self._node.receive(message)  # type: ignore[arg-type]  # a driver sends no message of a node
 
     async def listen(self) -> list[Message]:
         """Return messages for the driver: at once if there are any, and otherwise after LISTEN_SECONDS at most."""
@@ -103,7 +111,7 @@ class Node:
             self._has_mail.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._has_mail.wait(), LISTEN_SECONDS)
-        return messages.cut(self._outbox)
+        return mail.cut(self._outbox)
 
     async def end(self) -> None:
         """End all that the node has started; return when it has ended."""
@@ -117,6 +125,18 @@ class Node:
         self._outbox.append(message)
         self._has_mail.set()
 
+    def _send_of_node(self, message: FromNode) -> None:
+        match message:
+            case Finished(source):
+                if self._thumbnails:
+                    for piece in self._thumbnails.take(source.sha256):
+                        self._send(piece)
+                self._link.forget_lease(source.path)
+            case GivenBack(paths):
+                for path in paths:
+                    self._link.forget_lease(path)
+        self._send(message)
+
     async def _run(self, spec: NodeSpec) -> None:
         """Open the models, work until cancelled, and close everything."""
         background = [asyncio.create_task(self._fence())]
@@ -126,11 +146,12 @@ class Node:
                 with suppress(OSError):  # then only sources with absolute names can be seen
                     os.chdir(spec.folder)
                 await self._open(spec, stack)
-                stack.push_async_callback(lambda: cancel_all(list(self._leased.values())))
-                background += [asyncio.create_task(each) for each in (self._meter.stalls.watch(), self._report())]
-                await asyncio.Event().wait()
+                background.append(asyncio.create_task(self._report()))
+                await self._node.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the node
-            self._fail(error)
+            notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+            text = str(error) if isinstance(error, ReelscribeError) else f"{notes}{error!r}"
+            self._send(mail.Failed(type(error).__name__, text))
         finally:
             await cancel_all(background)
 
@@ -142,84 +163,27 @@ class Node:
             server.ended.add_done_callback(self._server_ended)
             specs = [track.on([server.found]) for track in specs]
         opened = [await track.open(stack) for track in specs]
-        self._tracks: list[Track[Any]] = [await stack.enter_async_context(track) for track in opened]
-        self._meter = Meter(0, ())
-        for track in self._tracks:
-            track.meet(self._tracks)
-            track.count_in(self._meter)
-            await track.begin(self._link)
-        self._annotator = Annotator(self._tracks, self._link, self._meter)
-        processes = sum(track.pool.workers for track in self._tracks)
-        self._send(messages.Ready([(track.kind, track.settings_text) for track in self._tracks], processes))
+        tracks = [await stack.enter_async_context(track) for track in opened]
+        for track in tracks:
+            track.resolve_dependencies(tracks)
+        if spec.thumbnails != 0:
+            self._thumbnails = stack.enter_context(Thumbnails())
+            keep_thumbnails(tracks, self._thumbnails.folder, spec.thumbnails)
+        self._node = Node(tracks, self._link, self._send_of_node)
+        await self._node.begin()
 
     def _server_ended(self, why: asyncio.Future[str]) -> None:
         if not why.cancelled():
-            self._send(messages.Lost(f"its TorchServe has ended: {why.result()}"))
-
-    def _take(self, message: Message) -> None:
-        match message:
-            case messages.Lease():
-                self._link.learn(message)
-                task = self._leased[message.path] = asyncio.create_task(self._annotate(message))
-                task.add_done_callback(partial(self._lease_ended, message.path))
-            case messages.Answers(values):
-                self._link.answered(values)
-            case messages.Share(requests_in_flight):
-                for track in self._tracks:
-                    if isinstance(track, ModelTrack):
-                        track.limit_requests(requests_in_flight)
-            case messages.Tokens(texts):
-                self._tokens.write(texts)
-            case messages.GiveBack(most):
-                for path in self._not_begun(most):
-                    self._leased[path].cancel()
-            case messages.Stop():
-                self._annotator.stop()
-
-    async def _annotate(self, lease: messages.Lease) -> None:
-        path = lease.path
-        try:
-            size, why_unseen = await self._visible.ask(path)
-            if why_unseen and not lease.unseen_elsewhere:
-                self._send(messages.Unseen(path, why_unseen))
-                return
-            if not lease.is_done:
-                self._meter.expect(path, size)
-            annotated = await self._annotator.annotate(path)
-            known = lease.is_done and annotated.source.sha256 == lease.sha256  # else it was written to since
-            self._send(messages.Finished(annotated.source, annotated.error, known))
-        except Stopped:
-            self._send(messages.GivenBack([path]))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must not wait for the source
-            self._send(messages.GivenBack([path]))
-            self._fail(error, f"{path}: ")
-
-    def _lease_ended(self, path: str, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # maybe before its first step
-            self._send(messages.GivenBack([path]))
-        self._meter.give_up(path)
-        self._link.forget_lease(path)
-        del self._leased[path]
-        if not self._leased:
-            self._send(self._figures())  # the run may end before the next report is due
-
-    def _not_begun(self, most: int) -> list[str]:
-        """Return the newest leases of sources that no decode process has begun to read."""
-        waiting = [path for path in reversed(self._leased) if not self._meter.is_begun(path)]
-        return waiting[:most]
-
-    def _fail(self, error: Exception, while_doing: str = "") -> None:
-        text = str(error) if isinstance(error, ReelscribeError) else f"{while_doing}{error!r}"
-        self._send(messages.Failed(type(error).__name__, text))
+            self._send(mail.Lost(f"its TorchServe has ended: {why.result()}"))
 
     async def _report(self) -> None:
         """Tell the driver how the node is, until cancelled."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            self._send(self._figures())
-
-    def _figures(self) -> messages.Report:
-        return messages.Report(self._meter.snapshot(), sum(track.pool.failures for track in self._tracks))
+            if self._thumbnails:
+                for piece in await asyncio.to_thread(lambda kept: list(kept.take_all()), self._thumbnails):
+                    self._send(piece)
+            self._send(Report(self._node.report()))
 
     async def _fence(self) -> None:
         """End the process when nobody listens any more; what it might still save would change nothing."""
@@ -228,20 +192,40 @@ class Node:
         os._exit(1)
 
 
-async def _look(paths: list[str]) -> list[tuple[SourceSize, str | None]]:
-    """Return the size of each file, and why it cannot be seen; None if it can."""
-    return await asyncio.to_thread(lambda: [look(path) for path in paths])
+class Thumbnails:
+    """The thumbnails that decode processes have kept on a node and the driver does not have yet.
 
+    Use it as a context manager; they are in a temporary folder, which exists as long as the block.
+    """
 
-def look(path: str) -> tuple[SourceSize, str | None]:
-    """Return the size of a file, and why it cannot be seen from this machine; None if it can."""
-    video = os.path.splitext(path)[1].lower() in VIDEO_SUFFIXES
-    try:
-        size = os.stat(path).st_size
-        why_unseen = None if os.access(path, os.R_OK) else "permission denied"
-    except (OSError, ValueError) as error:
-        size, why_unseen = 0, str(error)
-    return SourceSize("video" if video else "audio", size), why_unseen
+    folder: Path
+    """The folder in which decode processes keep them, as in an output folder."""
+
+    def __enter__(self) -> Thumbnails:
+        self._temporary = tempfile.TemporaryDirectory(prefix="reelscribe-thumbnails-")
+        self.folder = Path(self._temporary.name)
+        self._store = ThumbnailStore(self.folder)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._temporary.cleanup()
+
+    def take(self, sha256: str) -> Iterator[mail.ThumbnailPiece]:
+        """Remove the thumbnails of a source, and yield them in pieces."""
+        if not sha256:
+            return
+        for seconds in self._store.times(sha256):
+            webp = self._store.read(sha256, seconds)
+            self._store.path(sha256, seconds).unlink(missing_ok=True)
+            for first in range(0, len(webp or b""), mail.PIECE_BYTES):
+                piece = (webp or b"")[first : first + mail.PIECE_BYTES]
+                is_last = first + len(piece) == len(webp or b"")
+                yield mail.ThumbnailPiece(sha256, seconds, piece, is_last)
+
+    def take_all(self) -> Iterator[mail.ThumbnailPiece]:
+        """Remove the thumbnails of all sources, and yield them in pieces."""
+        for folder in self.folder.glob(f"{THUMBNAILS}/*/*"):
+            yield from self.take(folder.name)
 
 
 class _Messages(logging.Handler):
@@ -254,7 +238,7 @@ class _Messages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell the driver a message, from whatever thread it comes."""
-        said = messages.Said(record.levelno, record.getMessage())
+        said = mail.Said(record.levelno, record.getMessage())
         self._loop.call_soon_threadsafe(self._tell, said)
 
 

@@ -1,4 +1,8 @@
-"""The parent's side of one decode process: start it, send commands, wait for replies with a timeout, and kill it."""
+"""One decode process as its parent sees it: started, given commands, and killed when it hangs.
+
+A process that neither replies nor sends a heartbeat for `stall_seconds` hangs: `DecodeProcess` notices it while it
+waits for the next line of replies, kills the process, and raises DecoderStalled. `child/main.py` is the other side.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,17 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import IO, Any, Protocol, Self, TypeVar
+from typing import IO, Any, Self
 
 from reelscribe.contract.source import Header, Source, Span
-from reelscribe.decode_pool.portions.spans import Portion
-from reelscribe.decode_pool.slots import DecodedBatch, Slots
+from reelscribe.decode_pool.commands import BatchT, OpenedT, ReadCommand
+from reelscribe.decode_pool.slots import Slots
 from reelscribe.errors import (
     DecoderDied,
     DecoderStalled,
     MediaError,
+    NoAudio,
     NoPictures,
-    NoSound,
     SourceChanged,
     StartupError,
 )
@@ -40,28 +44,9 @@ REPLY_BYTES = 2**28
 """Longest line of replies that is accepted, in bytes. The longest replies have the shots of a video: there may be as
 many as frames, and each takes about 50 bytes."""
 
-Opened = TypeVar("Opened")
-Batch = TypeVar("Batch", bound=DecodedBatch)
-
-
-class ReadCommand(Protocol[Opened, Batch]):
-    """A command to read a source, and the parser of its replies: `ReadFrames` or `ReadAudio`."""
-
-    def for_portion(self, portion: Portion, opened: Opened | None) -> ReadCommand[Opened, Batch]:
-        """Return the command to read a portion of the source, with what is known about it, if it has portions."""
-
-    def to_json(self, spans: Sequence[Span]) -> dict[str, Any]:
-        """Return the JSON of the command, with the spans of the source to read, in ascending order."""
-
-    def parse_opened(self, reply: dict[str, Any]) -> Opened:
-        """Parse the content of an "opened" reply."""
-
-    def parse_batch(self, reply: dict[str, Any], opened: Opened, slots: Slots) -> Batch:
-        """Parse the content of a "batch" reply."""
-
 
 class DecodeProcess:
-    """One decode process, which runs `worker.py`."""
+    """One decode process, which runs `child/main.py`."""
 
     def __init__(
         self,
@@ -106,7 +91,7 @@ class DecodeProcess:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "reelscribe.decode_pool.worker",
+                "reelscribe.decode_pool.child.main",
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -132,7 +117,7 @@ class DecodeProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether it is running and idle, and may read another file."""
+        """True if it is running and idle, and may read another file."""
         is_worn = self._files >= FILES_PER_PROCESS and self.busy_seconds >= SECONDS_PER_PROCESS
         return self._process.returncode is None and not self._working and not is_worn
 
@@ -170,8 +155,8 @@ class DecodeProcess:
         return Header(**(await self._ask(read_header=path))["header"])
 
     async def read(
-        self, command: ReadCommand[Opened, Batch], spans: Sequence[Span]
-    ) -> AsyncGenerator[Opened | Batch, None]:
+        self, command: ReadCommand[OpenedT, BatchT], spans: Sequence[Span]
+    ) -> AsyncGenerator[OpenedT | BatchT, None]:
         """Read spans of a source.
 
         Args:
@@ -290,5 +275,5 @@ class DecodeProcess:
 
 
 def _media_error(type: str, message: str) -> MediaError:  # noqa: A002 - a field of the reply
-    types = {"NoPictures": NoPictures, "NoSound": NoSound, "SourceChanged": SourceChanged}
+    types = {"NoPictures": NoPictures, "NoAudio": NoAudio, "SourceChanged": SourceChanged}
     return types.get(type, MediaError)(message)

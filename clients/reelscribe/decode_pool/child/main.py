@@ -1,7 +1,8 @@
-"""The decode process: ``python -m reelscribe.decode_pool.worker FD SLOT_BYTES SLOTS PARENT``, run by `process.py`.
+"""The decode process: ``python -m reelscribe.decode_pool.child.main FD SLOT_BYTES SLOTS PARENT``.
 
-It reads commands from standard input, one JSON object per line, and writes replies to standard output, one JSON array
-of replies per line. Below, ``<-`` marks a command of the parent and ``->`` a reply of the process.
+`watched_process.py` starts it, and kills it if it hangs. It reads commands from standard input, one JSON object per
+line, and writes replies to standard output, one JSON array of replies per line. Below, ``<-`` marks a command of the
+parent and ``->`` a reply of the process.
 
 Digest files::
 
@@ -16,8 +17,8 @@ Read the header of a file::
 
 Read the frames, the clips or the audio of a file::
 
-    <- {"read_frames": {...}}, {"read_clips": {...}}              see frame_feed.py, clip_feed.py
-       or {"read_audio": {...}}                                   and audio_feed.py
+    <- {"read_frames": {...}}, {"read_clips": {...}}              see frames.py, clips.py
+       or {"read_audio": {...}}                                   and audio.py
        {..., "slot": number}                                      the slot to fill; with the first file only
     -> {"opened": {...}}                                          facts about the file; again at its end for audio,
                                                                   and for clips if their shots were looked for
@@ -26,7 +27,7 @@ Read the frames, the clips or the audio of a file::
     -> {"warning": text}                                          if thumbnails cannot be kept
     -> {"end": {"decoded": frames or seconds of audio}}           or an error
 
-Close the file that was kept open, because it has other portions (see frame_feed.py)::
+Close the file that was kept open, because it has other portions (see frames.py)::
 
     <- {"close_file": {}}                                         there is no reply
 
@@ -54,9 +55,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from reelscribe.decode_pool.channel import WorkerChannel
-from reelscribe.decode_pool.facts import digest_file, read_header
-from reelscribe.decode_pool.portions.kept_file import KeptFile
+from reelscribe.decode_pool.child.channel import WorkerChannel
+from reelscribe.decode_pool.child.files import KeptFile, digest_file, read_header
 from reelscribe.errors import MediaError
 
 _PR_SET_PDEATHSIG = 1
@@ -115,18 +115,18 @@ def _error(error: MediaError) -> dict[str, Any]:
 
 def _read(channel: WorkerChannel, kept: KeptFile[Any], command: dict[str, Any]) -> float:
     """Read a file, and return how many frames or seconds of audio were decoded."""
-    # Each feed is imported when it is first needed: most processes need only one, and start faster without the other.
+    # Each is imported when it is first needed: most processes need only one, and start faster without the others.
     if "read_audio" in command:
-        from reelscribe.decode_pool import audio_feed
+        from reelscribe.decode_pool.child import audio
 
-        return audio_feed.feed(channel, **command["read_audio"])
+        return audio.feed(channel, **command["read_audio"])
     if "read_clips" in command:
-        from reelscribe.decode_pool import clip_feed
+        from reelscribe.decode_pool.child import clips
 
-        return clip_feed.feed(channel, **command["read_clips"])
-    from reelscribe.decode_pool import frame_feed
+        return clips.feed(channel, **command["read_clips"])
+    from reelscribe.decode_pool.child import frames
 
-    return frame_feed.feed(channel, kept, **command["read_frames"])
+    return frames.feed(channel, kept, **command["read_frames"])
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""Find out about a source file without decoding it: its digest, and what its header says.
+"""Files in a decode process: the digest of one, the header of one, and the one that is kept open between commands.
 
-A run recognises a file by its digest, wherever it is, and forecasts from headers how long its sources are.
+A run recognises a file by its digest, wherever it is, and forecasts from headers how long its sources are. A long video
+is kept open, so that a process reads its packets only once.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Generic, TypeVar
 
 from reelscribe._files import OpenSource, size_in
 from reelscribe.contract.source import Header, Source
 from reelscribe.errors import MediaError
+
+OpenFile = TypeVar("OpenFile")
 
 
 def digest_file(path: str, heartbeat: Callable[[], None] = lambda: None) -> Source:
@@ -75,3 +80,38 @@ def read_header(path: str) -> Header:
                 return Header(seconds if seconds > 0 else None, None if rate is None else float(rate))
         except (av.FFmpegError, UnicodeError, ValueError) as error:
             raise MediaError(f"not a media file that can be read: {ffmpeg_reason(error)}") from None
+
+
+class KeptFile(Generic[OpenFile]):
+    """Holds at most one open file, by the command that it was opened for."""
+
+    def __init__(self) -> None:
+        """Begin without a file."""
+        self._stack = ExitStack()
+        self._key: Any = None
+        self._file: OpenFile | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a file is open."""
+        return self._file is not None
+
+    def get(self, key: Any) -> OpenFile | None:
+        """Return the file that was opened for this key; None if it is not open."""
+        return self._file if key == self._key else None
+
+    def open(self, key: Any, file: AbstractContextManager[OpenFile]) -> OpenFile:
+        """Enter a file and keep it, after the one that is open has been closed.
+
+        Args:
+            key: What `get` is called with to get it again.
+            file: The file, as a context manager that closes it.
+        """
+        self.close()
+        self._file, self._key = self._stack.enter_context(file), key
+        return self._file
+
+    def close(self) -> None:
+        """Close the file that is open, if there is one."""
+        self._stack.close()
+        self._file = self._key = None

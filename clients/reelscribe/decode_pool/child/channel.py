@@ -1,4 +1,4 @@
-"""The decode process's end of its connection to the parent; `process.py` holds the other end."""
+"""The decode process's end of its connection to the parent; `watched_process.py` holds the other end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUED_REPLIES = 8
 class WorkerChannel:
     """Receives commands, sends replies, and gives access to the slots of shared memory that the process fills.
 
-    Commands and replies are JSON objects; `worker.py` lists them.
+    Commands and replies are JSON objects; `main.py` lists them.
     """
 
     def __init__(self, memory: mmap.mmap, slot_bytes: int, commands: IO[str], replies: IO[str]) -> None:
@@ -57,9 +57,9 @@ class WorkerChannel:
         slot, self._slot = self._slot, None
         return slot
 
-    def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """Return the beginning of a slot as an array, without a copy."""
-        return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes)
+    def array(self, slot: int, shape: tuple[int, ...], dtype: DTypeLike, offset: int = 0) -> NDArray[Any]:
+        """Return a part of a slot, from so many bytes after its beginning, as an array, without a copy."""
+        return np.ndarray(shape, dtype, self._memory, offset=slot * self.slot_bytes + offset)
 
     def send(self, **reply: Any) -> None:
         """Send a reply, whose JSON has these items, to the parent."""
