@@ -15,7 +15,7 @@ from reelscribe.client.models import CaptionClient
 from reelscribe.decode.sampling import Sampling
 from reelscribe.decode.shots import ShotDetection
 from reelscribe.run.driver import Run, Summary
-from reelscribe.run.plan import Outlooks
+from reelscribe.run.listing import Listing
 from reelscribe.run.tracks.captions import CaptionOptions, CaptionTrack
 from reelscribe.run.tracks.shots import ShotOptions, ShotTrack
 from support.decoding import MISBEHAVING
@@ -75,10 +75,10 @@ def test_the_command_needs_no_server_and_writes_the_shots_of_each_source(clip, m
 
 
 async def test_a_second_run_finds_nothing_anew_and_leaves_the_same_bytes(clip, media, out, monkeypatch):
-    async def never(*_) -> None:
+    async def never(*_, **__) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Outlooks, "read_headers", never)  # a short run can end before it has read them
+    monkeypatch.setattr(Listing, "read_headers", never)  # a short run can end before it has read them
     first = await find_shots(out, clip, media / "old.avi")
     before = [(out / name).read_bytes() for name in ("annotations.jsonl", "run.json")]
     second = await find_shots(out, clip, media / "old.avi")
