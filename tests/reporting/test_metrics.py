@@ -39,7 +39,7 @@ def test_a_run_that_goes_on_is_told_of_as_it_is_now():
     assert figures["reelscribe_run_audio_seconds_total",] == 5400.4
     assert figures["reelscribe_run_decode_busy_seconds_total", "frames"] == 0.5 * 60
     assert figures["reelscribe_run_server_busy_seconds_total", "audio"] == 0.9 * 60
-    assert figures["reelscribe_run_request_time_ratio", "frames", "queue"] == 0.2
+    assert figures["reelscribe_run_request_time_ratio", "queue", "frames"] == 0.2
 
 
 def test_of_each_node_it_is_told_whether_it_works_and_what_it_has_done():
