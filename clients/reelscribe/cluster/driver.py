@@ -17,7 +17,7 @@ from typing import Any
 
 from reelscribe._tasks import cancel_all
 from reelscribe._track_specs import TrackSpec
-from reelscribe.client.answers import open_session
+from reelscribe.client.http_session import open_session
 from reelscribe.cluster import messages
 from reelscribe.cluster.figures import ClusterMeter, NodeFigures
 from reelscribe.cluster.leases import LeaseBook, Pace

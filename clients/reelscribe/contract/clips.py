@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import check_types, read_count
+from reelscribe.contract.fields import check_types, read_confidence, read_count
 from reelscribe.contract.frames import MAX_SIDE, FrameArray, InputSize, Resample
 
 MAX_ASPECT = 200

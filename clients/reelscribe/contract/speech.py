@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import read_list, read_number, read_text
+from reelscribe.contract.fields import read_confidence, read_list, read_number, read_text
 from reelscribe.errors import brief
 
 SampleArray = NDArray[np.int16]

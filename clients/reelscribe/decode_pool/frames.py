@@ -18,9 +18,8 @@ import numpy as np
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand
+from reelscribe.decode_pool.commands import DecodedBatch, Opened, Portion, ReadCommand
 from reelscribe.decode_pool.slots import Slots
-from reelscribe.decode_pool.spans import Portion
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.thumbnails.store import ThumbnailTask
 
