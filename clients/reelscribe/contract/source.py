@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a media file says, or FFmpeg estimates from it."""
+    """Duration and frame rate that the header of a media file states, or FFmpeg estimates from it."""
 
     seconds: float | None
     """Duration in seconds; None if it is not stated."""

@@ -30,7 +30,7 @@ class TranscriptionOptions:
     task: str = "transcribe"
     """Either "transcribe" for text in the spoken language, or "translate" for English text."""
     word_times: bool = False
-    """Whether the response has the time of each word."""
+    """True if the response has the time of each word."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the request, without those that are None."""
@@ -60,7 +60,7 @@ class SpeechSegment:
     end: float
     """End, in seconds from the start of the chunk."""
     text: str
-    """What is spoken."""
+    """Text of the speech."""
     words: tuple[Word, ...] | None = None
     """The words with their times; None if the request did not ask for them."""
     avg_logprob: float | None = None
