@@ -24,7 +24,7 @@ from lib.report import Spread
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray, FrameCaption
+from reelscribe.client.operations import ItemAnswer, Items, Operation
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.contract.source import Span
 from reelscribe.decode.sampling import Sampling
@@ -92,11 +92,13 @@ class TimedClient(CaptionClient):
         self.workers = description.workers
         return description
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
-        """Return the captions of a request, and record when they came."""
-        captions = await super().caption(frames, permit)
-        self.answers.append((time.monotonic(), len(captions)))
-        return captions
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Return the answers of a request, and record when they came."""
+        answers = await super().request(operation, items, permit)
+        self.answers.append((time.monotonic(), len(answers)))
+        return answers
 
 
 def rate_after_start(events: Sequence[tuple[float, int]], at_once: int) -> float:

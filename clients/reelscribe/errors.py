@@ -204,7 +204,7 @@ class RequestRefused(ServerError):
         self.status = status
         self.permanent = permanent
         self.kills_workers = False
-        """Whether several workers died while they computed this request; the balancer counts them and sets this."""
+        """True if several workers died while they computed this request; the balancer counts them and sets this."""
 
 
 class NothingAnswered(ServerError):

@@ -21,7 +21,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from captions.caption_writer import CaptionWriter
 from captions.frame_transform import FrameTransform, concatenate
 from captions.patch_embeddings import PatchEmbeddings
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.frames import FrameArray, FrameCaption
 from reelscribe.contract.model import CaptionerDescription
 from reelscribe.errors import StartupError

@@ -23,7 +23,7 @@ from clips.greedy_qwen import GreedyQwen
 from clips.processor_files import chat_template, check_preprocessing, read_settings
 from clips.vision_layers import join_sequences
 from reelscribe.contract.clips import Clip, ClipBudget, ClipDescription, ClipStatus
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.model import ClipModelDescription
 from reelscribe.errors import PromptError, StartupError
 from runtime.generation import end_tokens, generate

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reelscribe.contract.frames import InputSize
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Span, after, before_entry_point, join
 from reelscribe.decode.video import VideoTask
 from reelscribe.decode_pool import frames as frame_commands
 from reelscribe.decode_pool.frames import DecodedFrameBatch, OpenedVideo, ReadFrames
 from reelscribe.decode_pool.pool import DecodePool
-from reelscribe.decode_pool.spans import after, before_entry_point, join
 from reelscribe.decode_pool.watched_process import DecodeProcess
 from reelscribe.errors import DecoderDied, StartupError
 from support.decoding import decode_processes

@@ -15,12 +15,12 @@ from typing import get_args
 from lib.command import command_parser
 from peers.outcome import Recorder
 from peers.own_requests import size_sent, through_network
-from reelscribe import wire
 from reelscribe.client.credentials import Credentials
 from reelscribe.client.endpoint import Server
 from reelscribe.client.in_flight import Permit
 from reelscribe.client.models import CaptionClient
-from reelscribe.contract.frames import FrameArray, FrameCaption, Resize
+from reelscribe.client.operations import ItemAnswer, Items, Operation
+from reelscribe.contract.frames import Resize
 from reelscribe.decode.sampling import Sampling
 from reelscribe.errors import RequestRefused
 from reelscribe.results.records import Record
@@ -35,13 +35,15 @@ class RecordedClient(CaptionClient):
         super().__init__(servers, model)
         self._recorder = recorder
 
-    async def caption(self, frames: FrameArray, permit: Permit | None = None) -> list[FrameCaption | RequestRefused]:
-        """Return the captions of a request, and record its size and the time of the answer."""
+    async def request(
+        self, operation: Operation[Items, ItemAnswer], items: Items, permit: Permit | None = None
+    ) -> list[ItemAnswer | RequestRefused]:
+        """Return the answers of a request, and record its size and the time of the answer."""
         # Packed once more to measure the size; this copies no frames.
-        self._recorder.sent(size_sent(wire.pack({"frames": frames}), self._balancer.memories))
-        captions = await super().caption(frames, permit)
-        self._recorder.answered(len(captions))
-        return captions
+        self._recorder.sent(size_sent(operation.pack(items), self._balancer.memories))
+        answers = await super().request(operation, items, permit)
+        self._recorder.answered(len(answers))
+        return answers
 
 
 async def caption(

@@ -15,8 +15,8 @@ import stamina
 
 from reelscribe import wire
 from reelscribe._tasks import cancel_all
-from reelscribe.client.answers import open_session
 from reelscribe.client.endpoint import QUEUE_FULL, TRANSIENT, WORKER_DIED, Answer, Description, Endpoint, Server
+from reelscribe.client.http_session import open_session
 from reelscribe.client.in_flight import InFlight, Permit
 from reelscribe.contract.shared_memory import SharedMemory
 from reelscribe.errors import AccessRefused, RequestRefused, ServerError, ServerUnreachable, UsageError, printable

@@ -12,9 +12,16 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 
 from reelscribe import wire
-from reelscribe.client.answers import REDIRECTS, RawAnswer, ask, parse_json
 from reelscribe.client.credentials import Credentials
-from reelscribe.client.trust import HTTPS_ONLY, check_trusted_certificates, unreachable
+from reelscribe.client.http_session import (
+    HTTPS_ONLY,
+    REDIRECTS,
+    RawAnswer,
+    ask,
+    check_trusted_certificates,
+    parse_json,
+    unreachable,
+)
 from reelscribe.contract import shared_memory
 from reelscribe.contract.model import ModelDescription
 from reelscribe.errors import (

@@ -35,9 +35,9 @@ class _Request(Generic[Items, ItemAnswer]):
     items: int = 0
     nbytes: int = 0
     is_due: bool = False
-    """Whether it has waited for long enough."""
+    """True if it has waited for long enough."""
     is_closed: bool = False
-    """Whether nothing may join it any more."""
+    """True if nothing may join it any more."""
     began: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is sent or given up."""
 

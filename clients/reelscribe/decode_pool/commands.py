@@ -9,13 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from reelscribe.contract.source import AudioInfo, Span, VideoInfo
 from reelscribe.decode_pool.slots import Slots
-from reelscribe.decode_pool.spans import Portion
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import SavedSource
+
+Portion = Literal["all", "first", "later"]
+"""The part of a source that a process reads: all that is asked for; all that is asked for up to the first entry point
+that it finds; or a portion that begins at an entry point, up to the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from reelscribe._tasks import cancel_all
 from reelscribe.contract.source import Source
-from reelscribe.decode_pool.portions import ATTEMPTS
-from reelscribe.decode_pool.watched_process import DecodeProcess
+from reelscribe.decode_pool.watched_process import ATTEMPTS, DecodeProcess
 from reelscribe.errors import DecoderDied, DecoderStalled, MediaError
 
 SMALL_BYTES = 2**20

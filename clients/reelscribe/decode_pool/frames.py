@@ -18,9 +18,8 @@ import numpy as np
 from reelscribe.contract.frames import FrameArray, InputSize
 from reelscribe.contract.source import Section, Span, VideoInfo
 from reelscribe.decode.video import VideoTask
-from reelscribe.decode_pool.commands import DecodedBatch, Opened, ReadCommand
+from reelscribe.decode_pool.commands import DecodedBatch, Opened, Portion, ReadCommand
 from reelscribe.decode_pool.slots import Slots
-from reelscribe.decode_pool.spans import Portion
 from reelscribe.results.jobs import SavedVideo
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -70,7 +69,7 @@ class OpenedVideo(Opened):
     entry_points: Sequence[int] = ()
     """Ordinals of the chosen frames at which other processes may begin, ascending; empty if one must read them all."""
     shots_only: bool = False
-    """Whether frames are only compared to find shots, and none is chosen. All of it is read when this is known."""
+    """True if frames are only compared to find shots, and none is chosen. All of it is read when this is known."""
 
     @property
     def total(self) -> int:
@@ -133,7 +132,7 @@ class ReadFrames(ReadCommand[OpenedVideo, DecodedFrameBatch]):
     frames_per_batch: int
     """Largest number of frames to caption in a batch."""
     reuse: bool = False
-    """Whether frames that are nearly equal to the last captioned one reuse its caption. They are compared in their
+    """True if frames that are nearly equal to the last captioned one reuse its caption. They are compared in their
     order, so one process reads them all."""
     portion: Portion = "all"
     """Which portion of the video the spans are."""

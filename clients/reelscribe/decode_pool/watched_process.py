@@ -37,6 +37,9 @@ SECONDS_PER_PROCESS = 60.0
 """A process is not replaced before it has worked for so many seconds. A new one takes a third of a second of CPU time
 to start, as much as a hundred short files."""
 
+ATTEMPTS = 2
+"""Number of times that a source is tried; a process may die or hang for reasons other than the source."""
+
 EXIT_SECONDS = 5.0
 """Seconds to wait for the exit of a killed process, which never comes if it hangs on a disk that does not answer."""
 

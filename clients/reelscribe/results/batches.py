@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from reelscribe.contract.confidence import read_confidence
-from reelscribe.contract.fields import check_types, read_count, read_number, read_text
+from reelscribe.contract.fields import check_types, read_confidence, read_count, read_number, read_text
 from reelscribe.contract.outcomes import (
     AudioResult,
     Caption,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment, Word
 from runtime.second_stage import TensorTree
 from transcripts.chunks import round_seconds

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from reelscribe.contract.confidence import round_confidence
+from reelscribe.contract.fields import round_confidence
 from reelscribe.contract.speech import Word
 from transcripts.chunks import LANGUAGES_WITHOUT_SPACES, round_seconds
 from transcripts.whisper.engine import AlignedTokens

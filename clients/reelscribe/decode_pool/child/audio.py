@@ -1,6 +1,6 @@
 """Reads the audio of a source in a decode process, and sends it; `decode_pool/audio.py` is the other side.
 
-The replies to "read_audio" are those of `feed.py`, with::
+The replies to "read_audio" are those of `channel.py`, with::
 
     {"opened": {"info", "samples", "why_incomplete"}}       again at the end of the file, when `samples` is known
     {"batch": {..., "audible": [[first, stop, presentation time], ...], "silent": [...]}}
@@ -14,8 +14,7 @@ from typing import Any
 
 from reelscribe.contract.source import Span
 from reelscribe.decode.sound.audio import Audio, AudioChunk, AudioTask
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.feed import Feed, queue_opened
+from reelscribe.decode_pool.child.channel import Feed, WorkerChannel, queue_opened
 from reelscribe.errors import MediaError, NoAudio
 
 MAX_SILENT_CHUNKS = 1024

@@ -1,6 +1,6 @@
 """Reads the clips of a video in a decode process, and sends them; `decode_pool/clips.py` is the other side.
 
-The replies to "read_clips" are those of `feed.py`, with::
+The replies to "read_clips" are those of `channel.py`, with::
 
     {"opened": {"info", "clips", "why_incomplete", "shots"}}
     {"batch": {..., "clips": [[span, shape, frame indices, presentation times], ...], "undecodable"}}
@@ -15,8 +15,7 @@ from typing import Any
 from reelscribe.contract.source import Span
 from reelscribe.decode.clip_video import ClipVideo, ReadClip
 from reelscribe.decode.clips import ClipTask
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.feed import Feed, queue_opened, queue_warning
+from reelscribe.decode_pool.child.channel import Feed, WorkerChannel, queue_opened, queue_warning
 from reelscribe.thumbnails.keeper import ClipKeeper
 from reelscribe.thumbnails.store import ThumbnailTask
 

@@ -93,7 +93,7 @@ class KeptFile(Generic[OpenFile]):
 
     @property
     def is_open(self) -> bool:
-        """Whether a file is open."""
+        """True if a file is open."""
         return self._file is not None
 
     def get(self, key: Any) -> OpenFile | None:

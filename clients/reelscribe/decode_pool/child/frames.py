@@ -1,6 +1,6 @@
 """Reads the chosen frames of a video in a decode process, and sends them; `decode_pool/frames.py` is the other side.
 
-The replies to "read_frames" are those of `feed.py`, with::
+The replies to "read_frames" are those of `channel.py`, with::
 
     {"opened": {"info", "input_size", "chosen", "end_seconds", "why_incomplete", "shots", "undecodable",
                 "entry_points"}}
@@ -15,14 +15,12 @@ from bisect import bisect_left
 from dataclasses import asdict
 from typing import Any
 
-from reelscribe.contract.source import Span
+from reelscribe.contract.source import Span, before_entry_point
 from reelscribe.decode.reuse import ReuseDetector
 from reelscribe.decode.video import ChosenFrame, Video, VideoTask
-from reelscribe.decode_pool.child.channel import WorkerChannel
-from reelscribe.decode_pool.child.feed import Feed, queue_opened, queue_warning
+from reelscribe.decode_pool.child.channel import Feed, WorkerChannel, queue_opened, queue_warning
 from reelscribe.decode_pool.child.files import KeptFile
 from reelscribe.decode_pool.slots import items_per_request
-from reelscribe.decode_pool.spans import Portion, before_entry_point
 from reelscribe.thumbnails.keeper import FrameKeeper
 from reelscribe.thumbnails.store import ThumbnailTask
 
@@ -37,7 +35,7 @@ def feed(
     spans: list[Any],
     frames_per_batch: int,
     reuse: bool,
-    portion: Portion,
+    portion: str,
     portion_seconds: float,
     thumbnails: Any = None,
 ) -> int:
@@ -50,7 +48,8 @@ def feed(
         spans: JSON of the spans of chosen frames to read, in ascending order.
         frames_per_batch: Largest number of frames to caption in a batch.
         reuse: Whether frames that are nearly equal to the last captioned one reuse its caption.
-        portion: Which portion of the video the spans are; of the first one, they go beyond its end.
+        portion: Which portion of the video the spans are, "all", "first" or "later"; of the first one, they go beyond
+            its end.
         portion_seconds: Shortest time to read a portion, in seconds, about.
         thumbnails: JSON of the ThumbnailTask; None if no thumbnails are wanted.
 

@@ -124,9 +124,9 @@ class CaptionOptions(Options):
     resize: Resize = "fast"
     """How frames are scaled to the model's input size: "fast", "planes" or "exact"."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
+    """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     reuse: bool = False
-    """Whether a frame that is nearly equal to the last captioned one reuses its caption."""
+    """True if a frame that is nearly equal to the last captioned one reuses its caption."""
     frames_per_request: int = MAX_FRAMES_PER_REQUEST
     """Largest number of frames in one request; fewer where they would exceed 8 MB."""
     decode_workers: int = 2

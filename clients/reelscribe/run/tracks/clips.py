@@ -152,7 +152,7 @@ class ClipOptions(Options):
     resize: Resize = "fast"
     """How frames are scaled to the size that the model takes: "fast", "planes" or "exact"."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced before they are scaled."""
+    """True if frames that are marked as interlaced are deinterlaced before they are scaled."""
     clips_per_request: int = MAX_CLIPS_PER_REQUEST
     """Largest number of clips in one request; fewer where they would exceed 8 MB."""
     decode_workers: int = 2

@@ -39,7 +39,7 @@ class Options(ABC):
     stall_seconds: float = STALL_SECONDS
     """Seconds without a heartbeat after which a decode process is killed."""
     retry_failed: bool = False
-    """Whether sources that ended with an error in an earlier run are tried again."""
+    """True if sources that ended with an error in an earlier run are tried again."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -94,7 +94,7 @@ class Medium(ABC):
     extras: ClassVar[frozenset[str]] = frozenset()
     """Names of the settings that, when they are on, only add something to results."""
     keeps_thumbnails: ClassVar[bool] = False
-    """Whether decode processes can keep thumbnails of the frames that they decode."""
+    """True if decode processes can keep thumbnails of the frames that they decode."""
     description_type: ClassVar[type[ModelDescription] | None] = None
     """The description of the model; None if none is needed."""
     detector: ClassVar[Model] = Model("", "")

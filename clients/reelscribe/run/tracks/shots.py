@@ -67,7 +67,7 @@ class ShotOptions(Options):
     detection: ShotDetection = field(default_factory=ShotDetection)
     """How much must change at a cut."""
     deinterlace: bool = False
-    """Whether frames that are marked as interlaced are deinterlaced before they are compared."""
+    """True if frames that are marked as interlaced are deinterlaced before they are compared."""
     decode_workers: int = 2
     """Number of processes that decode video."""
 

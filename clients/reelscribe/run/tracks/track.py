@@ -445,7 +445,7 @@ class SourceSender:
         """
         self._track, self._path, self._job = track, path, job
         self._is_saved = True
-        """Whether all facts about the file are saved, or being saved."""
+        """True if all facts about the file are saved, or being saved."""
         self._requests: dict[asyncio.Future[None], asyncio.Task[SavedBatch] | None] = {}
         """The requests in flight, by the futures of their results on the disk; None where what was opened is saved."""
 

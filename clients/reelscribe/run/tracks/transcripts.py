@@ -108,7 +108,7 @@ class SpeechOptions(Options):
     silence_db: float | None = SILENCE_DB
     """Chunks that are nowhere louder than this are not sent, in dB of full scale (-200 to 0); None sends all chunks."""
     vad: bool = False
-    """Whether chunks in which a voice activity detector finds no voice are not sent either."""
+    """True if chunks in which a voice activity detector finds no voice are not sent either."""
     chunks_per_request: int = MAX_CHUNKS_PER_REQUEST
     """Largest number of chunks in one request; fewer where they would exceed 8 MB."""
     audio_workers: int = 2

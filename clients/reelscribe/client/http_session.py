@@ -1,4 +1,4 @@
-"""Send a request to a server that may lie, and read its answer in bounded memory.
+"""HTTP with a server that may lie: its certificate is checked, and its answers are read in bounded memory.
 
 An answer is uncompressed, so that a small one never becomes a large one; it comes from the address that was asked and
 not from another one to which that redirects; and no more than MAX_ANSWER_BYTES are received for it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
-from reelscribe.errors import ServerError, brief
+from reelscribe.errors import ServerError, ServerUnreachable, UsageError, brief, printable
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """Largest answer that is received, in bytes, with everything that HTTP puts around its body: answers of 1xx before it,
@@ -161,3 +162,58 @@ def _refuse(constant: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+HTTPS_ONLY = "only accepts HTTPS requests"
+"""Text in TorchServe's response, of status 403, to a plain HTTP request at an HTTPS port."""
+
+_LONGEST_REASON = 300
+
+_CERTIFICATE_ADVICE = {
+    10: "it has expired: give the server another one",
+    62: "connect with a host name or address that is in the server's certificate",
+}
+"""Advice by OpenSSL's number of a verification error (X509_V_ERR_*)."""
+
+
+def check_trusted_certificates(url: str) -> None:
+    """Check that the trusted certificates that the environment names exist, because OpenSSL ignores missing ones.
+
+    Args:
+        url: Address of a server; only https needs certificates.
+
+    Raises:
+        UsageError: SSL_CERT_FILE is not a file, or SSL_CERT_DIR lists no folder that exists.
+    """
+    if not url.startswith("https:"):
+        return
+    file, folders = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    if file is not None and not os.path.isfile(file):
+        raise UsageError(f"SSL_CERT_FILE: expected a PEM file of trusted certificates, got {file!r}: no file")
+    if folders is not None and not any(map(os.path.isdir, folders.split(os.pathsep))):
+        raise UsageError(f"SSL_CERT_DIR: expected a folder of trusted certificates, got {folders!r}: no folder")
+
+
+def unreachable(url: str, error: aiohttp.ClientError | OSError) -> ServerUnreachable:
+    """Return the error for a failed connection, with advice on what to do.
+
+    Args:
+        url: Address to which the connection was.
+        error: The error of aiohttp or of the operating system.
+    """
+    reason = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        number = error.os_error.errno or 0  # aiohttp's own message names its settings, too
+        reason = os.strerror(number) if number > 0 else error.os_error.strerror or reason
+    reason = printable(" ".join(reason[:2000].split()))  # an error of aiohttp may show what the server has sent
+    return ServerUnreachable(f"{url}: {reason[:_LONGEST_REASON]}; {_advice(error)}")
+
+
+def _advice(error: aiohttp.ClientError | OSError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        number = getattr(error.certificate_error, "verify_code", 0)
+        trust = "have SSL_CERT_FILE name the certificate of its issuer, or the server's own if it is self-signed"
+        return _CERTIFICATE_ADVICE.get(number, trust)
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "if the server does not use TLS, write http://"
+    return "is the server running?"
