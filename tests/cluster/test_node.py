@@ -4,10 +4,10 @@ import asyncio
 from types import SimpleNamespace
 
 from reelscribe._track_specs import ShotSpec
-from reelscribe.run import messages
 from reelscribe.cluster import mail, remote_node
 from reelscribe.cluster.remote_node import NodeSpec, RemoteNode
 from reelscribe.reporting.forecast import SourceSize
+from reelscribe.run import messages
 from reelscribe.run.tracks.shots import ShotOptions
 from support.patience import PATIENCE
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from compare_with_truth import sources_with_transcripts, word_error_rate
 from demo_server import ROOT
 from phrases import SAMPLE_RATE, recording
-from reelscribe import Run, OutputError, Server, SpeechClient, TranscriptTrack
+from reelscribe import OutputError, Run, Server, SpeechClient, TranscriptTrack
 from reelscribe.cli import app
 from reelscribe.results.ledger_reader import LedgerReader
 from support.audio import write

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from demo_server import CONFIG
 from emulated_server import Emulated, serve_all_emulated
-from reelscribe import Run, Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Sampling, caption_file
+from reelscribe import Caption, CaptionClient, CaptionOptions, CaptionTrack, MediaError, Run, Sampling, caption_file
 from reelscribe.cli import app
 from support.odd_library import write
 from support.patience import PATIENCE

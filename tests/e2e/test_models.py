@@ -17,12 +17,12 @@ from typer.testing import CliRunner, Result
 from demo_server import CONFIG
 from emulated_server import serve_emulated
 from reelscribe import (
-    Run,
     CaptionClient,
     CaptionOptions,
     CaptionTrack,
     Credentials,
     ManagementClient,
+    Run,
     Sampling,
     ServerAddresses,
 )

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
 from reelscribe.reporting.bottleneck import Resources
-from reelscribe.reporting.track_meter import Readings, TrackMeter
+from reelscribe.reporting.forecast import Costs, Forecast, OpenCost, SourceSize
 from reelscribe.reporting.formatting import describe_time_left
+from reelscribe.reporting.track_meter import Readings, TrackMeter
 
 WORKERS = 3
 

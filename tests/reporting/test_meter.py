@@ -10,8 +10,8 @@ from reelscribe.client.balancer import Outage
 from reelscribe.contract.outcomes import SourceError
 from reelscribe.contract.source import Source
 from reelscribe.reporting import meter, node_meter, track_meter
-from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.bottleneck import Load, Resources
+from reelscribe.reporting.forecast import SourceSize
 from reelscribe.reporting.meter import Meter, NodeFigures, Snapshot
 from reelscribe.reporting.node_meter import NodeMeter
 from reelscribe.reporting.track_meter import Readings, TrackMeter, TrackSnapshot

@@ -4,8 +4,8 @@ import asyncio
 import threading
 
 import pytest
-
 from reelscribe.cluster.listing import NAMES_AT_ONCE, Listing
+
 from reelscribe.errors import UsageError
 from support.patience import PATIENCE
 

@@ -15,9 +15,9 @@ from reelscribe.browse.views.library import LibraryPage, card_of
 from reelscribe.errors import OutputError, ReelscribeError
 from reelscribe.pages.queries import LibraryQuery
 from reelscribe.pages.views import FailureExample, FailureGroup, Figure, NodeRow, Rate, RunView, Share, Site
+from reelscribe.reporting.formatting import describe_clock
 from reelscribe.reporting.progress import limit_in_words, time_left_in_words
 from reelscribe.reporting.status import MOST_NODES, RunStatus
-from reelscribe.reporting.formatting import describe_clock
 from reelscribe.results.known_files import earlier_run_state
 
 MOST_RATES = 600

@@ -21,8 +21,8 @@ from reelscribe.decode_pool.commands import ReadCommand
 from reelscribe.decode_pool.pool import STALL_SECONDS, DecodePool
 from reelscribe.decode_pool.slots import request_bytes
 from reelscribe.errors import ReelscribeError, RequestRefused
-from reelscribe.reporting.units import UNITS, Counts
 from reelscribe.reporting.formatting import count
+from reelscribe.reporting.units import UNITS, Counts
 from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
