@@ -24,13 +24,12 @@ from reelscribe.contract.outcomes import (
     SpeechFailure,
     Utterance,
 )
-from reelscribe.contract.source import AudioInfo, Header, Source, Span, VideoInfo
+from reelscribe.contract.source import AudioInfo, Source, Span, VideoInfo
 from reelscribe.contract.speech import ChunkTranscript, SpeechSegment
 from reelscribe.errors import OutputError
 from reelscribe.results import schema as schema_module
 from reelscribe.results.batches import UNDECODABLE, SavedAudioBatch, SavedFrameBatch, TimedTranscript
 from reelscribe.results.jobs import Job, SavedAudio, SavedVideo
-from reelscribe.results.known_files import KnownFiles
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.ledger_reader import LedgerReader
 from support.patience import PATIENCE
@@ -473,43 +472,6 @@ async def test_a_file_that_is_no_ledger_is_refused_and_not_changed(tmp_path):
     with pytest.raises(OutputError, match=r"cannot be read: .*not a database"):
         LedgerReader(tmp_path).__enter__()
     assert (tmp_path / "ledger.sqlite").read_text() == "something else\n" * 100
-
-
-async def test_a_ledger_of_version_3_is_continued_without_the_durations_that_it_kept(tmp_path):
-    job = await saved_job(tmp_path, batch(0, 40))
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
-        database.executescript("""
-            DROP TABLE headers; PRAGMA user_version = 3;
-            CREATE TABLE durations (path BLOB PRIMARY KEY, stat TEXT NOT NULL, seconds REAL) WITHOUT ROWID;
-        """)
-    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") is None  # before a run has changed it
-    async with Ledger(tmp_path) as ledger:
-        await ledger.save_header("a.mp4", "stat", Header(2.5, 25.0))
-    assert KnownFiles(tmp_path, []).header("a.mp4", "stat") == Header(2.5, 25.0)
-    assert frames(tmp_path, job) == captions(*range(40))
-
-
-async def test_what_version_4_knew_of_files_is_kept_though_their_stat_had_the_device(tmp_path, name):
-    stat = file_stat(name)
-    async with Ledger(tmp_path) as ledger:
-        await ledger.save_digest(name, stat, Source(name, 5, "00ff"))
-        await ledger.save_header(name, stat, Header(2.5, 25.0))
-    device = os.stat(name).st_dev
-    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
-        for table in ("files", "headers"):
-            database.execute(f"UPDATE {table} SET stat = stat || ' {device}'")
-        database.execute("PRAGMA user_version = 4")
-        database.commit()
-
-    def known() -> tuple[Any, ...]:
-        files = KnownFiles(tmp_path, [])
-        return files.digest(name, stat), files.header(name, stat), files.digest(name, f"{stat} {device}")
-
-    assert known() == ("00ff", Header(2.5, 25.0), None)  # before a run has changed it
-    for _ in range(2):
-        async with Ledger(tmp_path) as ledger:
-            assert await ledger.find_digest(name, stat) == "00ff"
-            assert known() == ("00ff", Header(2.5, 25.0), None)
 
 
 def test_the_stat_of_a_file_is_the_same_on_every_machine(name, monkeypatch):

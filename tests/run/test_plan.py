@@ -166,8 +166,9 @@ async def test_headers_are_read_once_and_again_after_a_file_was_written_to(runs,
     paths = [library / name for name in (*NAMES, "no-video.mp4")]
 
     def known() -> list[Header | None]:
+        files = [(str(path), file_stat(str(path))) for path in paths]
         with LedgerReader(tmp_path / "out") as reader:
-            return [file.header for file in look_up(reader.select, [(str(each), file_stat(str(each))) for each in paths], {})]
+            return [file.header for file in look_up(reader.select, files, {})]
 
     assert [header.seconds and round(header.seconds) for header in known()] == [19, 8, 8, 12, None]
     paths[0].write_bytes(paths[1].read_bytes())

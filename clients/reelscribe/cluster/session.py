@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from reelscribe._tasks import Reservation, Reservations, cancel_all
 from reelscribe._track_specs import TrackSpec
-from reelscribe.client.answers import open_session
+from reelscribe.client.http_session import open_session
 from reelscribe.cluster import mail
 from reelscribe.cluster.mail import Message
 from reelscribe.cluster.remote_node import NodeSpec, version
@@ -85,8 +85,6 @@ class Cluster(Protocol):
 class NodeSession:
     """One node at work; see `run.node.NodeConnection`."""
 
-    read_report = None
-
     def __init__(
         self,
         node: NodeHandle,
@@ -117,6 +115,10 @@ class NodeSession:
         self._has_mail = asyncio.Event()
         self._holds: dict[int, tuple[str, Reservation]] = {}
         """The contents that the node has reserved or waits for, by the numbers of its calls."""
+
+    @property
+    def read_report(self) -> None:
+        """None, as the node reports its figures by itself."""
 
     @property
     def name(self) -> str:

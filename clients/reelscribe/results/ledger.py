@@ -136,9 +136,7 @@ class Ledger:
         rows = await self._ask(self._select, _FIND_DIGEST, path_key(path), stat)
         return str(rows[0][0]) if rows else None
 
-    def look_up(
-        self, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]
-    ) -> asyncio.Future[list[KnownFile]]:
+    def look_up(self, files: Sequence[tuple[str, str]], models: Mapping[Kind, str]) -> asyncio.Future[list[KnownFile]]:
         """Return what is known about files; `known_files.look_up` describes the arguments."""
         return self._ask(look_up, self._select, files, models)
 

@@ -43,8 +43,9 @@ class Destination:
 class NodeConnection(Protocol):
     """A node, as the driver reaches it."""
 
-    name: str
-    """What people know the machine by; it is the same when a node is started there again."""
+    @property
+    def name(self) -> str:
+        """Name of its machine for people; it is the same when a node is started there again."""
 
     @property
     def read_report(self) -> Callable[[], NodeReport] | None:
