@@ -31,8 +31,8 @@ from reelscribe.results.jobs import SavedVideo
 from reelscribe.results.schema import settings_text
 from reelscribe.run import messages
 from reelscribe.run.leases import NodeLost
-from reelscribe.run.planned_track import PlannedTrack
 from reelscribe.run.tracks.captions import CaptionMedium, CaptionOptions
+from reelscribe.run.tracks.planned import PlannedTrack
 
 DECODE_PROCESSES = 4
 """Number of sources that a node does at the same time."""

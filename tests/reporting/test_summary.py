@@ -87,7 +87,7 @@ def test_one_source_and_one_request_are_not_several():
 def test_nodes_that_were_used_or_lost_are_told():
     on_nodes = "\n".join(printed(replace(DONE, nodes=NODES, nodes_lost=2)))
     assert "2 nodes used, lost 2 times: what was in flight there was done again" in on_nodes
-    assert "1 node used\n" in "\n".join(printed(replace(DONE, nodes=NODES[:1])))
+    assert "node" not in "\n".join(printed(replace(DONE, nodes=NODES[:1])))  # as on one machine
     assert "node" not in "\n".join(printed())
 
 

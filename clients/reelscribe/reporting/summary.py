@@ -45,7 +45,7 @@ def _source_lines(snapshot: Snapshot) -> Iterator[Line]:
 
 
 def _node_lines(snapshot: Snapshot) -> Iterator[Line]:
-    if snapshot.nodes:
+    if len(snapshot.nodes) > 1 or snapshot.nodes_lost:  # else the run is like one on this machine
         used, lost = sum(node.sources_done > 0 for node in snapshot.nodes), snapshot.nodes_lost
         again = f", lost {times(lost)}: what was in flight there was done again" if lost else ""
         yield f"{used:,}", f"{'node' if used == 1 else 'nodes'} used{again}"

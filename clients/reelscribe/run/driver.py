@@ -39,9 +39,9 @@ from reelscribe.run.leases import LOSSES_IN_A_ROW, LeaseBook, NodeLost, Pace, Pe
 from reelscribe.run.listing import ListedSource, Listing
 from reelscribe.run.messages import FromNode
 from reelscribe.run.node import Destination, LocalNodes, NodeConnection, Nodes, why_unseen
-from reelscribe.run.planned_track import PlannedTrack
 from reelscribe.run.sources import check_names
 from reelscribe.run.store import MemoryStore
+from reelscribe.run.tracks.planned import PlannedTrack
 from reelscribe.run.tracks.track import Stopped, Track
 
 TICK_SECONDS = 1.0

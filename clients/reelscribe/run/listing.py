@@ -37,8 +37,8 @@ from reelscribe.results.known_files import KnownFile, KnownJob
 from reelscribe.results.ledger import Ledger
 from reelscribe.results.records import Kind
 from reelscribe.results.schema import path_key
-from reelscribe.run.planned_track import PlannedTrack
 from reelscribe.run.sources import find_sources, fits_any
+from reelscribe.run.tracks.planned import PlannedTrack
 
 NAMES_AT_ONCE = 1000
 """Number of sources that are added to the list at once."""

@@ -35,9 +35,9 @@ from reelscribe.results.batches import SavedBatch
 from reelscribe.results.jobs import Job, SavedSource
 from reelscribe.results.records import Kind, Model
 from reelscribe.results.schema import settings_text
-from reelscribe.run.planned_track import PlannedTrack
 from reelscribe.run.store import Store
 from reelscribe.run.tracks.medium import Medium, Options
+from reelscribe.run.tracks.planned import PlannedTrack
 from reelscribe.thumbnails.store import ThumbnailTask
 
 
